@@ -63,7 +63,7 @@ _NAMES = {
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
-    "squish_core.io.sink": ("Sink",),
+    "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),
     "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
@@ -77,6 +77,7 @@ _NAMES = {
     "squish_core.opening": ("open", "tensor_from_parts"),
     "squish_core.codecs.description": ("describe", "read_description"),
     "squish_core.conversion.naming": ("with_names",),
+    "squish_core.conversion.save": ("save",),
     "squish_core.tensor": ("Tensor",),
     "squish_core.backends.weight": ("Weight",),
     "squish_core.formats.json": (
@@ -163,6 +164,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
+    from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
@@ -235,6 +237,7 @@ if TYPE_CHECKING:
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
     from squish_core.io.sink import Sink as Sink
+    from squish_core.io.sink import align_up as align_up
     from squish_core.io.source import BytesSource as BytesSource
     from squish_core.io.source import Source as Source
     from squish_core.io.source import SourceOpener as SourceOpener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
@@ -16,7 +17,7 @@ from squish_core.guard import computing, guarded
 from squish_core.io.buffer import Buffer
 from squish_core.io.digest import check_digest
 from squish_core.io.source import Backing, Source
-from squish_core.limits import MIB, Limits
+from squish_core.limits import DEFAULT, MIB, Limits
 from squish_core.model import Encoding, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
 
@@ -24,7 +25,15 @@ from squish_core.plugins.registry import Registry
 class Reader:
     """Reads the parts in an Index; the base of `File`."""
 
-    def __init__(self, source: Source, index: Index, registry: Registry, limits: Limits) -> None:
+    def __init__(
+        self, source: Source, index: Index, registry: Registry | None = None, limits: Limits = DEFAULT,
+        *, known: Registry | None = None,
+    ) -> None:  # fmt: skip
+        if known is not None:
+            warnings.warn("File(known=) is now File(registry=)", DeprecationWarning, stacklevel=2)
+            registry = known
+        if registry is None:
+            raise TypeError("File() needs registry=, what is installed")
         self.source, self.index, self.registry, self.limits = source, index, registry, limits
 
     @property

@@ -77,11 +77,11 @@ class Tensor(TensorFacts):
                 check_out(out, dtype, self.shape)
             view = bound.view
             if dtype != own:
-                values = bound.held().read().astype(dtypes.to_numpy(dtype))
+                values = bound.in_memory().read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
             elif view is None or not (out is None or out.flags.c_contiguous):
-                values = bound.held().read(out=out)
+                values = bound.in_memory().read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out

@@ -109,7 +109,7 @@ def test_a_format_decides_what_a_catch_all_rule_means(run: Any, monkeypatch: pyt
     assert [tensor.codec for tensor in file.values()] == ["toy.rows", "dense", "dense", "toy.rows"]
     assert [file[name].dtype for name in ("router", "embed")] == ["f32", "f16"]
     assert [step.note for step in report.steps] == [
-        "", "kept: toy.box does not quantize it", "encoded as dense:dtype=f16 by the habits of toy.box", "",
+        "", "kept: toy.box does not quantize it", "encoded as dense:dtype=f16 by the conventions of toy.box", "",
     ]  # fmt: skip
 
 

@@ -152,6 +152,35 @@ def test_a_sink_copies_a_stored_array_with_a_warning(saved: squish.File, tmp_pat
     assert target.read_bytes() == np.arange(64, dtype="f4").tobytes()
 
 
+def test_a_request_by_its_old_arguments_works_with_warnings(saved: squish.File) -> None:
+    spec = saved["w"].spec
+    encoding = spec.encodings[0]
+    with pytest.warns(DeprecationWarning, match=r"Request\(op="), pytest.warns(DeprecationWarning, match="codec="):
+        request = api.Request(spec=spec, encoding=encoding, use=api.Use(op="embed"), registry=saved.registry)
+    assert request == api.Request(spec=spec, encoding=encoding, codec=saved.registry.codec("dense"), op="embed")
+
+
+def test_codes_by_their_old_arguments_work_with_a_warning() -> None:
+    codes = np.arange(64, dtype=np.uint8).reshape(2, 32) % 16
+    arrays = {"shape": (2, 32), "group": (1, 32), "scale": np.ones((2, 1), "f2"), "unpack": lambda: codes}
+    with pytest.warns(DeprecationWarning, match="layout="):
+        old = api.Codes(bits=4, signed=False, offset=np.ones((2, 1), "f4"), offset_kind="zero_point", **arrays)
+    assert old.layout == api.CodeLayout(
+        bits=4, group=(1, 32), scale_dtype="f16", offset_kind="zero_point", offset_dtype="f32"
+    )
+    np.testing.assert_array_equal(old.values, codes)
+    with pytest.raises(TypeError, match="layout="):
+        api.Codes(**arrays)
+
+
+def test_a_file_by_its_old_argument_works_with_a_warning(saved: squish.File) -> None:
+    with pytest.warns(DeprecationWarning, match=r"File\(registry=\)"):
+        file = squish.File(saved.source, saved.index, known=saved.registry, limits=saved.limits)
+    np.testing.assert_array_equal(file["w"].numpy(), saved["w"].numpy())
+    with pytest.raises(TypeError, match="registry="):
+        squish.File(saved.source, saved.index)
+
+
 def test_the_old_record_of_an_operation_still_works() -> None:
     assert api.Use(op="embed").op == "embed"
 

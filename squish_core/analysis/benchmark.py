@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Codec, Params
 
 ROWS, COLUMNS = 384, 4096
-"""The panel that synthetic matrices repeat; any block of up to 12 rows divides it."""
+"""Shape of the panel that synthetic matrices repeat; blocks of up to 12 rows divide it."""
 PAST = 1.25
-"""Stored bytes of a synthetic matrix, as a multiple of the last-level cache."""
+"""Stored size of a synthetic matrix, as a multiple of the last-level cache."""
 LARGEST = 1 << 27
-"""Maximum elements of a measured matrix: 512 MiB of float32."""
+"""Maximum number of elements of a matrix: 512 MiB of float32."""
 
 
 UNITS = {
@@ -52,7 +52,7 @@ class Measurement:
     """One measurement.
 
     `size` is in bytes: f32 values for "decode", stored bytes for "linear" and "open". `rate` is in bytes per second,
-    `ratio` relative to the limit `of` for as many bytes. `refused`: why a backend has no measurement.
+    `ratio` relative to the limit `of` for the same size. `refused`: why there is no measurement.
     """
 
     what: str
@@ -112,17 +112,17 @@ class Benchmark:
 def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchmark:
     """Measure opening, decoding and multiplying, as ratios to this machine's peak rates.
 
-    Each figure is the best of a few interleaved rounds: decode (to float32, into a reused array) is compared with
-    filling as many bytes of memory, linear (one vector) with reading the stored bytes from memory, open with reading
-    the whole file. A ratio of 1 is the limit.
+    Each figure is the best of a few interleaved rounds. Decoding (to float32, into a reused array) is compared with
+    filling memory of the same size, linear (one vector) with reading the stored bytes from memory, and opening with
+    reading the whole file. A ratio of 1 is the limit.
 
     Parameters
     ----------
     target
-        A path, or what `open` takes: the largest matrix of each codec in it is measured on every backend. None: a
-        seeded matrix under every codec that encodes; it takes minutes.
+        A path or anything else that `open` accepts: the largest matrix of each codec is measured on every backend.
+        None: a random matrix in every codec that encodes, which takes minutes.
     registry
-        The plugins to measure; those installed by default.
+        The plugins to measure; the installed ones by default.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def _short(milliseconds: float) -> str:
 
 
 def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
-    """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
+    """An in-memory file per short name of each codec that encodes: one matrix larger than the last-level cache.
 
     The matrix repeats a seeded panel until it is large enough or has `most` elements.
     """
@@ -178,7 +178,7 @@ def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -
 
 
 def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
-    """A matrix of equal panels; encodes one panel and repeats its parts if the codec allows that."""
+    """A matrix of equal panels; encodes one panel and repeats its parts if the codec permits."""
     import numpy as np
 
     def layout(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
@@ -210,7 +210,7 @@ def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
 
 
 def _tensors(file: File) -> Iterator[Measurement]:
-    """Decoding and multiplying of one tensor of each codec on each backend."""
+    """Measure decoding and multiplying of one tensor per codec on each backend."""
     for tensor in _largest_matrices(file):
         for backend in sorted(file.registry.backends):
             for what, prepare in (("decode", _decode), ("linear", _linear)):
@@ -218,21 +218,21 @@ def _tensors(file: File) -> Iterator[Measurement]:
                 common: dict[str, Any] = {"what": what, "backend": backend, "codec": codec, "tensor": tensor.name}
                 try:
                     of, size, limit, call = prepare(tensor, backend)
-                    seconds, least = machine_rates.best([call, limit])
+                    seconds, limit_seconds = machine_rates.best([call, limit])
                 except SquishError as error:
                     yield Measurement(of="", refused=error.message, **common)
                     continue
                 yield Measurement(
-                    of=of, size=size, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common
+                    of=of, size=size, seconds=seconds, rate=size / seconds, ratio=limit_seconds / seconds, **common
                 )
 
 
 Prepared = tuple[str, int, Callable[[], object], Callable[[], object]]
-"""The limit's name, bytes, the limit for as many bytes, the call."""
+"""Name of the limit, size in bytes, call that measures the limit, call to measure."""
 
 
 def _decode(tensor: Tensor, backend: str) -> Prepared:
-    """All values as float32 into a reused array."""
+    """Decode all values to float32, into a reused array."""
     weight = tensor.load(backend, op="dense")
     size = 4 * tensor.spec.elements
     out = machine_rates.aligned_memory(size).reshape(tensor.shape)
@@ -240,7 +240,7 @@ def _decode(tensor: Tensor, backend: str) -> Prepared:
 
 
 def _linear(tensor: Tensor, backend: str) -> Prepared:
-    """The product with one vector."""
+    """Multiply with one vector."""
     import numpy as np
 
     weight = tensor.load(backend)
@@ -250,7 +250,7 @@ def _linear(tensor: Tensor, backend: str) -> Prepared:
 
 
 def _largest_matrices(file: File) -> Iterable[Tensor]:
-    """The largest matrix of each codec, none above `LARGEST` elements."""
+    """The largest matrix of each codec with at most `LARGEST` elements."""
     largest: dict[str, Tensor] = {}
     for name in file:
         tensor = file[name]
@@ -263,7 +263,7 @@ def _largest_matrices(file: File) -> Iterable[Tensor]:
 
 
 def _opening(target: Any, file: File, limits: MachineRates) -> Measurement:
-    """Opening again, against reading the whole file."""
+    """Measure opening, relative to reading the whole file."""
     (seconds,) = machine_rates.best([lambda: opening.open(target, registry=file.registry).close()])
     size = file.size
     rate = size / seconds

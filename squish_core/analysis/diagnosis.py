@@ -1,4 +1,4 @@
-"""`diagnose`: what works here. The only module that imports every installed implementation."""
+"""`diagnose`: the state of the installation. The only module that imports every installed implementation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Machine:
 
 @frozen(kw_only=True)
 class Threads:
-    """The number of threads Squish uses, the value of SQUISH_THREADS, and why it is invalid."""
+    """Number of threads in use, value of SQUISH_THREADS, and why that is invalid."""
 
     workers: int | None
     setting: str | None
@@ -58,7 +58,7 @@ class PluginState:
 
 @frozen(kw_only=True)
 class BackendState:
-    """Whether a backend runs on this machine, why not, and what its probe found."""
+    """Whether a backend runs on this machine, else the reason; and the facts from its probe."""
 
     id: str
     ok: bool
@@ -71,8 +71,8 @@ class BackendState:
 class Diagnosis:
     """What works here and what does not. `print(diagnosis)` shows what `squish doctor` prints.
 
-    `settings` is the value of SQUISH_PLUGINS, `conflict` why it is invalid; then the rest is empty. `conflicts` names
-    the ids that several distributions provide, `missing` the packages of this repository that are not installed.
+    `settings` is the value of SQUISH_PLUGINS; if it is invalid, `conflict` says why and the rest is empty. `conflicts`
+    lists ids that several distributions provide, `missing` the packages of this repository that are not installed.
     """
 
     versions: Mapping[str, str | None]
@@ -149,14 +149,14 @@ class Diagnosis:
 
 
 def diagnose(registry: Registry | None = None) -> Diagnosis:
-    """Find out what works here: versions, the machine, every plugin, which backends run and why not the others.
+    """Check the installation: versions, the machine, every plugin, and which backends run here.
 
     Imports every installed implementation. Invalid settings are reported, not raised.
 
     Parameters
     ----------
     registry
-        The plugins to check; those installed by default.
+        The plugins to check; the installed ones by default.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def _threads() -> Threads:
 
 
 def _plugins(registry: Registry) -> Iterator[PluginState]:
-    """Every plugin, with the implementations that cannot be imported and the commands that cannot be added."""
+    """The state of every plugin, including failing imports and commands."""
     commands = _command_failures(registry)
     for plugin in registry.plugins:
         reasons = [*_import_failures(registry, plugin.dist)]
@@ -250,7 +250,7 @@ def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
                     registry.instance(kind, entry)
                 except SquishError as error:
                     yield error.message
-                except Exception as error:  # a plugin may fail in any way at all
+                except Exception as error:  # a plugin may raise anything
                     yield f"{entry.id}: {type(error).__name__}: {error}"
 
 
@@ -258,7 +258,7 @@ def _backends(registry: Registry) -> Iterator[BackendState]:
     for name in sorted(registry.backends):
         try:
             probe = registry.backend(name).probe()
-        except Exception as error:  # a probe must not stop the others
+        except Exception as error:  # a failing probe must not affect the other backends
             reason = f"{type(error).__name__}: {error}"
             yield BackendState(id=name, ok=False, reason=reason, device="", facts={})
         else:

@@ -28,19 +28,22 @@ Pair = tuple[Tensor | None, Tensor | None]
 Progress = Callable[[str, int, int | None], None]
 KEEP = "keep"
 WORST = 10
-"""Number of differing tensors that are printed by default."""
+"""Number of differing tensors to print by default."""
 STATES = {"bytes": "identical", "values": "equal in value", "differs": "differ in value", "shape": "differ in shape"}
-"""State of a tensor -> the words of the verdict."""
+"""State of a tensor -> text in the verdict."""
 CHUNK = 16 << 20
-"""Bytes compared at a time: several compressed frames, which decode in parallel."""
+"""Bytes to compare at a time: several compressed frames decode in parallel."""
 PIECE = 1 << 18
-"""Bytes per NumPy comparison, whose result stays in the cache."""
+"""Bytes per NumPy comparison, whose result fits the cache."""
 
 
 @frozen(kw_only=True)
 class TensorDifference:
-    """One tensor in both files. `state`: "bytes" (stored bytes equal), "values" (decoded values equal), "differs",
-    "shape", "only in a", "only in b". The errors are of b against a, in f64: `nmse` is |a-b|^2 / |a|^2."""
+    """One tensor in both files.
+
+    `state`: "bytes" (equal stored bytes), "values" (equal decoded values), "differs", "shape", "only in a" or
+    "only in b". Errors of b relative to a are computed in f64: `nmse` is |a-b|^2 / |a|^2.
+    """
 
     name: str
     state: str
@@ -55,7 +58,7 @@ class TensorDifference:
 class Difference:
     """The differences between two files; `same` if every tensor, all metadata and all assets are equal.
 
-    `mapped` says how `b` was brought under the names of `a`; empty if both keep their names.
+    `mapped` describes how `b` was mapped to the names of `a`; empty if it was not.
     """
 
     a: str
@@ -67,7 +70,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether all values, metadata and assets are equal, however they are stored."""
+        """Whether all values, metadata and assets are equal, in any encoding."""
         return not self.meta and not self.assets and all(item.state in ("bytes", "values") for item in self.tensors)
 
     def __repr__(self) -> str:
@@ -98,7 +101,7 @@ class Difference:
 
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
-    """The verdict, then at most `most` tensors that differ, the largest errors first."""
+    """The verdict, then up to `most` differing tensors, the largest errors first."""
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
@@ -126,7 +129,7 @@ def _row(item: TensorDifference) -> tuple[str, ...]:
 
 
 def _stored_as(a: str, b: str) -> str:
-    """How both sides store a tensor; the shapes only if they differ or one side lacks the tensor."""
+    """The storage of a tensor in both files, with shapes only if they differ or a file lacks the tensor."""
     if not a or not b:
         return a or b
     codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b)))
@@ -142,26 +145,26 @@ def diff(
     only: str | Iterable[str] = (),
     rename: str | None = None,
 ) -> Difference:
-    """Compare two files of any formats; decodes only tensors whose stored bytes differ.
+    """Compare two files in any formats; decodes only tensors whose stored bytes differ.
 
     Parameters
     ----------
     a, b
         Paths, bytes or open `File`s.
     registry
-        The plugins to read with; those installed by default.
+        The plugins to use; the installed ones by default.
     progress
-        Called with the tensor's name, the bytes done and the bytes in all.
+        Called with the tensor's name, the bytes compared and the total bytes.
     only
         Exact names of the tensors to compare; all by default.
     rename
-        "keep" compares names as they stand. By default two models of one family are compared under the names, rows and
+        "keep" leaves names unchanged. By default, a model of the same family is first mapped to the names, rows and
         settings of `a`.
 
     Returns
     -------
     Difference
-        `same` if tensors, metadata and assets are equal; errors of values are relative to `a` (NMSE) or absolute.
+        `same` if tensors, metadata and assets are equal; errors are relative to `a` (NMSE) or absolute.
 
     Raises
     ------
@@ -175,7 +178,7 @@ def diff(
     [('blk.0.ffn_up.weight', 'differs')]
     """
     if rename not in (None, KEEP):
-        raise UsageError("no such names", expected=KEEP, found=repr(rename), code="names")
+        raise UsageError("unknown rename", expected=KEEP, found=repr(rename), code="names")
     files = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = files
@@ -200,7 +203,7 @@ def diff(
 
 
 def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
-    """The tensors of both files by name; a tensor is pair with its row if the other file stacks it.
+    """The tensors of both files by name; a tensor is paired with a row if the other file stacks it.
 
     UsageError if neither file has a tensor of `only`.
     """
@@ -244,7 +247,7 @@ def describe(tensor: Tensor | None) -> str:
 
 
 def equal_codes(one: Tensor, other: Tensor) -> bool:
-    """Whether both store the same codec, parameters and part bytes (before any byte codec)."""
+    """Whether codecs, parameters and the unfiltered bytes of all parts are equal."""
     if not one.spec.encodings or not other.spec.encodings:
         return False
     a, b = one.spec.encodings[0], other.spec.encodings[0]
@@ -263,7 +266,7 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
 
 
 def equal_bytes(x: memoryview, y: memoryview) -> bool:
-    """Whether two buffers hold the same bytes; comparing memoryviews is many times slower."""
+    """Whether two buffers are equal; comparing memoryviews would be many times slower."""
     import numpy as np
 
     a, b = np.asarray(x), np.asarray(y)
@@ -281,7 +284,7 @@ def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
 
 
 def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:
-    """Keys that were added, removed or changed, each with its change."""
+    """Added, removed and changed keys, each with the kind of change."""
     lines = [f"{key}: only in a" for key in a if key not in b]
     lines += [f"{key}: only in b" for key in b if key not in a]
     return (*lines, *(f"{key}: differs" for key in a if key in b and not equal(a[key], b[key])))

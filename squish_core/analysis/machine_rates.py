@@ -1,4 +1,4 @@
-"""This machine's peak rates, which benchmarks are compared with."""
+"""This machine's peak memory and file rates, as reference for benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 5
 ENOUGH = 1.0
 """Seconds after which no further round starts."""
 SHARED = 1 << 20
-"""Bytes from which several threads are faster than one."""
+"""Size in bytes above which several threads are faster than one."""
 
 
 @frozen(kw_only=True)
@@ -35,7 +35,7 @@ class MachineRates:
 
 
 def measure_rates(source: Source | None) -> MachineRates:
-    """The rates of this machine; those of reading files for `source`."""
+    """Measure the rates of this machine, for files on `source`."""
     cache = last_level()
     size = 2 * cache
     calls = [filling(size), reading(size)]
@@ -49,7 +49,7 @@ def measure_rates(source: Source | None) -> MachineRates:
 
 
 def last_level() -> int:
-    """Bytes of the largest cache that the system reports (Linux), or 32 MiB."""
+    """Size of the largest cache that the system reports (Linux), or 32 MiB."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
     return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
 
@@ -66,7 +66,7 @@ def filling(size: int) -> Callable[[], object]:
 
 
 def reading(size: int) -> Callable[[], object]:
-    """A call that reads memory on all cores, by BLAS."""
+    """A call that reads memory on all cores, through BLAS."""
     memory = aligned_memory(size)
     return lambda: memory @ memory
 
@@ -83,14 +83,14 @@ def aligned_memory(size: int) -> Any:
 
 
 def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """The least seconds of each call; calls are interleaved, so that disturbances affect all. Slow calls get fewer
-    rounds."""
-    least, first_start = [float("inf")] * len(calls), time.perf_counter()
+    """Minimum time of each call in seconds. Calls are interleaved so that disturbances affect all of them; slow calls
+    get fewer rounds."""
+    minima, first_start = [float("inf")] * len(calls), time.perf_counter()
     for _ in range(rounds):
         if time.perf_counter() - first_start > ENOUGH:
             break
         for number, call in enumerate(calls):
             start = time.perf_counter()
             call()
-            least[number] = min(least[number], time.perf_counter() - start)
-    return [max(seconds, 1e-9) for seconds in least]
+            minima[number] = min(minima[number], time.perf_counter() - start)
+    return [max(seconds, 1e-9) for seconds in minima]

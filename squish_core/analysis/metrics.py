@@ -1,4 +1,4 @@
-"""Error metrics between two arrays: exact equality, and f64 sums over panels."""
+"""Error metrics between two arrays: exact equality, and sums in f64 over panels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _STEP = 1 << 14
-"""Values per step: their f64 copies stay in the cache and in memory that the allocator reuses."""
+"""Values per step, whose f64 copies fit the cache and memory that the allocator reuses."""
 _EXACT = 2.0**53
 """Integers below this are exact in f64."""
 
@@ -21,7 +21,7 @@ _EXACT = 2.0**53
 class Distance:
     """Error sums over panels of two arrays; equal NaNs and infinities count as equal.
 
-    Values with the same bits are equal. Other integers are subtracted as integers, and `max_error` of complex numbers
+    Values with equal bits are equal. Differences of integers are exact, and `max_error` of complex numbers
     is the modulus of their difference.
     """
 
@@ -54,7 +54,7 @@ class Distance:
             gap = _gap(values, other, x, y)
         sums = _squares(gap, x, y)
         if not all(map(isfinite, sums)):
-            # Equal NaNs and infinities are left out of all sums; other pairs differ infinitely.
+            # Equal NaNs and infinities do not count; other pairs with one have an infinite error.
             nonfinite = ~(np.isfinite(x) & np.isfinite(y))
             equal = (x == y) | (np.isnan(x) & np.isnan(y))
             x, y = (np.where(nonfinite, 0, side) for side in (x, y))
@@ -64,7 +64,7 @@ class Distance:
         self.take(float(errors.max()), *sums)
 
     def take(self, max_error: float, error: float, power: float, norm: float) -> None:
-        """Add the largest error and the sums of a panel of both."""
+        """Add the largest error and the sums of a panel."""
         self.equal = self.equal and max_error == 0
         self.max_error = max(self.max_error, max_error)
         self.error += error
@@ -83,7 +83,7 @@ class Distance:
 
     @property
     def cosine(self) -> float:
-        """Cosine similarity of the two."""
+        """Cosine similarity."""
         if self.equal:
             return 1.0
         if not (self.power and self.norm):
@@ -105,7 +105,7 @@ def _same_bits(values: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _components(values: np.ndarray) -> np.ndarray:
-    """Real and imaginary parts in turn."""
+    """Real and imaginary parts, interleaved."""
     import numpy as np
 
     if values.dtype.kind == "c":
@@ -114,7 +114,7 @@ def _components(values: np.ndarray) -> np.ndarray:
 
 
 def _gap(values: np.ndarray, other: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Absolute differences; `x` and `y` are the same numbers in f64, which cannot hold every 64-bit integer."""
+    """Absolute differences; `x` and `y` are the values in f64, which cannot represent every 64-bit integer."""
     import numpy as np
 
     gap: np.ndarray = x - y
@@ -132,7 +132,7 @@ def _gap(values: np.ndarray, other: np.ndarray, x: np.ndarray, y: np.ndarray) ->
 
 
 def _squares(*arrays: np.ndarray) -> list[float]:
-    """Sums of squares; by einsum, since BLAS would start threads for so little work."""
+    """Sums of squares, by einsum: BLAS would start threads for a small array."""
     import numpy as np
 
     return [float(np.einsum("i,i", numbers, numbers)) for numbers in arrays]

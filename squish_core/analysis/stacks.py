@@ -1,4 +1,4 @@
-"""Rows of tensors that one format stacks along the first axis and another stores separately, by name."""
+"""Rows of stacked tensors, by the names of the separate tensors in other formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
 
 
 def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
-    """The tensors of these names that the file holds only as rows of stacked tensors."""
+    """The named tensors that the file stores as rows of stacked tensors."""
     absent = [name for name in names if name not in file]
     if not absent:
         return {}
@@ -44,7 +44,7 @@ def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
 
 
 def complete_stacks(file: File, rows: Iterable[Row]) -> set[str]:
-    """The stacked tensors whose rows are all among these."""
+    """Names of stacked tensors with all rows among `rows`."""
     counts = Counter(row.stack for row in rows)
     return {stack for stack, count in counts.items() if count == file[stack].shape[0]}
 
@@ -69,7 +69,7 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
 
 
 def _row_of_part(part: Part, count: int, number: int) -> Part | None:
-    """The row's bytes of a part; None if it has no such rows or compresses them together."""
+    """A row of a part; None if it is compressed or does not consist of such rows."""
     shape = part.shape[1:]
     size = dtypes.nbytes(part.dtype, shape)
     if part.shape[:1] != (count,) or part.filters or size * count != part.nbytes:

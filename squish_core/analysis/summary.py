@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_FILES = 16
-"""Number of files that are printed."""
+"""Number of files to print."""
 LONG = 64
-"""Longest metadata value that is shown whole: characters in text, items in JSON."""
+"""Longest metadata value to print in full: characters in text, items in JSON."""
 
 
 @frozen(kw_only=True)
 class StoredKind:
     """The tensors with one kind of storage; sizes in bytes, tied tensors counted once.
 
-    `lacks`: what to install, or why they cannot be decoded here; None if they can. `zeros`: share of values that
-    pruning made zero; None where nothing is pruned.
+    `lacks`: what to install, or why they cannot be decoded here; None if they can. `zeros`: share of pruned values;
+    None if nothing is pruned.
     """
 
     stored_as: str
@@ -54,11 +54,11 @@ class SummaryFile:
 
 @frozen(kw_only=True)
 class Summary:
-    """What a file is, from its header alone. `print(summary)` shows what `squish info` prints.
+    """Summary of a file, from its header alone. `print(summary)` shows what `squish info` prints.
 
-    `size` is in bytes, uncompressed; if whole files are compressed, `packed` has the codec and the bytes on disk.
-    `metadata` holds plain values, `meta_types` their stored types. `sections` are the regions that the format names,
-    `whole` the codecs that encode the whole model.
+    `size` is in bytes, uncompressed; for compressed files, `packed` has the codec and the size on disk. `metadata`
+    has untyped values, `meta_types` their stored types. `sections`: sections of the file. `whole`: codecs of the
+    encodings of the whole model.
     """
 
     file: str
@@ -178,7 +178,7 @@ def summarize(reader: Reader) -> Summary:
 
 
 def stored_as(spec: TensorSpec, long: bool = False) -> str:
-    """The dtype of a dense tensor, else its codec with the bits of its codes; with `long` all its parameters."""
+    """The dtype of a dense tensor, else the codec with its bits, or with all parameters if `long`."""
     codec = spec.encodings[0].codec if spec.encodings else None
     if codec is None:
         return "unknown"
@@ -190,7 +190,7 @@ def stored_as(spec: TensorSpec, long: bool = False) -> str:
 
 
 def zero_share(reader: Reader, spec: TensorSpec) -> float | None:
-    """Share of a tensor's values that a mask makes zero, by the mask alone; None where it has no mask."""
+    """Share of a tensor's values that its mask zeroes, from the mask alone; None without a mask."""
     encoding = spec.encodings[0] if spec.encodings else None
     if encoding is None or encoding.codec.inner is None or reader.registry.missing(encoding):
         return None
@@ -199,11 +199,11 @@ def zero_share(reader: Reader, spec: TensorSpec) -> float | None:
             bound = reader.bind(spec, encoding)
             return bound.codec.zero_share(bound.parts, spec, bound.params)
     except SquishError:
-        return None  # `verify` says what is wrong with the mask
+        return None  # `verify` reports a damaged mask
 
 
 def shown_as(spec: TensorSpec, zeros: float | None) -> str:
-    """As `stored_as`; of a tensor under a mask what the mask lies on, pruned where it zeroes anything."""
+    """`stored_as`, but for a masked tensor the inner codec, with "pruned" if the mask zeroes anything."""
     if zeros is None:
         return stored_as(spec)
     codec = spec.encodings[0].codec
@@ -224,7 +224,7 @@ def with_link(name: str, target: str | None) -> str:
 
 
 def _stored_kinds(reader: Reader) -> list[StoredKind]:
-    """The kinds of storage, the most bytes first."""
+    """The kinds of storage, largest first."""
     groups: dict[str, list[TensorSpec]] = {}
     shares: dict[str, float] = {}
     for spec in reader.index.tensors.values():
@@ -268,7 +268,7 @@ def _paths(reader: Reader) -> list[Path | None]:
 
 
 def _packing(reader: Reader) -> dict[str, Any] | None:
-    """The codec that compresses whole files, and their bytes on disk; None if they are not compressed."""
+    """The codec of compressed files, and their size on disk; None if they are not compressed."""
     if reader.source.packed is None:
         return None
     sources = [reader.source_for(number) for number in range(len(reader.index.files))]

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int | None], None]
 PLACES = 4
-"""Number of places listed for one finding."""
+"""Number of places to list per finding."""
 
 
 @frozen(kw_only=True, repr=False)
 class Report:
-    """The findings of `verify`. `ok` is False if there is an error; `decoded` counts decoded tensors. `digests` counts
-    digests of parts; `unverified` of them could not be checked: an unknown algorithm, a missing plugin or package,
-    unreadable bytes. `not_checked`: what was not checked, in words."""
+    """The findings of `verify`. `ok` is False if there is an error.
+
+    `decoded`: number of decoded tensors. `digests`: number of digests of parts, of which `unverified` could not be
+    checked (unknown algorithm, missing plugin or package, unreadable bytes). `not_checked`: what was not checked.
+    """
 
     file: str
     format: str | None
@@ -57,12 +59,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No finding is an error."""
+        """Whether there are no errors."""
         return not any(problem.severity == "error" for problem in self.problems)
 
     @property
     def clean(self) -> bool:
-        """No finding is an error or a warning."""
+        """Whether there are neither errors nor warnings."""
         return all(problem.severity == "note" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,27 +92,27 @@ def verify(
     registry: Registry | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a file and list every finding; never raises because of the file's content.
+    """Check a file and list all findings; never raises for a damaged file.
 
-    Reads into memory, never through a mapping, so that a file truncated meanwhile is a finding, too.
+    Reads into memory and never through a mapping, so that truncation during the check is a finding, too.
 
     Parameters
     ----------
     target
         A path, bytes or an open `File`.
     deep
-        Check every digest and decode every tensor, too.
+        Also check every digest and decode every tensor.
     format
-        Read the file as this container, as in `open`.
+        Read the file as this format, as in `open`.
     limits, registry
         As in `open`.
     progress
-        Called with the tensor's name, the bytes done and the bytes in all.
+        Called with the tensor's name, the bytes checked and the total bytes.
 
     Returns
     -------
     Report
-        `ok` without an error, `clean` without a warning; `problems` in the order of the file.
+        `ok` without errors, `clean` without warnings; `problems` in file order.
 
     Examples
     --------
@@ -147,14 +149,14 @@ def verify(
 
 
 def as_problem(error: SquishError, severity: str = "error") -> Problem:
-    """An error as a finding, with its place apart from the text."""
+    """Convert an error to a finding, with its location separate from the message."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
     return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
 def check_part(file: File, name: str, role: str, part: Part) -> bool:
-    """Check a part against its digest: True if it matches or there is none, False for an unknown algorithm;
-    FormatError if it differs."""
+    """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
+    differs."""
     if part.digest is None:
         return True
     with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
@@ -181,14 +183,14 @@ def digest_error(part: Part, verdict: Verdict) -> FormatError:
 
 
 def check_empty(file: File, name: str, role: str, part: Part) -> None:
-    """Undo the filters of an empty part, which reading never does."""
+    """Decode the filters of an empty part, which reading skips."""
     if part.filters and not part.nbytes:
         with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
             file.array(part).bytes(0, 0)
 
 
 class Check:
-    """One run over an open file, collecting findings."""
+    """A check of an open file that collects findings."""
 
     def __init__(self, file: File, progress: Progress | None) -> None:
         self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
@@ -199,7 +201,7 @@ class Check:
         self._total: int | None = None
 
     def structure(self) -> None:
-        """The findings of the format's own `verify`, and tensors that cannot be read."""
+        """Run the format's own `verify`, and report tensors that cannot be read."""
         container = self.file.registry.container(self.file.format)
         with self._collect(), computing(FormatError, "verifying", file=self.file.name):
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
@@ -216,7 +218,7 @@ class Check:
             self.problems += inner.problems
 
     def data(self) -> None:
-        """Digests of all parts, and the decoding of all tensors, panel by panel."""
+        """Check the digests of all parts, and decode all tensors panel by panel."""
         tensors = [self.file[name] for name in self.file]
         self._total = sum(tensor.nbytes for tensor in tensors)
         for tensor in tensors:
@@ -233,14 +235,14 @@ class Check:
                 self._progress(tensor.name, self._done, self._total)
         for child in self.file.children.values():
             inner = Check(child, None)
-            inner.problems = []  # `structure` lists those of opening
+            inner.problems = []  # `structure` has already listed the problems from opening
             inner.data()
             self.problems += inner.problems
             self.digests += inner.digests
             self.unverified += inner.unverified
 
     def not_checked(self, deep: bool) -> Iterator[str]:
-        """What this run did not check, in words."""
+        """Descriptions of what this run did not check."""
         index = self.file.index
         parts = [
             part for spec in index.tensors.values()
@@ -273,7 +275,7 @@ class Check:
             if is_comparable:
                 self.unverified -= 1
             else:
-                message = f"the digest {part.digest[:40]!r} is of an unknown kind"
+                message = f"the digest {part.digest[:40]!r} has an unknown algorithm"
                 where = f"{tensor.name}/{role}"
                 self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
 
@@ -281,7 +283,7 @@ class Check:
         import numpy as np
 
         with tensor.guard("decoding"):
-            bound = tensor.bound.held() if self.file.source.is_remote else tensor.bound
+            bound = tensor.bound.in_memory() if self.file.source.is_remote else tensor.bound
             bound.check_limits()
             for role, part in bound.encoding.parts.items():
                 check_empty(self.file, tensor.name, role, part)
@@ -312,7 +314,7 @@ class _Collect:
 
 
 def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
-    """How many findings of each severity, worst first."""
+    """Number of findings by severity, worst first."""
     for severity in ("error", "warning", "note"):
         count = sum(problem.severity == severity for problem in problems)
         if count:
@@ -326,8 +328,8 @@ def report_lines(report: Report, strict: bool = False) -> Iterator[str]:
         places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
     for (severity, code, message), locations in places.items():
         more = f" and {len(locations) - PLACES} more" if len(locations) > PLACES else ""
-        shown_places = ", ".join(shorten(place, MAX_PLACE) for place in locations[:PLACES])
-        yield from (f"{severity:8} {shown_places}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
+        listing = ", ".join(shorten(place, MAX_PLACE) for place in locations[:PLACES])
+        yield from (f"{severity:8} {listing}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
     counts = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     summary = f"{report.format}, {counted(report.tensors, 'tensor')}" if report.format else "cannot be opened"
     if report.deep and report.format:

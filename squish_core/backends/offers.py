@@ -46,7 +46,7 @@ class Cost:
     memory: str = field(default="host", validator=validators.in_(MEMORY))
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, init=False)
 class Request:
     """An encoding of a tensor and an operation; without a file, of an example tensor of 256 x 256.
 
@@ -58,6 +58,18 @@ class Request:
     encoding: Encoding
     codec: Codec | None
     op: str = "linear"
+
+    def __init__(
+        self, *, spec: TensorSpec | None, encoding: Encoding, codec: Codec | None = None, op: str = "linear",
+        use: Use | None = None, registry: Any = None,
+    ) -> None:  # fmt: skip
+        if use is not None:
+            warnings.warn("Request(use=Use(op=...)) is now Request(op=...)", DeprecationWarning, stacklevel=2)
+            op = use.op
+        if registry is not None:
+            warnings.warn("Request(registry=) is now Request(codec=)", DeprecationWarning, stacklevel=2)
+            codec = registry.codec(encoding.codec)
+        self.__attrs_init__(spec=spec, encoding=encoding, codec=codec, op=op)
 
     @property
     def use(self) -> Use:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-HELD = 256 << 20
-"""Stored bytes of one tensor that are read into memory at once, from a source without cheap views."""
+MEMORY_LIMIT = 256 << 20
+"""Stored bytes of one tensor to read into memory at once, from a source without cheap views."""
 
 
 class BoundEncoding:
@@ -113,18 +113,18 @@ class BoundEncoding:
         """The parts stored in a file, by role."""
         return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
 
-    def held(self) -> BoundEncoding:
-        """The same with its parts in memory, as far as `HELD` bytes go, where each look at a file reads it again.
+    def in_memory(self) -> BoundEncoding:
+        """The same encoding with up to `MEMORY_LIMIT` bytes of its parts in memory, smallest parts first.
 
-        What is read panel by panel is read once then: a codec looks at a table for each of them.
+        It saves repeated reads: a codec may read a table for every panel. Unchanged if reading again costs nothing.
         """
         if all(array.is_cheap for array in self.arrays.values()):
             return self
-        parts, left = dict(self.parts), HELD
+        parts, budget = dict(self.parts), MEMORY_LIMIT
         for role, array in sorted(self.arrays.items(), key=lambda item: item[1].part.stored):
-            left -= array.part.stored
-            if left >= 0 and not array.is_cheap:
-                parts[role] = array.held()
+            budget -= array.part.stored
+            if budget >= 0 and not array.is_cheap:
+                parts[role] = array.in_memory()
         return BoundEncoding(self.codec, self.spec, self.encoding, parts, self.limits)
 
     def panels(

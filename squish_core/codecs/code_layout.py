@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+
+from squish_core import dtypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +121,7 @@ class CodeLayout:
         return prod(sizes) if contiguous else None
 
 
-@frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False, init=False)
 class Codes:
     """Codes of a region: a `CodeLayout` with its arrays, for repacking without floats.
 
@@ -137,6 +140,19 @@ class Codes:
     table: np.ndarray | None = field()
     unpack: Callable[[], np.ndarray]
     pack: Callable[[], np.ndarray | None] = lambda: None
+
+    def __init__(
+        self, *, layout: CodeLayout | None = None, bits: int | None = None, signed: bool = False,
+        offset_kind: str = "none", **arrays: Any,
+    ) -> None:  # fmt: skip
+        if layout is None:
+            if bits is None:
+                raise TypeError("Codes() needs layout=, what the codes look like")
+            warnings.warn(
+                "Codes(bits=, ...) is now Codes(layout=CodeLayout(bits=, ...))", DeprecationWarning, stacklevel=2
+            )
+            layout = _layout_of(bits, signed, offset_kind, arrays)
+        self.__attrs_init__(layout=layout, **arrays)
 
     @group.default
     def _group_of_layout(self) -> tuple[int, ...]:
@@ -167,3 +183,14 @@ class Codes:
             return self.offset
         offset = np.zeros(self.scale.shape) if self.offset is None else self.offset.astype(np.float64)
         return (offset + self.layout.zero).astype(np.float32)
+
+
+def _layout_of(bits: int, signed: bool, offset_kind: str, arrays: Mapping[str, Any]) -> CodeLayout:
+    """The layout of codes whose arrays alone are given, as before layouts were declared."""
+    scale, offset, table = arrays["scale"], arrays.get("offset"), arrays.get("table")
+    return CodeLayout(
+        bits=bits, signed=signed, group=tuple(arrays["group"]), scale_dtype=str(dtypes.named(scale.dtype)),
+        offset_kind="none" if offset is None else offset_kind,
+        offset_dtype=None if offset is None else str(dtypes.named(offset.dtype)),
+        table=None if table is None else tuple(table.tolist()),
+    )  # fmt: skip

@@ -104,7 +104,7 @@ class StoredArray:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether looking at it again costs nothing: it is in memory, or mapped."""
+        """Whether reading it again costs nothing, because it is in memory or mapped."""
         return self.part.data is not None or all(source.cheap_views for source, _, _ in self.runs())
 
     @property
@@ -113,11 +113,11 @@ class StoredArray:
         return any(source.is_remote for source, _, _ in self.runs())
 
     def check_size(self) -> None:
-        """TruncatedError once a file that it lies in has become shorter."""
+        """Raise TruncatedError if a file that contains it has become shorter."""
         for source, _, _ in self.runs():
             source.check_size()
 
-    def held(self) -> StoredArray:
+    def in_memory(self) -> StoredArray:
         """The same part with its stored bytes in memory."""
         pieces = list(self.stored_chunks(1 << 62))
         data: Any = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))

@@ -1,1 +1,1 @@
-"""From one file to another: rules, plan, streams, report."""
+"""Conversion of files: rules, plan, streams and report."""

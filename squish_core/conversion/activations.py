@@ -1,4 +1,4 @@
-"""Activation statistics (imatrix), which encoders may weigh errors by: a file with one vector for each tensor."""
+"""Activation statistics (imatrix), by which encoders weight errors: a file with one vector per tensor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Activations:
-    """Mean magnitude of the activations for each column of a tensor, from a file of any format."""
+    """Mean magnitudes of activations per column of each tensor, from a file of any format."""
 
     def __init__(self, file: File) -> None:
         self._file = file
 
     def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
-        """The names of tensors that have statistics."""
+        """Names of the tensors with statistics."""
         return frozenset(spec.name for spec in specs if self._name(spec) is not None)
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:

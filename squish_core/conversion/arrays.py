@@ -1,4 +1,4 @@
-"""Arrays in memory as an open file, for `save` and `convert`."""
+"""In-memory arrays as an open file, for `save` and `convert`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_memory(
     assets: str | os.PathLike[str] | Mapping[str, bytes] | None = None,
     registry: Registry | None = None,
 ) -> File:
-    """Arrays as an open file whose parts are the arrays' own memory."""
+    """An open file whose parts refer to the memory of arrays."""
     source = _Arrays()
     specs = {}
     for name, value in tensors.items():
@@ -48,7 +48,7 @@ def in_memory(
 
 
 class _Arrays(Source):
-    """Arrays as the files of a folder, in insertion order."""
+    """A folder with one file per array, in insertion order."""
 
     is_dir = True
 
@@ -58,7 +58,7 @@ class _Arrays(Source):
         self._memory: list[Any] = []
 
     def add(self, name: str, data: Any, dtype: str, shape: tuple[int, ...]) -> Part:
-        """Add an array's bytes as a file; the part that refers to them."""
+        """Add an array as a file; returns the part that refers to it."""
         part = Part(dtype=dtype, shape=shape, segments=(Segment(len(self.files), 0, data.nbytes),))
         self.files.append(FileRef(str(len(self.files)), data.nbytes))
         self._memory.append((name, data))
@@ -70,7 +70,7 @@ class _Arrays(Source):
 
 
 def _bytes_of(name: str, value: Any) -> tuple[Any, str, tuple[int, ...]]:
-    """Memory, dtype and shape of an array; contiguous and little-endian."""
+    """Memory (contiguous, little-endian), dtype and shape of an array."""
     import numpy as np
 
     try:
@@ -82,7 +82,7 @@ def _bytes_of(name: str, value: Any) -> tuple[Any, str, tuple[int, ...]]:
         raise UsageError("not an array", tensor=name, found=str(error).rstrip("."), code="array") from None
     if dtypes.bits(dtype) < 8:
         raise UsageError(
-            "dtypes below one byte cannot be saved unpacked", tensor=name, found=dtype, code="dtype",
+            "a dtype below 8 bits cannot be saved unpacked", tensor=name, found=dtype, code="dtype",
             hint="Save it as i8 or u8, or name an encoding: encode='int4'.",
         )  # fmt: skip
     array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -1,4 +1,4 @@
-"""The assets of a source, as another format carries them."""
+"""The assets of a conversion."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.model import Part
 
 INLINE = 16 << 20
-"""Assets up to this many bytes are read before a conversion, so that the target's format can inspect them."""
-_REASON = "states how the source stores its tensors"
+"""Assets up to this size are read before a conversion, so that the target format can inspect them."""
+_REASON = "describes the encoding of the source's tensors"
 
 
 def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Dropped, ...]]:
-    """The assets for a file in the format `target`, and what was left out.
+    """The assets for a file in the format `target`, and what is dropped.
 
-    Declarations of how the source stores its tensors are left out, unless the target has the same format: its writer
-    replaces them. Small assets come with their bytes (`Part.data`).
+    Declarations about the encoding of the source's tensors are dropped, unless the target has the same format, whose
+    writer replaces them. Small assets come with their bytes (`Part.data`).
     """
     index = file.index
     declarations = {} if index.format == target else index.declarations
@@ -41,12 +41,12 @@ def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Drop
 
 
 def asset_bytes(file: File, assets: Mapping[str, Part]) -> dict[str, bytes]:
-    """The bytes of these assets, read from the source unless the part carries them."""
+    """The bytes of these assets, from the part itself or the source."""
     return {name: bytes(file.assets[name].raw if part.data is None else part.data) for name, part in assets.items()}
 
 
 def _without_declarations(file: File, name: str, paths: Iterable[Sequence[str]]) -> tuple[Part, list[Sequence[str]]]:
-    """An asset without the JSON members at these paths, and the paths it had; none if it is not JSON."""
+    """Remove the JSON members at these paths from an asset; also returns the paths that existed."""
     raw = bytes(file.assets[name].raw)
     try:
         document = load_json(raw, name, file.limits, piece=len(raw), constants=True)

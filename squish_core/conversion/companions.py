@@ -1,4 +1,4 @@
-"""What a conversion carries beside the tensors: children (a draft head) and encodings of the whole model."""
+"""Companions of the tensors in a conversion: children (a draft head) and encodings of the whole model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OF_THE_WHOLE = "of the whole model"
 
 
 def split_companions(file: File, container: Container, complete: bool) -> tuple[Companions, tuple[Dropped, ...]]:
-    """The companions that a format is asked to hold, and those that are lost whatever it says.
+    """The companions to offer to a format, and those that are dropped in any case.
 
-    `complete`: every tensor is written; a part of a model takes no companions of the whole along.
+    `complete`: every tensor is written; companions of the whole model are dropped otherwise.
     """
     index = file.index
     children: dict[str, Index] = {}
@@ -51,7 +51,7 @@ def split_companions(file: File, container: Container, complete: bool) -> tuple[
 
 
 def _reason(container: Container, complete: bool) -> str | None:
-    """Why no companion is carried; "" where the format has no place for any, None where it may have one."""
+    """Why no companion is carried; "" if the format cannot store any, None if it may."""
     if not isinstance(container, CompositeContainer):
         return ""
     return None if complete else "only a part of the model is written"
@@ -63,7 +63,7 @@ def _unreadable(child: Index) -> str | None:
 
 
 def _bare(spec: TensorSpec) -> TensorSpec:
-    """A tensor of a child as it is copied: its first encoding, without places."""
+    """A tensor of a child to copy: its first encoding, without byte ranges."""
     encoding = spec.encodings[0]
     parts = {role: _placeless(part) for role, part in encoding.parts.items()}
     return evolve(spec, encodings=(evolve(encoding, parts=parts),), extras={})
@@ -84,7 +84,7 @@ def carried_names(companions: Companions, dropped: Iterable[Dropped]) -> tuple[t
 
 
 def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
-    """What is lost inside children that are carried: whatever is not the first encoding of a tensor."""
+    """What is dropped inside carried children: all but the first encoding of each tensor."""
     for name in names:
         child = file.index.children[name]
         yield from (Dropped("child", inner, where=name) for inner in child.children)
@@ -96,7 +96,7 @@ def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
 
 
 def outgoing_companions(file: File, children: Iterable[str], whole: Collection[str]) -> OutgoingCompanions:
-    """The companions of these names as streams, checked for damage that a copy would pass on."""
+    """The named companions as streams, checked for damage that a copy would propagate."""
     opened, encodings = file.children, {str(encoding.codec): encoding for encoding in file.index.whole}
     absent = [name for name in (*children, *whole) if name not in opened and name not in encodings]
     if absent:
@@ -134,13 +134,13 @@ def _streams(file: File, name: str, encoding: Encoding) -> dict[str, Stream]:
 
 
 def _check(file: File, name: str, role: str, part: Part) -> None:
-    """FormatError where the bytes are not those of their digest, or an empty part cannot be read."""
+    """Raise FormatError if a digest does not match or an empty part cannot be read."""
     check_part(file, name, role, part)
     check_empty(file, name, role, part)
 
 
 def differing_companion(source: File, written: File, children: Iterable[str], whole: Iterable[str]) -> str | None:
-    """The first companion of these names that a written file does not hold as the source does."""
+    """The first of the named companions that differs between the source and the written file."""
     for name in children:
         ours, theirs = source.children[name], written.children.get(name)
         if theirs is None or list(ours) != list(theirs):

@@ -1,4 +1,4 @@
-"""Whether two encodings store the same, and the codec parameters that only the encoder needs."""
+"""Compatibility of two encodings, and codec parameters that only the encoder needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from squish_core.plugins.registry import Registry
 
 
 def needs_activations(codec: CodecSpec, registry: Registry) -> bool:
-    """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
+    """Whether encoding with a codec, or a codec it wraps, needs activation statistics."""
     own = registry.codec(codec).needs_activations(codec.params)
     return own or (codec.inner is not None and needs_activations(codec.inner, registry))
 
@@ -27,7 +27,7 @@ def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
 
 
 def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Registry) -> CodecSpec:
-    """The target's codec with the encoder parameters of the requested one; TensorError if it is another codec."""
+    """The target's codec with the encoder parameters of the requested one; TensorError if they differ in codec."""
     hidden = {
         key: requested.params[key]
         for key in registry.codec(requested.id).encoder_only_params
@@ -46,7 +46,7 @@ def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Regis
 
 
 def same_encoding(answer: Encoding, encoding: Encoding, registry: Registry) -> bool:
-    """Whether the target holds exactly the source's part bytes."""
+    """Whether the target stores exactly the bytes of the source's parts."""
     source_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
     target_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
     return source_parts == target_parts and registry.same_codec(answer.codec, encoding.codec)

@@ -1,4 +1,4 @@
-"""Convert between formats: codes are kept, floats are touched only when asked, every tensor's exactness is stated."""
+"""Convert between formats: codes are repacked, values change only on request, exactness is reported per tensor."""
 
 from __future__ import annotations
 
@@ -51,37 +51,37 @@ def convert(
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
-    """Write a model in another format, atomically and in the memory of a panel; codes are kept unless `encode` asks.
+    """Write a model in another format, atomically and with one panel in memory. Codes are kept unless `encode` is set.
 
     Parameters
     ----------
     src
         A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
     dst
-        Target; a file there is replaced, a folder refused. It stays as it is on failure.
+        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged.
     to
-        `ID[:key=value,...]`, format and options of writing; taken from the suffix of `dst` by default.
+        Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
     encode
         `SPEC` or `PATTERN=SPEC` rules, {pattern: SPEC}, or a function from a `TensorSpec` to SPEC or None. The last
-        match wins, `keep` leaves a tensor.
+        match wins; `keep` leaves a tensor unchanged.
     dry_run
-        Report what would happen; write nothing.
+        Report what would happen without writing.
     only
         Name patterns of the tensors to write.
     assets
-        As in `open`, for a `src` that is not open yet.
+        As in `open`, unless `src` is an open file.
     rename
-        A model of a known family is written as the target's engine loads it: names, rows, settings. "keep" leaves all
-        that, "hf" or "gguf" asks for a layout in a container of any names ("hf:FAMILY" where the file does not state
-        its family). Patterns match names of the source and of the target.
+        By default, a model of a known family gets the names, rows and settings that the target's engine expects.
+        "keep" changes none of them; "hf" or "gguf" selects a layout if the target prescribes none ("hf:FAMILY" if the
+        file does not declare its family). Patterns match names of the source and of the target.
     activations
-        A file of activation statistics, for encodings that weigh errors by them (llama.cpp's imatrix).
+        A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them.
     requantize
-        Allow to quantize tensors whose values are quantized with loss already.
+        Allow quantizing tensors that are already quantized with loss.
     delete_source
-        Verify what was written, compare it with the source, then delete the files that held its tensors.
+        Verify the target, compare it with the source, then delete the files with the source's tensors.
     progress
-        Called with the tensor's name, the bytes done and the bytes in all.
+        Called with the tensor's name, the bytes written and the total bytes.
     plan
         A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
         If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
@@ -94,12 +94,12 @@ def convert(
     Returns
     -------
     Conversion
-        What happened to each tensor with sizes in bytes, exactness and error, and all that was not carried over.
+        The step of each tensor with sizes in bytes, exactness and error, and everything that was dropped.
 
     Raises
     ------
     SquishError
-        The source is damaged, the target cannot hold a tensor, or a rule matches nothing.
+        The source is damaged, the target cannot store a tensor, or a rule matches nothing.
 
     Examples
     --------
@@ -150,12 +150,12 @@ def convert(
 
 
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
-    """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
+    """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 
 class _ProgressObserver(ConversionObserver):
-    """Calls a progress function with the tensor, the bytes written and the bytes in all."""
+    """Calls a progress function with the tensor, the bytes written and the total bytes."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._total, self._written, self._tensor = progress, total, 0, ""
@@ -169,7 +169,7 @@ class _ProgressObserver(ConversionObserver):
 
 
 def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
-    """The value of an argument that may still be passed by its old name, with a DeprecationWarning."""
+    """The value of an argument that also has a deprecated name."""
     if old_value is None:
         return value
     if value is not None:

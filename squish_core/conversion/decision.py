@@ -1,4 +1,4 @@
-"""Which step converts each tensor: copy, widen, repack or encode, or why none can."""
+"""Decides the step for each tensor: copy, widen, repack or encode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness,
 
 _KEPT = "kept: "
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
-"""Codes of errors in the rule itself, which would stop every tensor."""
+"""Codes of errors in the rule itself, which affect every tensor."""
 
 
 class Decision:
@@ -64,7 +64,7 @@ class Decision:
             except SquishError as error:
                 rule = rule_for(self.rules, spec.name)
                 is_rule_error = rule is not None and rule.spec != KEEP and error.code in _RULE_ERRORS
-                if is_rule_error or error.code == ErrorCode.OPTION:  # in the rule or the target format, not this tensor
+                if is_rule_error or error.code == ErrorCode.OPTION:  # not the fault of the tensor
                     raise error.about_argument() from None
                 errors.append((spec, error))
         if errors:
@@ -102,7 +102,7 @@ class Decision:
             if matches and self._is_allocator(rule):
                 encodings |= self._allocate(rule, matches, specs)
             elif matches and rule.pattern is None and rule.spec != KEEP:
-                choices = self.container.choose(specs, rule.spec, self.options)  # habits look at the whole model
+                choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
                 encodings |= {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
         return encodings
 
@@ -149,7 +149,7 @@ class Decision:
             return evolve(self._keep(spec), note=_KEPT + (choice or f"{self.format} does not quantize it"))
         try:
             step = self._encode(spec, choice, rule.overflow)
-            origin = rule.spec.id if self._is_allocator(rule) else f"the habits of {self.format}"
+            origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
             note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
@@ -196,7 +196,7 @@ class Decision:
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
-            hint="Ask for its values with encode='f32', or another encoding that `squish codecs` lists.",
+            hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists.",
         )  # fmt: skip
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -263,9 +263,9 @@ class Decision:
     def _rewrap(
         self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
     ) -> tuple[Encoding, CodecSpec]:
-        """The target's answer and codec under the source's wrapper that changes no value (a mask keeps its zeros).
+        """Keep a lossless wrapper of the source, such as a mask, around the target's encoding.
 
-        The answer and codec as they are if the source has none, or the target has no place for it.
+        Returns the answer and codec unchanged if the source has none, or the target cannot store it.
         """
         wrapper: CodecSpec | None = origin.codec
         while wrapper is not None and wrapper.inner is not None:
@@ -287,7 +287,7 @@ class Decision:
         if self.stats is None:
             raise TensorError(
                 "this encoding needs activation statistics", found=str(requested), code=ErrorCode.ENCODE,
-                hint="Pass a file of them as activations=FILE.",
+                hint="Pass them as activations=FILE.",
             )  # fmt: skip
         if self.stats.of(spec) is None:
             raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="stats")
@@ -310,7 +310,7 @@ class Decision:
 
 
 def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
-    """The rules that left more than half of the bytes they apply to unchanged."""
+    """The rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
     for rule in rules:
         matches = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
@@ -330,7 +330,7 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
 
 
 def note_origin(file: File, step: Step) -> Step:
-    """The step, with a note if it converts another encoding than the one that reading the file decodes."""
+    """Add a note to a step that converts another encoding than the one that reading the file decodes."""
     if len(file.index.tensors[step.name].encodings) < 2:
         return step
     default = file[step.name].bound.encoding

@@ -1,4 +1,4 @@
-"""Deleting the source of a conversion, after checking that the target holds all of it."""
+"""Delete the source of a conversion after checking that the target is complete."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from squish_core.mapping.mapped import MappedFile
 from squish_core.tensor import Tensor
 
 _SAME = 1e-6
-"""Relative tolerance between error sums that were added in different orders."""
+"""Relative tolerance between error sums in different orders of summation."""
 _DISPENSABLE = (("metadata", "format"),)
 """May be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
-"""Kind of entries that the written file replaces with its own: how tensors are stored."""
+"""Kind of dropped entries that the target replaces with its own: descriptions of encodings."""
 _DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
-"""Codes of notes that the source may hold more than was read."""
+"""Codes of notes that the source may contain more than was read."""
 
 
 def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
-    """The files that hold the source's tensors, without its config, tokenizer and other neighbors.
+    """The files with the source's tensors, without config, tokenizer and the like.
 
-    FormatError if deleting them could lose something. Runs before anything is written.
+    FormatError if deleting them could lose data. Runs before anything is written.
     """
     original = file.original if isinstance(file, MappedFile) else file
     numbers = {extent[0] for spec in original.index.tensors.values() for extent in spec_extents(spec)}
@@ -46,14 +46,14 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
-        "it is compressed whole, or not on a disk": not paths,
+        "it is compressed, or not a file on disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
         f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
         f"it has problems: {'; '.join(doubts[:2])}": bool(doubts),
         "the target replaces it": any(
             target_path == path.resolve() or target_path in path.resolve().parents for path in paths
         ),
-        f"{', '.join(map(str, links[:2]))} is a link whose target others may need": bool(links),
+        f"{', '.join(map(str, links[:2]))} is a link whose target may be needed elsewhere": bool(links),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -70,8 +70,8 @@ def delete(
 ) -> None:  # fmt: skip
     """Verify the target deeply, compare it with the source, then delete `paths`.
 
-    FormatError, with nothing deleted, if the target does not hold what the steps say, or lacks one of the children and
-    encodings of the whole model.
+    If the target differs from the report, or lacks a child or an encoding of the whole model, raises FormatError and
+    deletes nothing.
     """
     before = [_identity(file, path) for path in paths]
     report = verify(target, deep=True, format=form, registry=file.registry)
@@ -97,7 +97,7 @@ def delete(
         except OSError as error:
             raise FormatError(
                 f"could not be deleted ({number} of {len(paths)} files were): {error.strerror}", file=str(path),
-                code="delete", hint=f"{target} holds all of it; delete the rest yourself.",
+                code="delete", hint=f"{target} is complete; delete the remaining files yourself.",
             ) from None  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
-    """Whether it is an asset in a file that is not deleted (`numbers` are)."""
+    """Whether it is an asset in a file that stays (those in `numbers` are deleted)."""
     original = file.original if isinstance(file, MappedFile) else file
     part = original.index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
@@ -125,7 +125,7 @@ def _folders_in(file: File, path: Path) -> Iterator[Path]:
 
 
 def _identity(file: File, path: Path) -> tuple[int, ...] | None:
-    """Device and inode of the file that was opened under a path."""
+    """Device and inode of the open file at a path."""
     place = file.source.path
     assert place is not None
     folder = place if file.source.is_dir else place.parent

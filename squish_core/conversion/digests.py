@@ -1,4 +1,4 @@
-"""Digests of what a conversion reads: over the bytes on their way, or before where a second look costs nothing."""
+"""Digests of the parts that a conversion reads: while they are read, or before if reading twice is cheap."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from squish_core.analysis.verify import check_empty, check_part, digest_error
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.step import Step
 from squish_core.file import File
-from squish_core.io.digest import Digest, compared, is_supported
+from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.io.source import Source
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import Part
 
 Listener = Callable[[str, int, memoryview], None]
-"""Called with a file's name, an offset, and the bytes that were read there."""
+"""Called with a file's name, an offset, and the bytes read there."""
 
 
-class HeardSource(Source):
-    """Another source that tells a listener all bytes that are read from it and its members."""
+class ObservedSource(Source):
+    """Wraps a source and passes all bytes read from it and its members to a listener."""
 
     def __init__(self, inner: Source, listener: Listener) -> None:
         super().__init__(inner.name, inner.size)
@@ -49,13 +49,13 @@ class HeardSource(Source):
         return self._inner.members(folder, names)
 
     def _open_member(self, name: str) -> Source:
-        folder, _, plain = name.rpartition("/")
-        return HeardSource(self._inner.member(plain, folder), self._listener)
+        folder, _, filename = name.rpartition("/")
+        return ObservedSource(self._inner.member(filename, folder), self._listener)
 
 
 @define
 class _Part:
-    """A part in one range of a file, and its digest as far as it was read in order."""
+    """A part in one byte range, with the digest of what has been read so far, in order."""
 
     name: str
     role: str
@@ -70,10 +70,10 @@ class _Part:
 
 
 class Digests:
-    """The digests of the parts that some steps read of `file`, which stands for the file given.
+    """Checks the digests of the parts that steps read. Read through `file`, which replaces the original file.
 
-    With `on_the_way`, and from a source without cheap views, parts are hashed while they are read for the work, and
-    `finish` compares: a part is not fetched twice. Elsewhere they are read for the digest first.
+    With `on_the_way`, and for a source without cheap views, parts are hashed while they are read, so that no part is
+    fetched twice, and `finish` compares the digests. Otherwise `check` reads a part before it is used.
     """
 
     def __init__(self, file: File, *, on_the_way: bool) -> None:
@@ -83,11 +83,11 @@ class Digests:
         self._on_the_way = on_the_way and not file.source.cheap_views and not isinstance(file, MappedFile)
         self.file = file
         if self._on_the_way:
-            self.file = File(HeardSource(file.source, self._hear), file.index, file.registry, file.limits)
+            self.file = File(ObservedSource(file.source, self._update), file.index, file.registry, file.limits)
         self._original = file.original if isinstance(file, MappedFile) else self.file
 
     def expect(self, file: File, steps: Iterable[Step]) -> None:
-        """Learn which parts will be read of the file, mapped or not."""
+        """Register the parts that the steps will read, of the mapped or original file."""
         if not self._on_the_way:
             return
         for step in steps:
@@ -100,12 +100,11 @@ class Digests:
                 self._parts.setdefault(place, []).append(_Part(name, role, part, digest, segment.offset))
                 self._checked.add((name, role))
         for place, parts in self._parts.items():
-            parts.sort(key=lambda heard: heard.part.segments[0].offset)
-            self._starts[place] = [heard.part.segments[0].offset for heard in parts]
+            parts.sort(key=lambda entry: entry.part.segments[0].offset)
+            self._starts[place] = [entry.part.segments[0].offset for entry in parts]
 
     def check(self, file: File, step: Step) -> None:
-        """FormatError if a part that is not hashed on its way does not match its digest, or an empty part cannot be
-        read."""
+        """Raise FormatError if a digest does not match or an empty part cannot be read; skips registered parts."""
         for name, role, part in stored_parts(file, step):
             if (name, role) not in self._checked:
                 self._checked.add((name, role))
@@ -113,36 +112,36 @@ class Digests:
                 check_empty(self._original, name, role, part)
 
     def finish(self) -> None:
-        """FormatError if a part that was hashed on its way does not match its digest."""
+        """Raise FormatError if a registered part does not match its digest."""
         for parts in self._parts.values():
-            for heard in parts:
-                segment = heard.part.segments[0]
-                if heard.position < heard.stop:
+            for entry in parts:
+                segment = entry.part.segments[0]
+                if entry.position < entry.stop:
                     source = self._original.source_for(segment.file)
-                    for start in range(heard.position, heard.stop, 4 << 20):
-                        source.view(start, min(4 << 20, heard.stop - start))  # which is heard
-                assert heard.part.digest is not None
-                verdict = compared(heard.part.digest, heard.digest)
+                    for start in range(entry.position, entry.stop, 4 << 20):
+                        source.view(start, min(4 << 20, entry.stop - start))  # the listener hashes it
+                assert entry.part.digest is not None
+                verdict = compare_digests(entry.part.digest, entry.digest)
                 if verdict.state == "wrong":
-                    raise digest_error(heard.part, verdict).within(
-                        file=self._original.name, tensor=heard.name, part=heard.role
+                    raise digest_error(entry.part, verdict).within(
+                        file=self._original.name, tensor=entry.name, part=entry.role
                     )
 
-    def _hear(self, place: str, offset: int, data: memoryview) -> None:
+    def _update(self, place: str, offset: int, data: memoryview) -> None:
         starts = self._starts.get(place)
         if starts is None:
             return
         stop = offset + len(data)
-        for heard in self._parts[place][max(0, bisect_right(starts, offset) - 1) :]:
-            if heard.part.segments[0].offset >= stop:
+        for entry in self._parts[place][max(0, bisect_right(starts, offset) - 1) :]:
+            if entry.part.segments[0].offset >= stop:
                 return
-            if offset <= heard.position < min(stop, heard.stop):
-                end = min(stop, heard.stop)
-                heard.digest.update(data[heard.position - offset : end - offset])
-                heard.position = end
+            if offset <= entry.position < min(stop, entry.stop):
+                end = min(stop, entry.stop)
+                entry.digest.update(data[entry.position - offset : end - offset])
+                entry.position = end
 
 
 def _passes_whole(part: Part) -> bool:
-    """Whether a part has a digest of bytes that all pass in one stretch."""
-    plain = part.digest_of == "stored" or not part.filters
-    return part.digest is not None and is_supported(part.digest) and plain and len(part.segments) == 1
+    """Whether a part has a supported digest of a single byte range."""
+    of_stored_bytes = part.digest_of == "stored" or not part.filters
+    return part.digest is not None and is_supported(part.digest) and of_stored_bytes and len(part.segments) == 1

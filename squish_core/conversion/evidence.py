@@ -1,10 +1,10 @@
 """The data that planning reads; everything else is decided from headers.
 
-- `repack_exactness`: the codes of a tensor that the target packs differently, since only the codes show whether they
-  fit (offsets, ranges, tables).
+- `repack_exactness`: the codes of a tensor that the target packs differently, to decide whether they fit (offsets,
+  ranges, tables).
 - `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
-- Activation statistics, of the tensors that are encoded with them.
+- Activation statistics of the tensors that are encoded with them.
 - Assets of up to 16 MiB (`assets.carried_assets`): a format may look into a config.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
-    """How exactly the target can hold the source's codes, decided on the data; None if it cannot."""
+    """How exactly the target can store the source's codes, decided on the data; None if it cannot."""
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
     panels = CodePanels(file, spec, origin, target, all_panels=True)
     for codes, panel in map(panels.read, panels.regions()):
@@ -52,7 +52,7 @@ def complete_params(
     import numpy as np
 
     read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
-    limit = float(np.finfo(np.float32).max) / 2  # any two clipped values are a float32 apart
+    limit = float(np.finfo(np.float32).max) / 2  # clipped limits are adjacent float32 values
     clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
     for panels_of in (read, clipped) if overflow == SATURATE else (read,):
         try:
@@ -65,7 +65,7 @@ def complete_params(
 
 
 def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]) -> CodecError:
-    """The refusal, at the tensor's first non-finite value or else its largest one."""
+    """Error for the tensor's first non-finite value, or else for its largest one."""
     import numpy as np
 
     largest, error = -1.0, refusal

@@ -46,25 +46,25 @@ def execute(
     Parameters
     ----------
     plan
-        Made by `plan_conversion`, in this process or another.
+        The result of `plan_conversion`, in this process or another.
     source
-        The file that was planned, open.
+        The planned file, open.
     target
         Path to write; a file is replaced, a folder refused.
     observer
-        Learns which tensor is being written, how many bytes, and what encoding lost.
+        Notified of each tensor, the bytes written, and the error of lossy encodings.
     activations
-        The file of activation statistics that was planned with.
+        The activation statistics used for planning.
 
     Returns
     -------
     Conversion
-        The report, with what was measured.
+        The report, with measured errors and times.
 
     Raises
     ------
     FormatError
-        The source is not the planned one (code `changed`), or damaged; the old target stays.
+        The source is not the planned one (code `changed`), or is damaged. An old target stays.
 
     Examples
     --------
@@ -106,10 +106,10 @@ def outgoing_tensors(
     observer: ConversionObserver | None = None,
     activations: File | None = None,
 ) -> list[OutgoingTensor]:
-    """The tensors as the target holds them, their parts as streams.
+    """The tensors for the target, their parts as streams.
 
-    The source is checked for damage that a copy would pass on. Digests are checked while reading, so that corruption
-    is never signed again.
+    The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
+    corruption is never re-signed.
     """
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
     return _outgoing(plan, file, Digests(file, on_the_way=False), observer or ConversionObserver(), activations)
@@ -161,7 +161,7 @@ def _begin(file: File, step: Step, digests: Digests, observer: ConversionObserve
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:
-    """FormatError unless the source has every encoding that the plan reads, at the same place, in undamaged files."""
+    """Raise FormatError unless every encoding in the plan is at the same place in undamaged files."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -179,7 +179,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 
 
 def check_copy(file: File, step: Step) -> None:
-    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
+    """Raise an error if parts to copy cannot be decoded: a copy would propagate the damage."""
     if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
         with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
             bound = file.bind(file.index.tensors[step.name], step.origin)

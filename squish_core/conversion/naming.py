@@ -36,7 +36,7 @@ def choose_map(
     request, _, family = (rename or "").partition(":")
     if request not in ("", KEEP, HF, GGUF) or (family and request not in (HF, GGUF)):
         raise UsageError(
-            "unknown naming", expected=f"{KEEP}, {HF} or {GGUF}; a family after a colon if the file does not state one",
+            "unknown naming", expected=f"{KEEP}, {HF} or {GGUF}; then a colon and a family if the file declares none",
             found=repr(rename), code="names",
         )  # fmt: skip
     layout = container.naming(options) if request in ("", KEEP) else request
@@ -121,14 +121,14 @@ def _unmapped_note(layout: str, reason: str) -> str:
 
 
 def _with_family(naming: Naming, family: str, file: File) -> Naming:
-    """The naming with the family that the user named; FormatError if the file states another one."""
+    """The naming with the user's family; FormatError if the file declares another one."""
     if not family:
         return naming
     info = cast(FamilyInfo, family_info(file.registry, family))
     legal = (info.architecture,) if naming.layout == GGUF else info.model_types
     if naming.model_type is not None and naming.model_type not in legal:
         raise FormatError(
-            "the file states another family", file=file.name, code="names", expected=family,
+            "the file declares another family", file=file.name, code="names", expected=family,
             found=repr(naming.model_type),
         )  # fmt: skip
     return evolve(naming, family=family)
@@ -174,7 +174,7 @@ def _names_like(pattern: str, file: File) -> Iterator[str]:
 
 
 def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
-    """Name, role and part of everything that the source stores for a step, with its digests."""
+    """Name, role and part of all stored data of a step, with digests."""
     if not isinstance(file, MappedFile):
         yield from ((step.name, role, part) for role, part in step.origin.parts.items())
         return
@@ -185,7 +185,7 @@ def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
 
 
 def mapped_step(file: MappedFile, step: Step) -> Step:
-    """The step with what the map does to the tensor, in words, and its exactness."""
+    """Add the change by the map to a step, as a note and in its exactness."""
     change = file.change(step.name)
     words = ", ".join(change.words)
     exactness = step.exactness
@@ -196,12 +196,12 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 
 def map_notes(file: File) -> tuple[str, ...]:
-    """The report's notes about a map: the family, the changes, what the target's engine will miss."""
+    """Notes for the report: the family, the changes, and what the target's engine will lack."""
     if not isinstance(file, MappedFile):
         return ()
     changes = Counter(word for name in file for word in file.change(name).words)
     words = [f"{word} in {count}" for word, count in changes.items()]
     line = f"mapped as {file.family} from {file.naming.layout} to {file.layout}: names of {len(file)} tensors"
     notes = [", ".join((line, *words)), *file.carried.notes]
-    notes += [f"{ENGINES[file.layout]} will miss {item}" for item in file.carried.missing]
+    notes += [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
     return tuple(notes)

@@ -14,13 +14,13 @@ MOST = 4
 
 
 def source_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
-    """What a user of the target should know about the source."""
+    """Notes about the source for users of the target."""
     problems = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
     return (*problems, *error_notes(file), *link_notes(file, dropped))
 
 
 def error_notes(file: File) -> tuple[str, ...]:
-    """The errors that opening reported: the converted values may not be the intended ones."""
+    """Errors that opening the source reported: converted values may be wrong."""
     errors = [f"{problem.where}: {problem.message}" for problem in file.problems if problem.severity == "error"]
     notes = [f"the source has an error: {shorten(error, MAX_MESSAGE)}" for error in errors[:MOST]]
     if len(errors) > MOST:

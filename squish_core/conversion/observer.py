@@ -12,10 +12,10 @@ class ConversionObserver:
     """
 
     def tensor_started(self, name: str) -> None:
-        """A part of this source tensor is read next."""
+        """Called when a part of this source tensor is about to be read."""
 
     def bytes_written(self, count: int) -> None:
-        """The target grew by `count` bytes."""
+        """Called when the target has grown by `count` bytes."""
 
     def quality(self, name: str, distance: Distance, clipped: int) -> None:
-        """This tensor was encoded with loss: the error of its values, and how many were clipped."""
+        """Called with the error of a lossy encoding, and the number of clipped values."""

@@ -31,7 +31,7 @@ def reader_of(
     import numpy as np
 
     bound, fill = file.bind(file.index.tensors[name], origin), None
-    bound = bound.held() if all_panels else bound
+    bound = bound.in_memory() if all_panels else bound
     arrays = bound.arrays
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:

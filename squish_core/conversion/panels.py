@@ -109,7 +109,7 @@ class CodePanels:
         self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, all_panels: bool = False
     ) -> None:
         bound = file.bind(spec, origin)
-        self._spec, self._bound = spec, bound.held() if all_panels else bound
+        self._spec, self._bound = spec, bound.in_memory() if all_panels else bound
         grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
         self._grain = _common_grain(self._bound.grain, grain)
 

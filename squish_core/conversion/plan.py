@@ -1,4 +1,4 @@
-"""The plan of a conversion: what is written, from what and how exactly, decided before anything is written."""
+"""The plan of a conversion: the step of each tensor, decided before anything is written."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from squish_core.specs import parse_format
 
 @frozen(kw_only=True)
 class ConversionPlan:
-    """One conversion as plain data: picklable, without open files or functions.
+    """A conversion as plain data: picklable, without open files or functions.
 
     Attributes
     ----------
     source, source_size
-        Name and bytes of what is read.
+        Name and size of the source, in bytes.
     target
-        Path that was planned for.
+        Planned path.
     format, options
-        Format to write, and its options.
+        Target format and write options.
     packing
-        Byte codec that compresses the file whole, or None.
+        Byte codec that compresses the file, or None.
     rules
         Rules of `encode=`, short names expanded.
     steps
-        What happens to each tensor, in the order of the source.
+        The step of each tensor, in source order.
     metadata, assets, children, whole
-        Keys, names and codecs that are carried; `execute` reads their values from the source.
+        Keys, names and codecs to carry over; `execute` reads their values from the source.
     dropped
-        What the format has no place for.
+        What the format cannot store.
     size
-        Predicted bytes of the target; None where compression decides.
+        Predicted size of the target in bytes; None if it depends on compression.
     notes, unused, ineffective
         As in the report (`Conversion`).
     model_map
-        How the model's names, rows and settings change; None where they stay.
+        Change of the model's names, rows and settings; None without one.
     """
 
     source: str
@@ -91,7 +91,7 @@ class ConversionPlan:
 
     @property
     def estimate(self) -> int:
-        """Bytes of the tensors as planned, without headers and before the file is compressed."""
+        """Planned size of the tensors in bytes, without headers and before compression."""
         return sum(step.size for step in self.steps)
 
     def report(self) -> Conversion:
@@ -133,7 +133,7 @@ def plan_conversion(
     Returns
     -------
     ConversionPlan
-        What `execute` carries out.
+        The input of `execute`.
 
     Raises
     ------
@@ -218,7 +218,7 @@ class _Planner:
             metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
             children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
             notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
-            # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
+            # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
             ineffective=ineffective_rules(rules, steps), model_map=model_map,
         )  # fmt: skip
@@ -266,7 +266,7 @@ def uses_activations(step: Step, registry: Registry) -> bool:
 
 def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
     if digest is not None and not is_supported(digest):
-        yield Dropped("digest", digest[:40], "of an unknown kind", where)
+        yield Dropped("digest", digest[:40], "unknown algorithm", where)
 
 
 def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ LONG = 40
 
 @frozen(kw_only=True, repr=False)
 class Conversion:
-    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
+    """The report of a conversion or dry run: steps of the tensors, sizes in bytes, and what was dropped.
 
-    `notes`: what else the user should know about the target. `unused`: patterns of `keep` rules that match no tensor
+    `notes`: remarks about the target. `unused`: patterns of `keep` rules that match no tensor
     (for other rules that is an error). `ineffective`: rules that left most of their bytes unchanged.
     `deleted`: files of the source, on request.
     """
@@ -59,7 +59,7 @@ class Conversion:
 
     @property
     def quality(self) -> Distance | None:
-        """The error over all tensors that were encoded with loss; None if there are none."""
+        """Total error of all lossy encodings; None if there are none."""
         total, qualities = Distance(), [step.quality for step in self.steps if step.quality]
         for quality in qualities:
             total.take(quality.max_error, quality.error, quality.power, quality.norm)
@@ -67,7 +67,7 @@ class Conversion:
 
     @property
     def clipped(self) -> int:
-        """Values of all tensors that `overflow=saturate` clipped."""
+        """Number of values that `overflow=saturate` clipped."""
         return sum(step.clipped for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:

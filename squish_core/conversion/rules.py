@@ -110,7 +110,7 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
 
 
 def required_patterns(rules: Iterable[Rule]) -> list[str]:
-    """The name patterns that must match a tensor; habits of many models are written as `PATTERN=keep`."""
+    """The name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
     return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
 
 

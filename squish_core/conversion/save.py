@@ -1,4 +1,4 @@
-"""`save`: arrays in memory into a file of any format that writes."""
+"""`save`: write in-memory arrays to a file of any writable format."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def save(
     Parameters
     ----------
     path
-        Target; replaced if it is a file, refused if it is a folder.
+        Target path. A file is replaced, but a folder is refused.
     tensors
         Name -> array: NumPy, or anything with `__array__` or DLPack on the CPU (a torch tensor).
     format
         `ID[:option=value,...]`; taken from the suffix of `path` by default.
     encode
-        `SPEC`, {pattern: SPEC} or a function from a `TensorSpec` to SPEC or None, as in `convert`; arrays are stored
-        as they are by default.
+        `SPEC`, {pattern: SPEC} or a function from a `TensorSpec` to SPEC or None, as in `convert`; by default arrays
+        are stored unencoded.
     metadata
         Key -> text, number, bool or list of them.
     assets

@@ -1,4 +1,4 @@
-"""What a conversion does with one tensor, and what a rule of `encode=` left unchanged: plain data."""
+"""The conversion of one tensor, and the effect of a rule of `encode=`, as plain data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from squish_core.model import CodecSpec, Encoding, Exactness, TensorSpec
 
 @frozen(kw_only=True)
 class Step:
-    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
+    """The conversion of one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider dtype; or
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
     `origin`: the source encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
@@ -79,7 +79,7 @@ class Step:
 
 @frozen(kw_only=True)
 class RuleEffect:
-    """What a rule of `encode=` left unchanged: tensors, stored bytes, and the most common reason."""
+    """What a rule of `encode=` leaves unchanged: tensors, stored bytes, and the most common reason."""
 
     rule: str
     kept: int

@@ -1,4 +1,4 @@
-"""Streams of parts for writing: copied bytes, repacked codes, encoded panels; a panel in memory, never a tensor."""
+"""Streams of parts to write: copied bytes, repacked codes, encoded panels, with one panel in memory at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def streams_of(
 ) -> dict[str, Stream]:  # fmt: skip
     """The parts of a tensor as its step produces them; `before` is called as each part starts.
 
-    `observer` learns the quality of a lossy encoding; `activations` weigh its errors.
+    `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders.
     """
     if step.action in ("copy", "widen"):
         return _copy(file, step, before)
@@ -62,7 +62,7 @@ def _widen(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
 
 
 def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
-    """Stored integers as little-endian ones of another dtype; CodecError for a negative index."""
+    """Convert stored integers to another dtype, little-endian; CodecError for a negative index."""
     numbers = as_array(chunk, part.dtype, (len(chunk) * 8 // dtypes.bits(part.dtype),), part.byteorder)
     if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
         raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
@@ -122,7 +122,7 @@ def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> 
                 spools[name].write(_bytes(parts[name]))
             yield _bytes(parts[role])
 
-    # A writer may fail or leave a part unread: the streams' end closes the spools at the latest.
+    # A writer may fail or skip a part, so the end of the streams closes the spools.
     weakref.finalize(part, _close, spools)
     return {role: Stream(encoding.parts[role], partial(part, role), None, before) for role in roles}
 

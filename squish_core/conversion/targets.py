@@ -1,4 +1,4 @@
-"""The format and the compression that a target's name implies."""
+"""The format and compression implied by the name of a target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from squish_core.plugins.registry import Registry
 
 
 def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
-    """The name of the content, and the byte codec that compresses the whole file if the suffix names one."""
+    """Split a name into the name of the content and the byte codec of its compression suffix, if any."""
     for entry in registry.find("codec", kind="bytes"):
         suffix = getattr(entry.info, "suffix", "")
         if suffix and target.name.lower().endswith(suffix):
@@ -19,13 +19,13 @@ def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
 
 
 def format_for(target: Path, registry: Registry) -> str:
-    """The writable format that a file name's suffix names."""
+    """The writable format with the suffix of a file name."""
     writable = registry.find("container", can_write=True)
     for entry in writable:
         if any(target.name.lower().endswith(suffix) for suffix in getattr(entry.info, "suffixes", ())):
             return entry.info.id
     if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in registry.containers:
-        return usual  # not installed: looking it up raises the install hint
+        return usual  # not installed: raises with an install hint
     raise FormatError(
         "the target format is not clear from the name", file=str(target), code="format",
         hint=f"Pass to=..., one of {', '.join(entry.info.id for entry in writable)}.",

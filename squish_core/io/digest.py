@@ -60,11 +60,11 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
     digest = Digest(text.partition(":")[0].lower())
     for chunk in chunks:
         digest.update(chunk)
-    return compared(text, digest)
+    return compare_digests(text, digest)
 
 
-def compared(text: str, digest: Digest) -> Verdict:
-    """The verdict on a digest string of the same algorithm as a digest that is complete."""
+def compare_digests(text: str, digest: Digest) -> Verdict:
+    """Compare a digest string with a computed digest of the same algorithm."""
     expected, found = (_digits(each.partition(":")[2]) for each in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 

@@ -1,4 +1,4 @@
-"""Paths: the files of a folder, their permissions, and what is wrong with a path."""
+"""Paths: files of a folder, permissions, and errors for unusable paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def regular_files(folder: Path) -> tuple[str, ...]:
 
 
 def common_mode(paths: Iterable[Path]) -> int | None:
-    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
+    """Read and write permissions that all files and folders in `paths` grant; None if none exists."""
     modes = []
     for path in paths:
         with suppress(OSError):

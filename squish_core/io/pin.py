@@ -1,4 +1,4 @@
-"""Pins: what identifies the content of a file that lies elsewhere."""
+"""Pins: identifiers of the content of remote files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from attrs import asdict, frozen
 
 @frozen(kw_only=True)
 class Pin:
-    """The content of a remote file, as plain data: another process opens the same content, or fails.
+    """Identifies the content of a remote file, so that another process opens the same content or fails.
 
-    `url` has no user, password or query. `tag`, `modified` and `version` are what the server says, as far as it does;
+    `url` has no user, password or query. `tag`, `modified` and `version` are the server's, if it provides them;
     `size` is in bytes.
 
     Examples
@@ -27,7 +27,7 @@ class Pin:
     version: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; `Pin(**data)` is the pin again.
+        """Plain data for JSON; `Pin(**data)` restores the pin.
 
         Returns
         -------

@@ -19,6 +19,27 @@ _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
 
 
+def align_up(offset: int, alignment: int) -> int:
+    """The next multiple of `alignment`, or the offset itself if it is one.
+
+    Parameters
+    ----------
+    offset, alignment
+        A position in a file, and what it must be a multiple of.
+
+    Returns
+    -------
+    int
+        At least `offset`.
+
+    Examples
+    --------
+    >>> align_up(33, 32), align_up(64, 32)
+    (64, 64)
+    """
+    return offset + -offset % alignment
+
+
 class Sink(Renamed):
     """Output of a container: sequential bytes of one file, or the files of a folder.
 

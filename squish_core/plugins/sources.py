@@ -1,4 +1,4 @@
-"""Sources by URL: which plugin reads a scheme, with which options."""
+"""Sources of URLs: the plugin for a scheme, and its options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from squish_core.plugins.hookspecs import SourceInfo
 from squish_core.plugins.registry import Registry
 
 VARIABLE = "SQUISH_SOURCE"
-"""The environment variable with options of sources: `NAME=VALUE[,...]`."""
+"""Environment variable with options of sources: `NAME=VALUE[,...]`."""
 ANY = "*"
-"""Stands for every scheme that no other source declares."""
+"""Matches every scheme that no other source declares."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | None = None) -> Source:
-    """Source of a path, of bytes, or of a URL, which the plugin for its scheme reads.
+    """Open a path, bytes, or a URL (through the plugin for its scheme) as a source.
 
-    `options` are those that the source declares, over those of `SQUISH_SOURCE`.
+    `options` of the source override those in `SQUISH_SOURCE`.
     """
     scheme = scheme_of(target)
     if scheme is None:
@@ -52,17 +52,18 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
 
 
 def scheme_of(target: Any) -> str | None:
-    """The scheme of a URL, in lower case; None for a path that exists here, or has no `://`."""
+    """The scheme of a URL in lower case; None for text without `://` or an existing path."""
     match = _SCHEME.match(target) if isinstance(target, str) else None
     return match[1].lower() if match and not os.path.lexists(target) else None
 
 
 def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
-    """The one source that reads a scheme; an error that names those in conflict, or the package to install."""
+    """The source for a scheme; an error lists those in conflict, or names the package to install."""
     entries = _declaring(scheme, registry) or _declaring(ANY, registry)
-    chosen = [entry for entry in entries if entry.dist in (registry.prefer.get(scheme), registry.prefer.get(entry.id))]
-    if len(chosen or entries) == 1:
-        return (chosen or entries)[0]
+    preferences = registry.prefer
+    preferred = [entry for entry in entries if entry.dist in (preferences.get(scheme), preferences.get(entry.id))]
+    if len(preferred or entries) == 1:
+        return (preferred or entries)[0]
     if entries:
         raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
     package = catalog.PACKAGES["source"].get(scheme)
@@ -85,6 +86,6 @@ def _from_environment() -> dict[str, str]:
     items = [item.partition("=") for item in os.environ.get(VARIABLE, "").split(",") if item.strip()]
     if wrong := [name for name, equals, _ in items if not name.strip() or not equals]:
         raise UsageError(
-            f"{VARIABLE} cannot be read", expected="NAME=VALUE[,...]", found=repr(wrong[0]), code=ErrorCode.USAGE
+            f"{VARIABLE} is invalid", expected="NAME=VALUE[,...]", found=repr(wrong[0]), code=ErrorCode.USAGE
         )
     return {name.strip(): value.strip() for name, _, value in items}

@@ -318,7 +318,7 @@ ENCODED = seekable([(frame(FOUR), 16)])
 DIGESTS: dict[str, tuple[Make, str, str]] = {
     "b17 wrong xxh3": (one(digest="xxh3:" + "0" * 16), "digest", "does not match"),
     "wrong sha256": (one(digest="sha256:" + "0" * 64), "digest", "does not match"),
-    "b18 unknown algorithm": (one(digest="md5:00"), "unverified", "unknown kind"),
+    "b18 unknown algorithm": (one(digest="md5:00"), "unverified", "unknown algorithm"),
     "digest of encoded bytes": (
         encoded(ENCODED, digest="sha256:" + hashlib.sha256(ENCODED).hexdigest()), "digest", "matches the stored bytes",
     ),
@@ -487,7 +487,7 @@ def test_a_shards_digest_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
         ("unverified", "model-00.zt")
     ]
     assert squish.convert(path, tmp_path / "one.zt").dropped == (
-        Dropped("digest", "md5:00", "of an unknown kind", "model-00.zt"),
+        Dropped("digest", "md5:00", "unknown algorithm", "model-00.zt"),
     )
 
 
@@ -499,7 +499,7 @@ def test_wrong_digests_are_not_converted_into_right_ones(tmp_path: Path, to: str
     assert not (tmp_path / "new.zt").exists()
     (tmp_path / "old.zt").write_bytes(one(digest="md5:00")())
     report = squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
-    assert report.dropped == (Dropped("digest", "md5:00", "of an unknown kind", "w/data"),)
+    assert report.dropped == (Dropped("digest", "md5:00", "unknown algorithm", "w/data"),)
 
 
 def test_a_region_decodes_its_frames_only() -> None:

@@ -26,6 +26,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     WritePlan,
+    align_up,
     check_extents,
     single_value,
 )
@@ -33,7 +34,7 @@ from squish_core.api import (
 from . import writer
 from .reader import Head, Record, unknown_type
 from .splits import KEYS, read_set
-from .types import DENSE_CODES, TYPES, aligned
+from .types import DENSE_CODES, TYPES
 
 _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
@@ -136,8 +137,8 @@ def _holes(head: Head) -> Iterator[Problem]:
     end, holes = head.data, []
     ranges = sorted((record.offset, record.nbytes) for record in head.records.values())
     for offset, nbytes in (*ranges, (head.size, 0)):
-        if offset > aligned(end, head.alignment):
-            holes.append((aligned(end, head.alignment), offset))
+        if offset > align_up(end, head.alignment):
+            holes.append((align_up(end, head.alignment), offset))
         end = max(end, offset + nbytes)
     if holes and holes[-1][1] == head.size:
         start, stop = holes.pop()

@@ -17,6 +17,7 @@ from squish_core.api import (
     Typed,
     UnknownFormatError,
     UnsupportedVersionError,
+    align_up,
     check_name,
     lookalike,
 )
@@ -33,7 +34,6 @@ from .types import (
     REMOVED,
     TYPES,
     WIDE_Q2_0,
-    aligned,
 )
 
 MAGIC = b"GGUF"
@@ -87,7 +87,7 @@ def read_head(source: Source, limits: Limits) -> Head:
     meta = _pairs(cursor, pair_count)
     alignment = check_alignment(meta.get("general.alignment"))
     records = _table(cursor, tensor_count, limits)
-    data = aligned(cursor.at, alignment)
+    data = align_up(cursor.at, alignment)
     return Head(
         name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
         data=data, records=_absolute(records, data, alignment, source.size), problems=cursor.problems,

@@ -73,8 +73,3 @@ MAX_PAIRS = MAX_INNER = 1 << 16
 """Limits on metadata keys and on nested arrays: real files have hundreds of keys and no nested arrays."""
 MAX_KEY = 65535
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
-
-
-def aligned(offset: int, alignment: int) -> int:
-    """Round up to a multiple of `alignment`."""
-    return offset + -offset % alignment

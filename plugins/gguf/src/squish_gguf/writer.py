@@ -20,13 +20,14 @@ from squish_core.api import (
     Sink,
     TensorSpec,
     WritePlan,
+    align_up,
     dropped_assets,
     dropped_metadata,
 )
 
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
-from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
+from .types import BLOCK_CODES, DENSE_CODES, TYPES
 from .values import pack_pair, pack_string, typed
 
 VERSION = 3
@@ -44,7 +45,7 @@ class FileLayout:
     @property
     def size(self) -> int:
         """Size of the file in bytes."""
-        return len(self.head) + sum(aligned(size, self.alignment) for size in self.sizes)
+        return len(self.head) + sum(align_up(size, self.alignment) for size in self.sizes)
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -123,11 +124,11 @@ def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLay
     for spec in specs:
         table.append(_entry(spec, offset))
         sizes.append(spec.encodings[0].parts["data"].nbytes)
-        offset += aligned(sizes[-1], alignment)
+        offset += align_up(sizes[-1], alignment)
     counts = len(specs).to_bytes(8, "little") + len(packed).to_bytes(8, "little")
     head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *packed, *table])
     return FileLayout(
-        head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
+        head=head.ljust(align_up(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
         dropped=dropped_metadata(key for key, pair in pairs.items() if pair is None),
     )  # fmt: skip
 

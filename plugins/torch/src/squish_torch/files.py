@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-import squish_core
-from squish_core.api import ErrorCode, File, TensorError, UsageError, describe, with_names
+from squish_core.api import ErrorCode, File, TensorError, UsageError, describe, save, with_names
 from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
@@ -90,7 +89,7 @@ def save_file(
         The format cannot hold a tensor, or the target cannot be written.
     """
     arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
-    squish_core.save(filename, arrays, metadata=metadata)
+    save(filename, arrays, metadata=metadata)
 
 
 def load_model(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attrs import field, frozen
 
-from squish_core.api import Source
+from squish_core.api import Source, align_up
 
 from ..findings import Findings
 
@@ -180,7 +180,7 @@ FLAG_OF = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "N
 
 def aligned(position: int) -> int:
     """The next multiple of 64."""
-    return -(-position // ALIGNMENT) * ALIGNMENT
+    return align_up(position, ALIGNMENT)
 
 
 def parse_run(

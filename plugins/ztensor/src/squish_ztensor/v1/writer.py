@@ -25,6 +25,7 @@ from squish_core.api import (
     Sink,
     TensorSpec,
     WritePlan,
+    align_up,
     map_in_order,
 )
 
@@ -49,7 +50,7 @@ class Placement:
 
     def start(self, position: int, name: str, nbytes: int) -> int:
         """Offset of the next blob. Readers order tensors by offset, then name: an empty one may need 64 bytes more."""
-        offset = position + -position % ALIGNMENT
+        offset = align_up(position, ALIGNMENT)
         if not nbytes:
             if self.empty and self.empty[-1][0] == offset and name < self.empty[-1][1]:
                 offset += ALIGNMENT

@@ -10,7 +10,18 @@ from typing import Any
 import xxhash
 from attrs import field, frozen
 
-from squish_core.api import CodeLayout, Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan
+from squish_core.api import (
+    CodeLayout,
+    Digest,
+    Encoding,
+    OutgoingTensor,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    WritePlan,
+    align_up,
+)
 
 from .. import accept, sidecar
 from ..codecs.seekable import ZstdSeekable
@@ -32,8 +43,7 @@ class Manifest:
 
     def place(self, position: int) -> int:
         """Offset of the next blob."""
-        position = max(position, self.alignment)
-        return position + -position % self.alignment
+        return align_up(max(position, self.alignment), self.alignment)
 
     def add(self, spec: TensorSpec, parts: dict[str, Any]) -> None:
         """Enter an object whose parts are written."""
