@@ -197,6 +197,44 @@ def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path
     assert "vision_config" not in back
 
 
+LFM2 = {
+    **{key: value for key, value in LLAMA.items() if key != "rms_norm_eps"}, "model_type": "lfm2", "norm_eps": 1e-5,
+    "tie_word_embeddings": True, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "place"),
+    [
+        (["full_attention", "conv"], "contradiction", "model.layers.0.conv."),
+        (["conv", "conv"], "contradiction", "model.layers.1.self_attn."),
+        (["conv"], "config", "config.json layer_types"),
+        (["conv", "mamba"], "config", "config.json layer_types"),
+        ("conv", "config", "config.json layer_types"),
+    ],
+)
+def test_a_layer_of_another_kind_is_refused(kinds: object, code: str, place: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", squish.registry().family("lfm2"), LFM2)
+    with pytest.raises(squish.FormatError if code == "config" else squish.TensorError) as caught:
+        squish.convert(changed(source, layer_types=kinds), tmp_path / "m.gguf")
+    assert caught.value.code == code
+    assert (caught.value.part or caught.value.tensor).startswith(place)
+
+
+@pytest.mark.parametrize("heads", [[0], [0, 0], [1, 2], [0, -1], "two"])
+def test_heads_of_layers_that_say_no_kinds_are_refused(heads: object, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", squish.registry().family("lfm2"), LFM2)
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file}
+        stored = Typed("str", heads) if isinstance(heads, str) else Typed("array:i32", heads)
+        meta = {**file.index.meta, "lfm2.attention.head_count_kv": stored}
+        squish.save(tmp_path / "other.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "other.gguf", tmp_path / "back", FOLDER)
+    assert (caught.value.code, caught.value.part) == ("config", "lfm2.attention.head_count_kv")
+
+
 def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path) -> None:
     config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 1}}
     source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -117,6 +117,21 @@ class TextModel(Family):
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
+
+    def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
+        kinds = self.layer_kinds(settings)
+        rows = [row for row in self.rows if row.kind]
+        return {
+            tensor.name.replace("{n}", str(number))
+            for row in rows
+            for tensor in row.tensors()
+            for number, kind in enumerate(kinds)
+            if kind != row.kind
+        }
+
+    def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """The kind of each layer, where there are several."""
+        return ()
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder
