@@ -60,6 +60,18 @@ def choose_map(
     return ModelMap(naming, layout), ()
 
 
+def check_complete(file: File) -> None:
+    """FormatError if a mapped model lacks what the target's engine does not load without."""
+    if not isinstance(file, MappedFile) or not file.carried.missing:
+        return
+    request = f"; or write it without one: rename='{file.layout}'" if file.layout in (GGUF, HF) else ""
+    raise FormatError(
+        f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
+        file=file.original.name, code="tokenizer", expected="a tokenizer beside the model, or in its metadata",
+        hint=f"Name a folder that has one: assets=FOLDER{request}.",
+    )  # fmt: skip
+
+
 def _has_hf_names(file: File, naming: Naming) -> bool:
     """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
     if naming.family is None:
