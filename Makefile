@@ -44,11 +44,11 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(failed)
+	  --overrides without-torch.txt -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(failed)
 	@touch $@
 
-demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma)
-	$(python) examples/demo.py --model $(MODEL)
+demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)
+	$(python) examples/demo.py --model $(MODEL) $(if $(TORCH),--torch)
 
 test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"

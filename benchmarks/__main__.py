@@ -53,32 +53,35 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")
     parser.add_argument("--write", action="store_true", help=f"write the sections of docs/{PAGE.name}")
     options = parser.parse_args()
-    chosen = {wanted: [name for name in GROUPS if f"{name}.".startswith(f"{wanted}.")] for wanted in options.groups}
-    if unknown := [wanted for wanted, names in chosen.items() if not names]:
+    chosen = {
+        group_name: [name for name in GROUPS if f"{name}.".startswith(f"{group_name}.")]
+        for group_name in options.groups
+    }
+    if unknown := [group_name for group_name, names in chosen.items() if not names]:
         parser.error(f"no such group: {', '.join(unknown)}")
     for name in [name for names in chosen.values() for name in names] or GROUPS:
         if not find_spec(GROUPS[name]):
             print(f"{name}: left out, {GROUPS[name]} is not installed", file=sys.stderr)
             continue
-        made = importlib.import_module(f"benchmarks.{name}").run(options.quick)
-        made = made if isinstance(made, Section) else Section(made, {})
-        made = made._replace(text=f"{machine()}\n{made.text}")
-        print(made.text, flush=True)
+        section = importlib.import_module(f"benchmarks.{name}").run(options.quick)
+        section = section if isinstance(section, Section) else Section(section, {})
+        section = section._replace(text=f"{machine()}\n{section.text}")
+        print(section.text, flush=True)
         if options.write:
-            write(name, made)
+            write(name, section)
 
 
-def write(group: str, made: Section) -> None:
+def write(group: str, section: Section) -> None:
     """Put a group's section in its place on the page, and its plots beside the page."""
     sections = dict.fromkeys(GROUPS, "")
     for piece in PAGE.read_text().split("<!-- group ")[1:] if PAGE.exists() else []:
         name, _, body = piece.partition(" -->\n")
         if name in GROUPS:
             sections[name] = body
-    sections[group] = f"{made.text.rstrip()}\n\n"
-    held = (f"<!-- group {name} -->\n{body}" for name, body in sections.items() if body)
-    PAGE.write_text(f"{INTRO}\n{''.join(held).rstrip()}\n")
-    for name, svg in made.plots.items():
+    sections[group] = f"{section.text.rstrip()}\n\n"
+    parts = (f"<!-- group {name} -->\n{body}" for name, body in sections.items() if body)
+    PAGE.write_text(f"{INTRO}\n{''.join(parts).rstrip()}\n")
+    for name, svg in section.plots.items():
         PLOTS.mkdir(exist_ok=True)
         (PLOTS / name).write_text(svg)
 

@@ -1,4 +1,4 @@
-"""Quantised checkpoints: opening a large sharded one, and repacking codes beside copying as many bytes."""
+"""Quantized checkpoints: opening a large sharded one, and repacking codes beside copying as many bytes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def opening() -> str:
         f"GPTQ of 4 bits in {SHARDS} sparse shards, {total / 1e9:.1f} GB, {listed} layers of four tensors, which "
         f"become one each. Opening reads {read:,} bytes, headers and JSON; safetensors lists the stored tensors."
     )
-    return markdown("A large quantised checkpoint", note, [row])
+    return markdown("A large quantized checkpoint", note, [row])
 
 
 def sparse(folder: Path) -> int:
@@ -67,12 +67,12 @@ def sparse(folder: Path) -> int:
     places: dict[str, str] = {}
     for shard in range(SHARDS):
         path = folder / f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
-        held = {
+        arrays = {
             f"model.layers.{shard * LAYERS + number}.mlp.down_proj.{field}": tensor
             for number in range(LAYERS) for field, tensor in layer.items()
         }  # fmt: skip
-        save(path, held)
-        places |= dict.fromkeys(held, path.name)
+        save(path, arrays)
+        places |= dict.fromkeys(arrays, path.name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     declare(folder, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False})
     return sum(each.stat().st_size for each in folder.iterdir())
@@ -124,11 +124,11 @@ def repacking(layers: int, rounds: int) -> str:
         sources(folder, layers)
     rows = []
     for number, (name, target) in enumerate(PAIRS):
-        source, made = place(folder, name), folder / f"out-{number}{'.gguf' if target == 'gguf' else ''}"
-        repacked(source, made, target)
-        size = weight(made)
+        source, target_path = place(folder, name), folder / f"out-{number}{'.gguf' if target == 'gguf' else ''}"
+        repacked(source, target_path, target)
+        size = weight(target_path)
         calls = {
-            "ours": partial(repacked, source, made, target),
+            "ours": partial(repacked, source, target_path, target),
             "read + write": partial(copied, source, folder / "copy", size),
         }
         seconds = oracles.interleave(calls, rounds)
@@ -174,11 +174,11 @@ def weight(path: Path) -> int:
     return sum(each.stat().st_size for each in files)
 
 
-def repacked(source: Path, made: Path, target: str) -> None:
+def repacked(source: Path, target_path: Path, target: str) -> None:
     """Convert, in the place of what was there, and no tensor otherwise."""
-    if made.is_dir():
-        shutil.rmtree(made)
-    steps = squish.convert(source, made, target).steps
+    if target_path.is_dir():
+        shutil.rmtree(target_path)
+    steps = squish.convert(source, target_path, target).steps
     assert {step.action for step in steps} == {"repack"}, steps
 
 

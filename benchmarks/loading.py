@@ -93,10 +93,10 @@ def peers(action: str, source: Path, old: Path, new: Path) -> dict[str, tuple[Pa
         "ztensor 2.1.2": (new, ztensor2_peer),
     }
     environments = ("safetensors", "torch", "ztensor-1.1.1", "ztensor-2.1.2")
-    found: dict[str, tuple[Path, Call | oracles.Timed]] = {"np.memmap": (source, memmap(source, action))}
+    ways: dict[str, tuple[Path, Call | oracles.Timed]] = {"np.memmap": (source, memmap(source, action))}
     for (name, (path, code)), environment in zip(table.items(), environments):
-        found[name] = (path, oracles.peer(environment).prepare(code, path=str(path), action=action))
-    return found
+        ways[name] = (path, oracles.peer(environment).prepare(code, path=str(path), action=action))
+    return ways
 
 
 def measured(

@@ -88,15 +88,15 @@ def memory(size: int, layers: int) -> str:
     from squish_core.conversion.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / "plain.safetensors"
-        convert(model(size, layers), plain)
-        told = []
+        source = Path(folder) / "plain.safetensors"
+        convert(model(size, layers), source)
+        notes = []
         for name in ("lut4", "int8"):
-            command = [sys.executable, "-c", BUILD, str(plain), f"{folder}/{name}.mlpackage", name]
+            command = [sys.executable, "-c", BUILD, str(source), f"{folder}/{name}.mlpackage", name]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            told.append(f"{name} {done.stdout.strip()} MiB")
-        whole = plain.stat().st_size >> 20
-    return f"the resident set grows by {', '.join(told)} for a model of {whole} MiB, mapped pages of it included"
+            notes.append(f"{name} {done.stdout.strip()} MiB")
+        whole = source.stat().st_size >> 20
+    return f"the resident set grows by {', '.join(notes)} for a model of {whole} MiB, mapped pages of it included"
 
 
 def their_palette(values: Any, fit: str) -> object:

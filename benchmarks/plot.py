@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, LEFT, RIGHT, STEP, TOP = 900, 190, 70, 24, 84
-MARKS = {  # series -> colour and shape; both tell series apart
+MARKS = {  # series -> color and shape; both tell series apart
     "ours": ("#e8590c", "M-7 0A7 7 0 1 0 7 0A7 7 0 1 0 -7 0Z"),
     "ggml": ("#228be6", "M-5 -5H5V5H-5Z"),
     "gguf-py": ("#15aabf", "M-5 5L0 -6L5 5Z"),
@@ -64,5 +64,5 @@ def dots(title: str, rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
 
 
 def _mark(name: str, x: float, y: float) -> str:
-    colour, shape = MARKS[name.split()[0]]
-    return f'<path fill="{colour}" transform="translate({x} {y})" d="{shape}"/>'
+    color, shape = MARKS[name.split()[0]]
+    return f'<path fill="{color}" transform="translate({x} {y})" d="{shape}"/>'

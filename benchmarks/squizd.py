@@ -57,14 +57,14 @@ def coding(name: str, shape: tuple[int, int]) -> list[Row]:
     return [Row(f"{name}: {what}", taken, {}, out.nbytes) for what, taken in seconds.items()]
 
 
-def prepared(wanted: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Any, np.ndarray, Any]:
+def prepared(codec_spec: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Any, np.ndarray, Any]:
     """Spec, codec, values and complete parameters."""
     values = np.random.default_rng(0).standard_normal(shape, np.float32) / 50
-    dtype = "bf16" if wanted.id == "tca_tbe" else "f32"
-    spec, codec = TensorSpec(name="w", shape=shape, dtype=dtype), registry().codec(wanted)
+    dtype = "bf16" if codec_spec.id == "tca_tbe" else "f32"
+    spec, codec = TensorSpec(name="w", shape=shape, dtype=dtype), registry().codec(codec_spec)
     if dtype == "bf16":
         values = values.astype(ml_dtypes.bfloat16)
-    return spec, codec, values, codec.fit_params(lambda: iter([values]), spec, wanted.params)
+    return spec, codec, values, codec.fit_params(lambda: iter([values]), spec, codec_spec.params)
 
 
 def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
@@ -78,7 +78,7 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
         "TCA-TBE": sum(part.nbytes for part in parts.values()),
         **{name: len(done) for name, done in packed.items()},
     }
-    told = ", ".join(f"{name} {size / len(raw):.3f}" for name, size in sizes.items())
+    ratios = ", ".join(f"{name} {size / len(raw):.3f}" for name, size in sizes.items())
     pack: dict[str, Any] = {"ours": lambda: codec.encode(values, params)}
     pack |= {name: lambda packer=packer: packer.compress(raw) for name, packer in packers.items()}
     unpack: dict[str, Any] = {"ours": lambda: read_region(codec, parts, spec, params, full(shape), out)}
@@ -90,7 +90,7 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
     rows = []
     for what, calls, repeat in (("compress", pack, 3), ("decompress", unpack, 7)):
         seconds = oracles.interleave(calls, repeat)
-        rows.append(Row(f"bf16 {what} ({told})", seconds.pop("ours"), seconds, len(raw)))
+        rows.append(Row(f"bf16 {what} ({ratios})", seconds.pop("ours"), seconds, len(raw)))
     return rows
 
 

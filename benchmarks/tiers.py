@@ -96,19 +96,19 @@ with open({str(place / "limit")!r}, "wb") as file:
     for _ in range({source.stat().st_size >> 22}):
         file.write(piece)
     os.fsync(file.fileno())"""
-    made: dict[str, tuple[str, Path | None, Path | None]] = {
+    variants: dict[str, tuple[str, Path | None, Path | None]] = {
         "limit: read the source once": (read, source, None),
         "limit: write as much, and sync": (f"piece = bytes(1 << 22){write}", None, place / "limit"),
     }
     for name in ("int8", "int4"):
         call = f"squish.convert({str(source)!r}, {str(place / name)!r}, 'npydir', 'mixed:bits={name[3:]},outliers=0')"
-        made[f"convert to {name}"] = f"import squish_core as squish; {call}", source, place / name
+        variants[f"convert to {name}"] = f"import squish_core as squish; {call}", source, place / name
     for tier, label in TIERS.items():
         folder = place / ("int4" if tier == "4bit" else "int8")
         written = folder / (f"{label}.safetensors" if tier == "mlx" else label)
         code = f"from squish_npydir import cache; cache.build({str(folder)!r}, {tier!r})"
-        made[f"cache build {tier}"] = code, folder / "tensors", written
-    return made
+        variants[f"cache build {tier}"] = code, folder / "tensors", written
+    return variants
 
 
 def size_of(path: Path | None) -> int:

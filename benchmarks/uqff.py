@@ -95,17 +95,17 @@ def memory() -> str:
     """Peak anonymous memory of converting the Gemma file (`make demo MODEL=gemma` fetches it), sampled."""
     if not GEMMA.exists():
         return "The Gemma file is not here; its memory was not measured."
-    told = []
+    peaks = []
     for encode in ("", "q8_0"):
         target = FOLDER / f"gemma-{encode or 'kept'}"
         done = subprocess.run(
             [sys.executable, "-c", PEAK, GEMMA, target, encode], capture_output=True, text=True, check=True
         )
-        told.append(f"{encode or 'codes kept'} {int(done.stdout) / 1024:.0f} MiB")
+        peaks.append(f"{encode or 'codes kept'} {int(done.stdout) / 1024:.0f} MiB")
         for file in target.iterdir():
             file.unlink()
         target.rmdir()
-    return f"Converting the Gemma file ({GEMMA.stat().st_size >> 20} MiB), peak own memory: {', '.join(told)}."
+    return f"Converting the Gemma file ({GEMMA.stat().st_size >> 20} MiB), peak own memory: {', '.join(peaks)}."
 
 
 def mlx_quantize(values: np.ndarray, bits: int) -> object:

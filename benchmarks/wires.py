@@ -54,9 +54,9 @@ NOTE = (
 )
 
 
-def compressed(wanted: tuple[int, tuple[int, int]]) -> str:
+def compressed(key: tuple[int, tuple[int, int]]) -> str:
     """zstd level 3 on all cores."""
-    count, shape = wanted
+    count, shape = key
     source, size = data.safetensors(count, shape, halves=True), 4 * count * shape[0] * shape[1]
     files = {version: stored(source, f"{count}-zstd", version, 3) for version in VERSIONS}
     rows = [

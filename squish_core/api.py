@@ -52,7 +52,10 @@ _NAMES = {
     "squish_core.backends.checks": (
         "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
     ),
+    "squish_core.conversion.image": ("OutputFile", "OutputImage", "output_image"),
+    "squish_core.conversion.job": ("job_document", "job_id", "source_pins"),
     "squish_core.conversion.rules": ("check_patterns",),
+    "squish_core.conversion.virtual": ("VirtualSource",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
     "squish_core.specs": ("parse_spec",),
@@ -70,7 +73,11 @@ _NAMES = {
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
-    "squish_core.opening": ("open",),
+    "squish_core.opening": ("open", "tensor_from_parts"),
+    "squish_core.codecs.description": ("describe", "read_description"),
+    "squish_core.conversion.naming": ("with_names",),
+    "squish_core.tensor": ("Tensor",),
+    "squish_core.backends.weight": ("Weight",),
     "squish_core.formats.json": (
         "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
     ),
@@ -104,6 +111,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
     from squish_core.backends.offers import Use as Use
+    from squish_core.backends.weight import Weight as Weight
     from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
@@ -124,6 +132,8 @@ if TYPE_CHECKING:
     from squish_core.codecs.code_layout import CodeLayout as CodeLayout
     from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
+    from squish_core.codecs.description import describe as describe
+    from squish_core.codecs.description import read_description as read_description
     from squish_core.codecs.ggml_blocks import BLOCK_TYPES as BLOCK_TYPES
     from squish_core.codecs.ggml_blocks import BlockType as BlockType
     from squish_core.codecs.regions import decode_all as decode_all
@@ -141,10 +151,18 @@ if TYPE_CHECKING:
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
     from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.image import OutputFile as OutputFile
+    from squish_core.conversion.image import OutputImage as OutputImage
+    from squish_core.conversion.image import output_image as output_image
+    from squish_core.conversion.job import job_document as job_document
+    from squish_core.conversion.job import job_id as job_id
+    from squish_core.conversion.job import source_pins as source_pins
+    from squish_core.conversion.naming import with_names as with_names
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
+    from squish_core.conversion.virtual import VirtualSource as VirtualSource
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
@@ -241,6 +259,7 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.opening import open as open  # noqa: A004
+    from squish_core.opening import tensor_from_parts as tensor_from_parts
     from squish_core.plugins.catalog import install_command as install_command
     from squish_core.plugins.catalog import lookalike as lookalike
     from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
@@ -257,6 +276,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
+    from squish_core.tensor import Tensor as Tensor
 
 else:
     from squish_core.plugins.lazy import lazy_exports

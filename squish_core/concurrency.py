@@ -1,5 +1,4 @@
-"""Threads: how many there may be (SQUISH_THREADS), results in order from several of them, reading ahead, and one that
-waits for the network."""
+"""Threads: their number (SQUISH_THREADS), pools, ordered parallel maps, and prefetching."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ VARIABLE = "SQUISH_THREADS"
 MOST = 1024
 """The largest value of SQUISH_THREADS."""
 WORKERS = 8
-"""Threads of one `map_in_order`, unless it says otherwise."""
+"""Default number of threads of a `map_in_order`."""
 _END: Any = object()
 
 
@@ -34,35 +33,35 @@ def cores() -> int:
 
 
 def thread_limit() -> int | None:
-    """The value of SQUISH_THREADS; None where it is not set, UsageError where it is no number of threads."""
+    """The value of SQUISH_THREADS, None if it is not set; UsageError if it is invalid."""
     value = os.environ.get(VARIABLE)
     if not value:
         return None
     if not (value.isascii() and value.isdigit() and 0 < len(value) <= 4 and 0 < int(value) <= MOST):
         raise UsageError(
-            f"{VARIABLE} is no number of threads", expected=f"1..{MOST}", found=repr(value), code=ErrorCode.USAGE,
-            hint=f"Unset it to use every core, or set {VARIABLE}=1 to work without threads.",
+            f"{VARIABLE} is not a number of threads", expected=f"1..{MOST}", found=repr(value), code=ErrorCode.USAGE,
+            hint=f"Unset it to use all cores, or set {VARIABLE}=1 to disable threads.",
         )  # fmt: skip
     return int(value)
 
 
 def workers(most: int | None = None) -> int:
-    """How many threads compute at once.
+    """Number of threads that may compute at once.
 
     Parameters
     ----------
     most
-        Upper bound of the caller; none by default.
+        Upper bound; none by default.
 
     Returns
     -------
     int
-        SQUISH_THREADS, or else the cores that this process may use; at most `most`.
+        SQUISH_THREADS, or the number of cores that this process may use; at most `most`.
 
     Raises
     ------
     UsageError
-        SQUISH_THREADS is no number of threads.
+        SQUISH_THREADS is not a number of threads.
 
     Examples
     --------
@@ -74,9 +73,9 @@ def workers(most: int | None = None) -> int:
 
 
 class Pool:
-    """Up to `threads` threads, fewer where SQUISH_THREADS says so; with SQUISH_THREADS=1 the caller's thread works.
+    """A pool of up to `threads` threads, limited by SQUISH_THREADS; with SQUISH_THREADS=1 the caller's thread works.
 
-    Leaving the `with` block waits for calls that run and cancels the rest.
+    Leaving the `with` block waits for running calls and cancels the others.
     """
 
     def __init__(self, threads: int) -> None:
@@ -86,7 +85,7 @@ class Pool:
         self._executor = None if limit == 1 else ThreadPoolExecutor(min(threads, limit or threads), "squish")
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
-        """Begin a call."""
+        """Start a call."""
         from concurrent.futures import Future
 
         if self._executor is not None:
@@ -99,12 +98,12 @@ class Pool:
         return future
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Results of all items, in their order."""
+        """Results for all items, in order."""
         futures = [self.submit(function, item) for item in items]
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """Wait for calls that run, and cancel the rest."""
+        """Wait for running calls and cancel the others."""
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
@@ -199,21 +198,21 @@ def map_in_order(
     weigh: Callable[[Item], int] | None = None,
     budget: int = 0,
 ) -> Generator[Result, None, None]:
-    """Results in the order of the items, computed by several threads a few items ahead of the one taken.
+    """Map a function over items in several threads, a few items ahead; yields the results in order.
 
     Parameters
     ----------
     function
-        Called once for each item, in any thread.
+        Called once per item, in any thread.
     items
-        Taken as they are needed; a single one starts no thread.
+        Consumed as needed; for a single one no thread is started.
     most
-        Upper bound of the threads.
+        Maximum number of threads.
     weigh
-        Weight of an item's result, such as its bytes.
+        Weight of an item's result, such as its size in bytes.
     budget
-        What the results ahead and the one taken last may weigh together, where there is `weigh`; an item that alone
-        weighs more is computed alone.
+        Maximum total weight of the results ahead and the last one, if there is `weigh`. A heavier item is computed
+        alone.
 
     Examples
     --------
@@ -244,7 +243,7 @@ def map_in_order(
 
 
 def prefetch(items: Iterable[Item], ahead: int = 1) -> Iterator[Item]:
-    """The same items, each computed in a thread while `ahead` earlier ones are in use.
+    """Iterate over items, computing up to `ahead` of them in advance in a thread.
 
     Examples
     --------

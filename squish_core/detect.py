@@ -1,4 +1,4 @@
-"""Which format a file is: declared signatures first, then refinements; never by trying to open it."""
+"""Detecting the format of a file by declared signatures, never by trial and error."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Signature
 from squish_core.plugins.registry import Registry
 
 MAX_SKIPPED = 64
-"""Skippable frames that are passed over to reach the signature of a codec; writers make one."""
+"""Maximum number of skippable frames before the signature of a codec; writers emit one."""
 
 
 @frozen
 class Probe:
-    """What detection looks at: the first 4 KiB, the last 64 bytes, the name, a folder's file names."""
+    """Input of detection: the first 4 KiB, the last 64 bytes, the name, and the file names of a folder."""
 
     name: str
     head: bytes
@@ -34,21 +34,21 @@ class Probe:
     def of(cls, source: Source) -> Probe:
         """Read the probe of a source."""
         if source.is_dir:
-            return cls(source.filename, b"", b"", source.members())
+            return cls(source.filename, b"", b"", source.members(likely=catalog.STANDING))
         head = source.read(0, min(HEAD, source.size))
         tail = source.read(max(0, source.size - TAIL), min(TAIL, source.size))
         return cls(source.filename, head, tail)
 
 
 def detect(source: Source, registry: Registry) -> str:
-    """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
+    """Id of the format with the best matching signature; otherwise a typed error that says what the file is."""
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
     base = [info for info in infos if not info.refines and not _denied(info, probe, source, registry)]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
-    # The end of a file alone speaks only where no start does: data may end in anything.
+    # A signature at the end counts only if none at the start matches: data may end in any bytes.
     scores: dict[str, tuple[int, bool]] = {}
-    for info in begin or base:  # several have one id if distributions are in conflict
+    for info in begin or base:  # ids in conflict occur several times
         scores[info.id] = max(scores.get(info.id, (0, False)), (score(info, probe), info.sniffs))
     best = max(scores.values(), default=(0, False))
     winners = [name for name, points in scores.items() if points == best]
@@ -57,13 +57,13 @@ def detect(source: Source, registry: Registry) -> str:
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
                 "several formats match", file=source.name, found=", ".join(sorted(winners)), code=ErrorCode.AMBIGUOUS,
-                hint="Name one with format=...",
+                hint="Choose one with format=...",
             )  # fmt: skip
         return by_suffix.pop()
     if best[0]:
         return winners[0]
     raise_if_lookalike(probe, source, registry)
-    # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
+    # No signature matches; the suffix decides which format reports the error.
     named = {info.refines or info.id for info in infos if _suffix(info, probe)}
     if len(named) == 1 and not source.is_dir:
         return named.pop()
@@ -71,7 +71,7 @@ def detect(source: Source, registry: Registry) -> str:
 
 
 def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
-    """The byte codec that compressed the whole file; None if there is none."""
+    """The byte codec that compressed the file; None if it is not compressed."""
     for entry in registry.find("codec", kind="bytes") if source.size else ():
         info = entry.info
         if isinstance(info, CodecInfo) and info.signature and _first_frame(source, info).startswith(info.signature):
@@ -80,7 +80,7 @@ def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
 
 
 def _first_frame(source: Source, info: CodecInfo) -> bytes:
-    """The first bytes behind the skippable frames of a codec."""
+    """The first bytes after the skippable frames of a codec."""
     offset, length = 0, max(8, len(info.signature))
     for _ in range(MAX_SKIPPED):
         head = source.read(offset, min(length, source.size - offset))
@@ -94,12 +94,12 @@ def _first_frame(source: Source, info: CodecInfo) -> bytes:
 
 
 def score(info: ContainerInfo, probe: Probe) -> int:
-    """Bytes of declared signatures that match: the more specific signature wins."""
+    """Total length of the matching signatures, so that the more specific format wins."""
     return sum(len(signature.bytes) for signature in info.signatures if matches(signature, probe))
 
 
 def matches(signature: Signature, probe: Probe) -> bool:
-    """Whether one signature is there."""
+    """Whether a signature matches."""
     if signature.where == "member":
         return any(name.endswith(signature.bytes.decode()) for name in probe.members)
     data = probe.head if signature.where == "head" else probe.tail
@@ -108,11 +108,11 @@ def matches(signature: Signature, probe: Probe) -> bool:
 
 
 class SniffedSource(Source):
-    """A source of which `sniff` may read `SNIFFED` bytes in all."""
+    """A source that limits `sniff` to `SNIFFED` bytes."""
 
     def __init__(self, inner: Source) -> None:
         super().__init__(inner.name, inner.size)
-        self.filename, self._inner, self._left = inner.filename, inner, SNIFFED
+        self.filename, self._inner, self._remaining = inner.filename, inner, SNIFFED
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._check(offset, len(out), what)
@@ -128,16 +128,16 @@ class SniffedSource(Source):
         return self._inner.view(offset, length)
 
     def _count(self, length: int) -> None:
-        if length > self._left:
+        if length > self._remaining:
             raise FormatError(
-                "detection reads too much of the file", file=self.name, expected=f"at most {SNIFFED} bytes",
-                found=f"{SNIFFED - self._left + length} bytes", code=ErrorCode.PLUGIN_BUG,
+                "detection reads too many bytes", file=self.name, expected=f"at most {SNIFFED} bytes",
+                found=f"{SNIFFED - self._remaining + length} bytes", code=ErrorCode.PLUGIN_BUG,
             )  # fmt: skip
-        self._left -= length
+        self._remaining -= length
 
 
 def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
-    """Whether a format whose signature matches looks into the file and says that it is another format."""
+    """Whether a format with a matching signature rejects the file in `sniff`."""
     if not info.sniffs or source.is_dir or not score(info, probe):
         return False
     try:
@@ -150,7 +150,7 @@ def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registr
 
 
 def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None:
-    """Say what the file is, when its first bytes are those of something else."""
+    """Raise an error if the file has another known type, or a format that is not installed."""
     other = catalog.lookalike(probe.head)
     if other:
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
@@ -158,18 +158,18 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
     if absent and absent not in registry.containers:
         refusal = catalog.absent("container", absent)
         raise UnknownFormatError(
-            f"looks like {absent}, and that plugin is not installed",
+            f"looks like {absent}, whose plugin is not installed",
             file=source.name, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{refusal.install}`.",
         )  # fmt: skip
 
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
-    """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
-    absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
+    """Warnings for refinements that the file declares and that are not installed."""
+    absent = {name: facts for name, facts in catalog.DECLARATIONS.items() if name not in registry.containers}
     problems = []
     for name, (base, place, keys) in absent.items():
         if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):
-            message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
+            message = f"{'.'.join(keys)} needs {name}, which is not installed: tensors stay in their stored form"
             hint = f"Run `{catalog.absent('container', name).install}`."
             problems.append(
                 Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=place, message=f"{message}. {hint}")
@@ -178,7 +178,7 @@ def missing_refinements(index: Index, source: Source, registry: Registry) -> tup
 
 
 def small_json(index: Index, source: Source, name: str) -> Any:
-    """What an asset of up to 1 MiB holds as JSON; None where there is none, or none that can be read."""
+    """Parse an asset of up to 1 MiB as JSON; None if it is missing, larger or invalid."""
     asset = index.assets.get(name)
     if asset is None or asset.nbytes > 1 << 20:
         return None
@@ -189,14 +189,14 @@ def small_json(index: Index, source: Source, name: str) -> Any:
 
 
 def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:
-    """The error for a file that nothing recognizes."""
+    """Error for a file that no format recognizes."""
     installed = ", ".join(sorted(registry.containers)) or "none"
     if source.is_dir:
-        shown = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
+        names = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
         return UnknownFormatError(
-            "is a folder that no installed format recognizes", file=source.name, found=shown or "no files",
+            "is a folder that no installed format recognizes", file=source.name, found=names or "no files",
             code=ErrorCode.UNKNOWN,
-            hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
+            hint=f"Name a file with weights, or a folder that contains one. Installed formats: {installed}.",
         )  # fmt: skip
     if not source.size:
         return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
@@ -204,8 +204,8 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
     if text:
         return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
     return UnknownFormatError(
-        "is of no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
-        code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` says what they read.",
+        "has no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
+        code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` describes them.",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The names of element types, their widths, and their NumPy types."""
+"""Names of dtypes, their widths, and their NumPy dtypes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-# name -> (bits per element, NumPy or ml_dtypes type). Types under one byte are stored packed, as u8 parts,
-# first element in the low bits; NumPy holds them unpacked, one element per byte.
+# name -> (bits per element, NumPy or ml_dtypes name). Dtypes below 8 bits are stored packed in u8 parts, the first
+# element in the lowest bits; in NumPy they are unpacked, one element per byte.
 _TABLE = {
     "f64": (64, "float64"), "f32": (32, "float32"), "f16": (16, "float16"), "bf16": (16, "bfloat16"),
     "f8_e4m3": (8, "float8_e4m3fn"), "f8_e5m2": (8, "float8_e5m2"),
@@ -26,7 +26,7 @@ _TABLE = {
     "u4": (4, "uint4"), "u2": (2, "uint2"), "u1": (1, "bool"),
     "bool": (8, "bool"), "complex64": (64, "complex64"), "complex128": (128, "complex128"),
 }  # fmt: skip
-_OF_NUMPY = {numpy_name: name for name, (_, numpy_name) in _TABLE.items()}  # "bool" is the later one, not u1
+_OF_NUMPY = {numpy_name: name for name, (_, numpy_name) in _TABLE.items()}  # "bool" maps to bool, not u1
 NAMES = tuple(_TABLE)
 FLOATS = tuple(name for name in _TABLE if name.startswith(("f", "bf")))
 
@@ -34,7 +34,7 @@ FLOATS = tuple(name for name in _TABLE if name.startswith(("f", "bf")))
 class DType:
     """Element type of a tensor; equals, hashes and prints as its short id (`"f32"`).
 
-    It is no `str`, because NumPy would read the text: to NumPy "i8" is an integer of 8 bytes.
+    It is not a `str`, which NumPy would parse: for NumPy "i8" is an 8-byte integer.
 
     Examples
     --------
@@ -58,16 +58,16 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element; TypeError for types of less than a byte, which are stored packed."""
-        return self._whole_bytes() // 8
+        """Bytes per element; TypeError for dtypes below 8 bits, which are stored packed."""
+        return self._byte_aligned_bits() // 8
 
     @property
     def dtype(self) -> np.dtype:
-        """NumPy's dtype, or that of ml_dtypes; TypeError for types of less than a byte. NumPy looks for this."""
-        self._whole_bytes()
+        """The dtype of NumPy or ml_dtypes; TypeError for dtypes below 8 bits. NumPy uses this attribute."""
+        self._byte_aligned_bits()
         return to_numpy(self.id)
 
-    def _whole_bytes(self) -> int:
+    def _byte_aligned_bits(self) -> int:
         width = bits(self.id)
         if width % 8:
             raise TypeError(f"{self.id} is stored packed ({width} bits per element) and has no NumPy dtype")
@@ -92,24 +92,24 @@ class DType:
 
 
 def bits(dtype: str) -> int:
-    """Bits per element of a dtype name; TensorError when the name is unknown."""
+    """Bits per element of a dtype; TensorError if the name is unknown."""
     try:
         return _TABLE[dtype][0]
     except KeyError:
         raise TensorError(
-            "unknown dtype", found=repr(dtype), code="dtype", hint="The bytes stay readable through parts()."
+            "unknown dtype", found=repr(dtype), code="dtype", hint="parts() returns the stored bytes."
         ) from None
 
 
 def is_dtype(dtype: str) -> bool:
-    """Whether the name is a dtype name."""
+    """Whether a name is a dtype."""
     return dtype in _TABLE
 
 
 def named(dtype: str | DType | DTypeLike | None) -> str | None:
-    """The name of what a caller asks for: a name, NumPy's name for it, a NumPy dtype or type; None for None.
+    """The name of a dtype given as a name, NumPy's full name, or a NumPy dtype or type; None for None.
 
-    No abbreviations of NumPy: its "i8" has 8 bytes, ours 8 bits.
+    NumPy's abbreviations are not accepted: its "i8" has 8 bytes, ours 8 bits.
     """
     if dtype is None or (isinstance(dtype, str) and dtype in _TABLE):
         return dtype
@@ -126,19 +126,19 @@ def named(dtype: str | DType | DTypeLike | None) -> str | None:
 
 
 def count(shape: tuple[int, ...]) -> int:
-    """Number of elements of a shape, in Python integers (no wrap-around)."""
+    """Number of elements of a shape, in Python integers (without overflow)."""
     return prod(shape)
 
 
 @lru_cache(4096)
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of an array stored contiguously; a type under one byte is packed, rounded up to a byte."""
+    """Size of a contiguous array in bytes; dtypes below 8 bits are packed and rounded up to a byte."""
     return (prod(shape) * bits(dtype) + 7) // 8
 
 
 @cache
 def to_numpy(dtype: str) -> np.dtype:
-    """The NumPy dtype of a name (little-endian; ml_dtypes for what NumPy lacks)."""
+    """The little-endian NumPy dtype of a name, from ml_dtypes if NumPy lacks it."""
     import numpy as np
 
     bits(dtype)
@@ -152,14 +152,14 @@ def to_numpy(dtype: str) -> np.dtype:
 
 @cache
 def from_numpy(dtype: np.dtype) -> str:
-    """The name of a NumPy dtype; TensorError when there is none."""
+    """The name of a NumPy dtype; TensorError if there is none."""
     if dtype.name in _OF_NUMPY:
         return _OF_NUMPY[dtype.name]
     raise TensorError("this NumPy dtype has no stored form", found=repr(dtype.name), code="dtype")
 
 
 def cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Values in another dtype; through f32 between small floats that ml_dtypes has no direct cast for."""
+    """Cast values to another dtype, through f32 if ml_dtypes has no direct cast."""
     import numpy as np
 
     target = to_numpy(dtype)
@@ -170,9 +170,9 @@ def cast(values: np.ndarray, dtype: str) -> np.ndarray:
 
 @cache
 def holds(target: str, source: str) -> bool:
-    """Whether one dtype has every value of another.
+    """Whether one dtype represents every value of another exactly.
 
-    Up to 16 bits every value is tried: NumPy calls casts between small floats safe that are not.
+    Up to 16 bits every value is checked, since NumPy calls lossy casts between small floats safe.
 
     >>> holds("f16", "f8_e4m3"), holds("f8_e4m3", "f8_e4m3fnuz")
     (True, False)

@@ -1,4 +1,4 @@
-"""Typed errors: everything that can go wrong is a `SquishError` that says where and what to do next."""
+"""Typed errors: every failure is a `SquishError` with its location and the next step."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ class Problem:
 
 
 MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
-"""Characters shown of a path, of a tensor, of a value, and of a message: a file may declare names of megabytes."""
+"""Maximum characters of a path, tensor, value and message in the text: a file may declare names of megabytes."""
 _USER = r"(?:[^/?#\s]*@|[^/?#\s:]*:(?!\d*(?:[/?#\s]|$))\S*@)?"
-"""User and password; a password may hold an unquoted slash, and a port is none."""
+"""User and password, but not a port; a password may contain an unquoted slash."""
 _ADDRESS = re.compile(rf"([A-Za-z][\w+.-]+:/{{1,2}}){_USER}([^?#\s]*)([?#]\S*)?")
 
 
 class SquishError(Exception):
-    """Base of all errors; reads `<file>: <tensor>/<part>: <what is wrong> (<numbers>). <next step>`.
+    """Base of all errors, with the text `<file>: <tensor>/<part>: <fault> (<numbers>). <next step>`.
 
-    The fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` are public, may be
-    None, and are filled in by the core where the raiser did not know them. They never hold the password or the
-    query of an address, and the text shortens what is long. `findings` are all Problems that were met, where the
-    raiser looked for more than the first; `verify` lists them.
+    The public fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` may be None; the core
+    fills in the context. They never contain the password or query of a URL, and the text shortens long values.
+    `findings`: all problems, if the check did not stop at the first; `verify` lists them.
     """
 
     findings: tuple[Problem, ...] = ()
@@ -61,7 +60,7 @@ class SquishError(Exception):
         self.expected, self.found, self.code, self.hint = redact(expected), redact(found), code, redact(hint)
 
     def within(self, **context: Any) -> SquishError:
-        """Fill in the fields that are still unknown, and return self; errors about an argument stay as they are."""
+        """Fill in fields that are None and return the error; errors about an argument stay unchanged."""
         if self.is_about_argument or self.code in USAGE_CODES:
             return self
         for field, value in context.items():
@@ -70,17 +69,17 @@ class SquishError(Exception):
         return self
 
     def about_argument(self) -> SquishError:
-        """The same error without file and tensor, which are not at fault; they are not filled in later either."""
+        """Mark the error as caused by an argument: file and tensor are removed and never filled in."""
         self.is_about_argument = True
         self.file = self.tensor = None
         return self
 
     def where(self) -> str:
-        """`<tensor>/<part>` as far as known, printable."""
+        """`<tensor>/<part>`, as far as they are set, printable."""
         return escape(shorten("/".join(part for part in (self.tensor, self.part) if part), MAX_PLACE))
 
     def reason(self) -> str:
-        """The text without file and tensor: what is wrong, the numbers and the next step."""
+        """The text without file and tensor: fault, numbers and next step."""
         numbers = [f"at byte {self.offset}"] if self.offset is not None else []
         numbers += [f"expected {_value(self.expected)}"] if self.expected is not None else []
         numbers += [f"found {_value(self.found)}"] if self.found is not None else []
@@ -101,48 +100,48 @@ class SquishError(Exception):
 
 
 class UsageError(SquishError, ValueError):
-    """An argument makes no sense, whatever the file holds; a `ValueError` as well."""
+    """An argument is invalid; also a `ValueError`."""
 
 
 class FileAccessError(SquishError, OSError):
-    """The system does not let a file be read; an `OSError` as well."""
+    """A file cannot be accessed; also an `OSError`."""
 
 
 class MissingFileError(FileAccessError, FileNotFoundError):
-    """There is no such file or folder; a `FileNotFoundError` as well."""
+    """A file or folder does not exist; also a `FileNotFoundError`."""
 
 
 class WriteError(FileAccessError):
-    """The target cannot be written; an `OSError` as well."""
+    """The target cannot be written; also an `OSError`."""
 
 
 class FormatError(SquishError):
-    """The file breaks its format."""
+    """The file violates its format."""
 
 
 class UnsupportedVersionError(FormatError):
-    """The file is of a version of its format that is not supported."""
+    """The file has an unsupported version of its format."""
 
 
 class TruncatedError(FormatError):
-    """The file ends before what it declares."""
+    """The file is shorter than it declares."""
 
 
 class LimitError(FormatError):
-    """The file asks for more than the limits in force allow; `limit`: which of `Limits` is in its way, for the hint."""
+    """The file exceeds the limits; `limit` names the field of `Limits`, for the hint."""
 
     def __init__(self, message: str, *, limit: str | None = None, **fields: Any) -> None:
         if limit is not None:
-            fields["hint"] = f"If you trust the file, set SQUISH_LIMITS={limit}=... (or give Limits)."
+            fields["hint"] = f"If you trust the file, set SQUISH_LIMITS={limit}=... or pass limits=Limits({limit}=...)."
         super().__init__(message, **fields)
 
 
 class TensorError(SquishError):
-    """One tensor cannot be given; the others stay readable."""
+    """A tensor cannot be read; the others stay readable."""
 
 
 class RangeError(TensorError, IndexError):
-    """An index lies outside its axis; an `IndexError` as well, as for any sequence."""
+    """An index is out of range; also an `IndexError`."""
 
 
 class CodecError(SquishError):
@@ -150,11 +149,11 @@ class CodecError(SquishError):
 
 
 class MissingPluginError(SquishError):
-    """A plugin or a library that this needs is not installed; the hint names the package."""
+    """A plugin or library is not installed; the hint names the package."""
 
 
 class ConflictError(SquishError):
-    """Two plugins claim the same id, or contradict the registry's settings."""
+    """Several plugins claim one id, or the settings are contradictory."""
 
 
 class AmbiguousFormatError(SquishError):
@@ -166,11 +165,11 @@ class UnknownFormatError(SquishError):
 
 
 class ClosedError(SquishError):
-    """The file was closed before this read."""
+    """The file is closed."""
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most `limit` characters of a text: its beginning and its end."""
+    """Shorten a text to `limit` characters, keeping its beginning and end."""
     if len(text) <= limit:
         return text
     tail = limit // 3
@@ -178,7 +177,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def redact(value: Any) -> Any:
-    """A text whose addresses (`https://...`) have lost user, password, query and fragment; other values unchanged."""
+    """Remove user, password, query and fragment from the URLs in a text; other values are unchanged."""
     if not isinstance(value, str) or ":/" not in value:
         return value
     return _ADDRESS.sub(lambda match: f"{match[1]}{match[2]}{'?...' if match[3] else ''}", value)

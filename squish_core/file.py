@@ -1,8 +1,8 @@
-"""An open file: a mapping from names to tensors."""
+"""Open files: mappings from names to tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.backends.plan import FilePlan, plan_tensors
+from squish_core.codecs.views import COPY_LIMIT, Views, dense_records
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
-from squish_core.dtypes import to_numpy
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
-from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
+    from squish_core.io.source import Source
 
 
 class File(Reader, Mapping[str, "Tensor"], Renamed):
@@ -39,17 +39,17 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     @property
     def path(self) -> Path | None:
-        """Where it lies, a file or a folder; None for bytes in memory."""
+        """Path of the file or folder; None for bytes in memory."""
         return self.source.path
 
     @property
     def size(self) -> int:
-        """Bytes of all its files, its assets among them; of files that are compressed whole, those of their content."""
+        """Total size in bytes, assets included; of a compressed file, the size of its content."""
         return sum(ref.size for ref in self.index.files)
 
     @property
     def version(self) -> str:
-        """Version or dialect of the format, as the file states it; "" where it has none."""
+        """Version or dialect of the format according to the file; "" if there is none."""
         return self.index.version
 
     @property
@@ -61,24 +61,24 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     @property
     def assets(self) -> Mapping[str, Buffer]:
-        """Whole files that belong to the model (config, tokenizer), read when indexed."""
+        """The model's other files, such as config and tokenizer, read on indexing."""
         return Assets(self)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What opening found; empty for a clean file."""
+        """Problems found on opening; empty for a valid file."""
         return self.index.problems
 
     @property
     def children(self) -> dict[str, File]:
-        """Indexes inside this file (a draft head), as files of their own."""
+        """Models inside this file, such as a draft head, as files of their own."""
         return {
             name: File(self.source, evolve(child, files=child.files or self.index.files), self.registry, self.limits)
             for name, child in self.index.children.items()
         }
 
     def summary(self) -> Summary:
-        """What the file is: format, sizes, what its tensors are stored as, metadata, assets and problems.
+        """Summarize the file: format, sizes, encodings of its tensors, metadata, assets and problems.
 
         Reads the header only. `print(summary)` shows what `squish info` prints.
 
@@ -103,12 +103,12 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         Parameters
         ----------
         backend, policy, op
-            As in `Tensor.plan`; a backend that takes whole models is asked for the file as a whole, too.
+            As in `Tensor.plan`; backends that run whole models are also asked about the file as a whole.
 
         Returns
         -------
         FilePlan
-            The chain of each tensor, or the error that says why it has none; `print(plan)` explains them.
+            The chain of each tensor, or the error if there is none; `print(plan)` explains them.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
-        """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
+        """Load the model as a whole on a backend that runs all of it, such as a Core ML package in a SQUIZD file.
 
         Parameters
         ----------
@@ -142,61 +142,61 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         Raises
         ------
         TensorError
-            `no-whole` where the file holds tensors alone; `no-chain`, with every refusal, where nothing here takes the
-            whole.
+            Code `no-whole` if the file contains only tensors; `no-chain`, with every refusal, if no backend here runs
+            the whole model.
 
         Examples
         --------
         >>> squish.open("model.gguf").load()
         Traceback (most recent call last):
             ...
-        squish_core.errors.TensorError: model.gguf: holds no encoding of the whole model...
+        squish_core.errors.TensorError: model.gguf: has no encoding of the whole model...
         """
         from squish_core.backends.resolve import resolve
         from squish_core.backends.whole import WholeModel
 
         hint = "Load its tensors: file[name].load()."
         if not self.index.whole:
-            raise TensorError("holds no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
+            raise TensorError("has no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
         with self.guard(SquishError, "loading the whole model"):
             chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
-            chosen = self.registry.backend(chain.chosen.backend)
+            implementation = self.registry.backend(chain.chosen.backend)
             if chain.options:
-                chosen = chosen.configured(chain.options)
-            return WholeModel(self.name, chain, chosen.load_whole(chain, self))
+                implementation = implementation.configured(chain.options)
+            return WholeModel(self.name, chain, implementation.load_whole(chain, self))
 
     def draft(self) -> File:
-        """The draft head that the file holds (EAGLE-3), as a file of its own.
+        """The file's draft head (EAGLE-3), as a file of its own.
 
         Returns
         -------
         File
-            Its tensors, under their own names.
+            The tensors of the draft head, under their own names.
 
         Raises
         ------
         KeyError
-            There is none.
+            The file has no draft head.
 
         Examples
         --------
         >>> squish.open("model.gguf").draft()
         Traceback (most recent call last):
             ...
-        KeyError: 'model.gguf holds no draft head'
+        KeyError: 'model.gguf has no draft head'
         """
         drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
         if not drafts:
-            raise KeyError(f"{self.name} holds no draft head")
+            raise KeyError(f"{self.name} has no draft head")
         return self.children[drafts[0]]
 
     def without_caches(self) -> File:
-        """The same file without its cache tiers: what conversions start from.
+        """The same file without its cache tiers, as conversions use it.
 
         Returns
         -------
         File
-            This file if it has none.
+            This file itself if it has no cache tiers.
 
         Examples
         --------
@@ -209,12 +209,43 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
 
+    def as_format(self, format: str, encode: Any = None, **options: Any) -> Source:  # noqa: A002
+        """Present the file in another format without writing it.
+
+        Parameters
+        ----------
+        format, encode
+            `to` and `encode` of `squish.convert`.
+        **options
+            `only`, `rename` and `requantize` of `squish.convert`; `activations`, an open file.
+
+        Returns
+        -------
+        Source
+            What `open` and `convert` take. Its bytes are those that `convert` would write, made as they are read; this
+            file must stay open.
+
+        Raises
+        ------
+        UsageError
+            The format's layout depends on the data (code `image`).
+
+        Examples
+        --------
+        >>> with squish.open("model.safetensors") as file, squish.open(file.as_format("gguf")) as virtual:
+        ...     print(virtual.format, virtual.source.size == squish.convert(file, "copy.gguf").size)
+        gguf True
+        """
+        from squish_core.conversion.virtual import as_format
+
+        return as_format(self, format, encode, **options)
+
     def __getitem__(self, name: str) -> Tensor:
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
             near = ", ".join(close_matches(name, self.index.tensors))
-            raise KeyError(f"{name!r} is not in {self.name}" + (f"; near: {near}" if near else "")) from None
+            raise KeyError(f"{name!r} is not in {self.name}" + (f"; similar names: {near}" if near else "")) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.tensors)
@@ -225,7 +256,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     def __contains__(self, name: object) -> bool:
         return name in self.index.tensors
 
-    # A file is the same as itself alone: a mapping's equality would compare tensors, which are made at each look.
+    # Compare by identity: a mapping's equality would compare tensors, which are created on each access.
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
@@ -234,8 +265,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         Parameters
         ----------
         copy
-            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the
-            file where values lie there as they are.
+            If True, return writable arrays that are independent of the file; otherwise arrays are read-only, and views
+            of the file if they are dense.
 
         Returns
         -------
@@ -248,23 +279,25 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
         ((64, 32), 'float32')
         """
-        tensors, view = self.index.tensors, Views(self).view
+        tensors, view = self.index.tensors, Views(self.source_for).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with gc_paused():
             for name, record in dense_records(tensors):
                 if not copy:
                     arrays[name] = view(record)
-                elif prod(record[1]) <= READ_FROM and (array := view(record)) is not None:
+                elif prod(record[1]) <= COPY_LIMIT and (array := view(record)) is not None:
                     arrays[name] = array.copy()
-        alone = [name for name, array in arrays.items() if array is None]
-        if alone:
-            # Several tensors at once: while one waits for the disk, another is read or decoded.
-            with Pool(workers(READERS)) as readers:
-                arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
+        remaining = [name for name, array in arrays.items() if array is None]
+        if remaining:
+            encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])
+            parts = (part for encoding in encodings for part in encoding.parts.values())
+            # In parallel: while one tensor waits for the disk, another is decoded.
+            with self.reading_ahead(parts), Pool(workers(READERS)) as readers:
+                arrays.update(zip(remaining, readers.map(lambda name: self[name].numpy(copy=copy), remaining)))
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """The decoded array of one tensor, as safetensors names it.
+        """The decoded array of one tensor, under the name of the safetensors API.
 
         Parameters
         ----------
@@ -284,7 +317,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return self[name].numpy()
 
     def close(self) -> None:
-        """Stop new reads; arrays and weights handed out before stay valid.
+        """Stop new reads; existing arrays and weights stay valid.
 
         Examples
         --------
@@ -307,41 +340,3 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
-
-
-READ_FROM = 1 << 16
-"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
-
-
-def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
-    """Name and record of each tensor whose values lie in one range of a file."""
-    if isinstance(tensors, LazyTensors):
-        return tensors.dense_records()
-    return ((name, record) for name, spec in tensors.items() if (record := spec.dense_record()) is not None)
-
-
-class Views:
-    """Arrays over the mappings of a file, made without a `Tensor` each: what 20 000 small tensors need."""
-
-    def __init__(self, file: File) -> None:
-        import numpy as np
-
-        self._file, self._array = file, np.ndarray
-        self._mapped: dict[int, memoryview] = {}
-        self._dtypes: dict[str, np.dtype] = {}
-
-    def view(self, record: DenseFields) -> np.ndarray | None:
-        """Read-only array of a tensor; None if its values must be decoded."""
-        name, shape, file, offset, _ = record
-        dtype = self._dtypes.get(name)
-        if dtype is None:
-            if name not in VIEWABLE:
-                return None
-            dtype = self._dtypes[name] = to_numpy(name)
-        if 0 in shape:
-            return self._array(shape, dtype)
-        memory = self._mapped.get(file)
-        if memory is None:
-            source = self._file.source_for(file)
-            memory = self._mapped[file] = source.view(0, source.size)
-        return self._array(shape, dtype, memory, offset)

@@ -1,4 +1,4 @@
-"""The boundary around plugin code: every exception becomes a typed error with its context."""
+"""Guards around plugin code, which turn every exception into a typed error with its context."""
 
 from __future__ import annotations
 
@@ -14,28 +14,21 @@ from squish_core.errors import SquishError
 Result = TypeVar("Result")
 
 
-class guarded:  # noqa: N801 - read as a verb in a with statement
+class boundary:  # noqa: N801 - read as a verb in a with statement
     """Turn any exception of a plugin into a typed error with its context.
 
-    Inside, NumPy's warnings about infinities and NaN are off if it is loaded: files may hold such values. A class,
-    because it is entered for every tensor and a generator would cost more than the guarded code.
+    It is a class because it is entered for every tensor, and a generator would cost more than the guarded code.
     """
 
-    __slots__ = ("_context", "_errstate", "_kind", "_what")
+    __slots__ = ("_context", "_kind", "_what")
 
     def __init__(self, kind: type[SquishError], what: str, **context: Any) -> None:
         self._kind, self._what, self._context = kind, what, context
-        self._errstate: Any = None
 
     def __enter__(self) -> None:
-        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
-        if errstate is not None:
-            self._errstate = errstate(all="ignore")
-            self._errstate.__enter__()
+        return None
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
-        if self._errstate is not None:
-            self._errstate.__exit__(None, None, None)
         if error is None:
             return
         kind, what = self._kind, self._what
@@ -43,21 +36,38 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
             error.within(**self._context).__suppress_context__ = True
         elif isinstance(error, MemoryError):
             raise kind(f"not enough memory while {what}", code=ErrorCode.MEMORY, **self._context) from error
-        elif isinstance(error, OSError):  # a full disk, a failing one: not the plugin's doing
+        elif isinstance(error, OSError):  # such as a full or failing disk: not the plugin's fault
             raise kind(f"the system failed while {what}: {error}", code="os", **self._context) from error
         elif isinstance(error, Exception):
             raise kind(
                 f"a plugin failed while {what}: {type(error).__name__}: {error}", code=ErrorCode.PLUGIN_BUG,
-                hint="Please report this, with what was asked and the file's header.", **self._context,
+                hint="Please report this with the command and the header of the file.", **self._context,
             ) from error  # fmt: skip
 
+
+class guarded(boundary):  # noqa: N801 - read as a verb in a with statement
+    """A `boundary` that disables NumPy's warnings about infinities and NaN, if NumPy is loaded."""
+
+    __slots__ = ("_errstate",)
+
+    def __enter__(self) -> None:
+        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
+        self._errstate: Any = None if errstate is None else errstate(all="ignore")
+        if self._errstate is not None:
+            self._errstate.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._errstate is not None:
+            self._errstate.__exit__(None, None, None)
+        super().__exit__(kind, error, trace)
+
     def _imported(self) -> Any:
-        """`numpy.errstate` if NumPy is not loaded yet: reading a header does not need it."""
+        """`numpy.errstate` if NumPy is not loaded yet; None here, since reading a header does not need it."""
         return None
 
 
 class computing(guarded):  # noqa: N801 - read as a verb in a with statement
-    """The same for code that computes, with NumPy loaded: decoding, encoding, products."""
+    """A `guarded` for code that computes (decoding, encoding, products); loads NumPy."""
 
     __slots__ = ()
 
@@ -68,7 +78,7 @@ class computing(guarded):  # noqa: N801 - read as a verb in a with statement
 
 
 def quietly(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function without NumPy's warnings about infinities and NaN, which each thread sets for itself."""
+    """Call a function without NumPy's warnings about infinities and NaN, a setting of each thread."""
     import numpy as np
 
     with np.errstate(all="ignore"):

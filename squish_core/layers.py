@@ -1,4 +1,4 @@
-"""Load a model layer by layer under a memory budget, the next layers while one is in use."""
+"""Load a model layer by layer under a memory budget, prefetching the next layers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|blocks|h|block|layer)\.(\d+)\.")
 
 @frozen
 class Layer(Mapping[str, Any]):
-    """The tensors of one layer by name: arrays, or Weights on a backend. `number` is None for what is in no layer.
+    """The tensors of one layer by name: arrays, or Weights on a backend.
 
-    `prefix` is what stands before the number: `encoder.block` and `decoder.block` are layers of their own.
+    `number` is None for tensors outside layers. `prefix` is the name before the number: `encoder.block` and
+    `decoder.block` are numbered separately.
     """
 
     number: int | None
@@ -51,30 +52,29 @@ class _Group(NamedTuple):
 
 
 def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) -> Iterator[Layer]:
-    """The layers of a file by number, one prefix after the other, loaded ahead by threads.
+    """Iterate over the layers of a file by prefix and number, loading ahead in threads.
 
-    A layer is emptied when the following one is asked for. What is in no layer comes without a number: what lies before
-    all layers first, the rest after the layers it lies among.
+    A layer is emptied when the next one is requested. Tensors outside layers come in groups without a number: those
+    before all layers first, the others after the layers that precede them in the file.
 
     Parameters
     ----------
     file
         An open `File`.
     memory
-        Bytes that the layers in flight and the one handed out may take together: decoded, or on a `backend` as it
-        keeps them in memory.
+        Maximum bytes of the prefetched layers and the current one together, decoded or as the `backend` stores them.
     backend
         Backend id to load on; None gives NumPy arrays.
 
     Yields
     ------
     Layer
-        Its `number` and `tensors`, name -> array or `Weight`.
+        A layer with its `number` and `tensors` (name -> array or `Weight`).
 
     Raises
     ------
     LimitError
-        One layer alone is larger than `memory`.
+        A single layer is larger than `memory`.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
     largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
     if largest is not None and sizes[largest] > memory:
         raise LimitError(
-            "one layer is larger than the memory allowed", file=file.name, tensor=groups[largest].names[0],
-            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code=ErrorCode.MEMORY, hint="Allow that much.",
+            "a layer is larger than the memory limit", file=file.name, tensor=groups[largest].names[0],
+            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code=ErrorCode.MEMORY, hint="Raise memory=.",
         )  # fmt: skip
     return _loaded(file, groups, sizes, memory, backend)
 
@@ -108,17 +108,17 @@ def _loaded(file: File, groups: list[_Group], sizes: list[int], memory: int, bac
 
 
 def _groups(file: File) -> list[_Group]:
-    """Layers by prefix, in the order of the file, and number; what is in none follows the prefix begun before it."""
+    """Layers by prefix, in file order, and number; tensors outside layers follow the preceding prefix."""
     prefixes: dict[str, int] = {}
     groups: dict[tuple[int, bool, int], _Group] = {}
-    begun = 0
+    layers = 0
     for name in file:
         if match := _LAYER.search(name):
             prefix, number = name[: match.start(1) - 1], int(match[1])
             key = prefixes.setdefault(prefix, len(prefixes)), False, number
-            begun += key not in groups
+            layers += key not in groups
         else:
-            prefix, number, key = "", None, (len(prefixes) - 1, True, begun)
+            prefix, number, key = "", None, (len(prefixes) - 1, True, layers)
         groups.setdefault(key, _Group(prefix, number, [])).names.append(name)
     return [groups[key] for key in sorted(groups)]
 

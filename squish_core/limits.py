@@ -1,4 +1,4 @@
-"""Limits that bound what a hostile file can cost."""
+"""Limits on the resources that a malicious file can consume."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GIB = 1 << 30
 
 @frozen(kw_only=True)
 class Limits:
-    """Caps applied before memory is taken; bytes unless said otherwise.
+    """Limits checked before memory is allocated, in bytes unless noted.
 
-    `header`: header, manifest or key/value section. `tensors`: number of tensors. `name`: UTF-8 bytes of a
-    tensor name. `rank`: dimensions. `depth`: nesting of metadata. `decoded`: one decoded tensor or part.
+    `header`: header, manifest or key/value section. `tensors`: number of tensors. `name`: UTF-8 bytes of a tensor
+    name. `rank`: number of dimensions. `depth`: nesting depth of metadata. `decoded`: a decoded tensor or part.
     `ratio`: decoded bytes per stored byte of a byte codec.
     """
 
@@ -36,15 +36,17 @@ DEFAULT = Limits()
 
 
 def default() -> Limits:
-    """The limits where a call names none: those of the variable SQUISH_LIMITS (`tensors=2000000,header=...`) over the
-    usual ones. SquishError for a value that cannot be read."""
-    names, raised = [field.name for field in fields(Limits)], {}
+    """The default limits, changed by the variable SQUISH_LIMITS (`tensors=2000000,header=...`).
+
+    UsageError if the variable is invalid.
+    """
+    names, settings = [field.name for field in fields(Limits)], {}
     for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
         name, _, value = (word.strip() for word in item.partition("="))
         if name not in names or not (value.isdecimal() and len(value) < 20):
             raise UsageError(
-                f"{VARIABLE} cannot be read", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
+                f"{VARIABLE} is invalid", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
                 code=ErrorCode.USAGE,
             )  # fmt: skip
-        raised[name] = int(value)
-    return Limits(**raised) if raised else DEFAULT
+        settings[name] = int(value)
+    return Limits(**settings) if settings else DEFAULT

@@ -11,12 +11,12 @@ from squish_core import dtypes
 from squish_core.errors import Problem
 
 VIEWABLE = frozenset(name for name in dtypes.NAMES if dtypes.bits(name) >= 8) - {"bool"}
-"""Dtypes whose stored bytes are values as they are: none is packed, and none has bytes that mean nothing."""
+"""Dtypes that can be viewed without decoding: they are not packed and have no invalid bytes."""
 
 
 @frozen
 class Segment:
-    """A byte range of one of the Index's files (`file` counts into `Index.files`)."""
+    """A byte range of a file; `file` is an index into `Index.files`."""
 
     file: int
     offset: int
@@ -25,7 +25,7 @@ class Segment:
 
 @frozen
 class Filter:
-    """A byte codec (`zstd`) that was applied to a part's bytes, with its parameters."""
+    """A byte codec, such as zstd, applied to the bytes of a part, with its parameters."""
 
     codec: str
     params: Mapping[str, Any] = field(factory=dict)
@@ -33,11 +33,11 @@ class Filter:
 
 @frozen(kw_only=True)
 class Part:
-    """One stored array: dtype and shape before any filter, and where its bytes lie.
+    """One stored array: dtype and shape before filters, and the location of its bytes.
 
-    Several segments are one virtual array, in order. `filters` were applied in order when writing. `digest` is
-    `<algorithm>:<hex>` over the stored bytes, or over the decoded ones when `digest_of` is "decoded".
-    `data` holds the bytes of a small part inline. `byteorder` is "<" or ">".
+    Several segments are concatenated in order. `filters` were applied in order on writing. `digest` is
+    `<algorithm>:<hex>` of the stored bytes, or of the decoded ones if `digest_of` is "decoded". `data` contains the
+    bytes of a small part inline. `byteorder` is "<" or ">".
     """
 
     dtype: str
@@ -46,22 +46,22 @@ class Part:
     filters: tuple[Filter, ...] = ()
     digest: str | None = None
     digest_of: str = "stored"
-    data: bytes | None = None
+    data: bytes | memoryview | None = None
     byteorder: str = "<"
 
     @property
     def in_place(self) -> bool:
-        """Whether all of it can be viewed without a copy."""
+        """Whether the part can be viewed without a copy."""
         return not self.filters and self.byteorder == "<" and (self.data is not None or len(self.segments) == 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array before filters."""
+        """Size in bytes before filters."""
         return dtypes.nbytes(self.dtype, self.shape)
 
     @property
     def stored(self) -> int:
-        """Bytes it takes in the file."""
+        """Size in bytes in the file."""
         if self.data is not None:
             return len(self.data)
         return sum([segment.length for segment in self.segments])
@@ -69,7 +69,7 @@ class Part:
 
 @frozen
 class CodecSpec:
-    """A codec id with its parameters; `inner` is the codec that a wrapping one wraps."""
+    """A codec id with its parameters; `inner` is the wrapped codec of a wrapping one."""
 
     id: str
     params: Mapping[str, Any] = field(factory=dict)
@@ -85,7 +85,7 @@ DENSE = CodecSpec("dense")
 
 @frozen(kw_only=True)
 class Encoding:
-    """One way to obtain a tensor: a codec over named parts. `label` says which way it is."""
+    """One way to obtain a tensor: a codec over named parts. `label` distinguishes a tensor's encodings."""
 
     codec: CodecSpec
     parts: Mapping[str, Part] = field(factory=dict)
@@ -93,12 +93,12 @@ class Encoding:
 
     @property
     def filtered(self) -> bool:
-        """Whether a byte codec was applied to a part."""
+        """Whether any part has filters."""
         return any(part.filters for part in self.parts.values())
 
     @property
     def stored(self) -> int:
-        """Bytes of all parts in the file."""
+        """Total size of the parts in the file, in bytes."""
         return sum([part.stored for part in self.parts.values()])
 
 
@@ -106,9 +106,9 @@ class Encoding:
 class TensorSpec:
     """A logical tensor. `encodings` are ranked, best first; `extras` are parts that no codec reads.
 
-    `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be given. `row_names`: of a
-    stacked tensor, what stands before and after the number in the names of its rows, where other formats store each row
-    of the first axis as a tensor of its own.
+    `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be read. `row_names` of a
+    stacked tensor: the name before and after the row number, for formats that store each row of the first axis as a
+    tensor.
     """
 
     name: str
@@ -127,28 +127,28 @@ class TensorSpec:
         return dtypes.count(self.shape)
 
     def without(self, labels: Collection[str]) -> TensorSpec:
-        """The tensor without the encodings of these labels, if it has others; its dtype is that of the first left."""
-        left = tuple(encoding for encoding in self.encodings if encoding.label not in labels)
-        if not left or len(left) == len(self.encodings):
+        """The tensor without the encodings with these labels, if it has others; its dtype follows their first."""
+        others = tuple(encoding for encoding in self.encodings if encoding.label not in labels)
+        if not others or len(others) == len(self.encodings):
             return self
-        codecs = [encoding.codec for encoding in left]
+        codecs = [encoding.codec for encoding in others]
         own = [codec.params.get("dtype", self.dtype) if codec.id == "dense" else "f32" for codec in codecs]
         ranked = (
             encoding if encoding.codec.id != "dense"
             else evolve(encoding, codec=DENSE if kind == own[0] else CodecSpec("dense", {"dtype": kind}))
-            for encoding, kind in zip(left, own)
+            for encoding, kind in zip(others, own)
         )  # fmt: skip
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
     def stored_values(self, encoding: Encoding) -> Part | None:
-        """The part of an encoding that is the values as they are; None if they must be decoded."""
+        """The part that contains an encoding's values uncoded; None if they must be decoded."""
         part = encoding.parts.get("data") if encoding.codec.id == "dense" else None
         if part is None or (part.dtype, part.shape, part.byteorder) != (self.dtype, self.shape, "<"):
             return None
         return part if part.dtype in VIEWABLE else None
 
     def dense_record(self) -> DenseRecord | None:
-        """The record of a tensor whose first encoding is its values in one range of a file."""
+        """The record of a dense tensor in a single byte range; None for others."""
         part = self.stored_values(self.encodings[0]) if self.encodings else None
         if part is None or not part.in_place or not part.segments or part.nbytes != part.segments[0].length:
             return None
@@ -156,9 +156,9 @@ class TensorSpec:
 
 
 class DenseRecord(NamedTuple):
-    """An uncompressed tensor: its values in one range of a file, little-endian, row-major.
+    """A dense tensor in a single byte range, little-endian, row-major.
 
-    `file` counts into `Index.files`; `digest` is that of the range. Types under one byte are packed.
+    `file` is an index into `Index.files`; `digest` is that of the range. Dtypes below 8 bits are packed.
     """
 
     dtype: str
@@ -168,7 +168,7 @@ class DenseRecord(NamedTuple):
     digest: str | None = None
 
     def spec(self, name: str) -> TensorSpec:
-        """The tensor under the dense codec."""
+        """The tensor's spec, with the dense codec."""
         size = dtypes.nbytes(self.dtype, self.shape)
         dtype, shape = (self.dtype, self.shape) if dtypes.bits(self.dtype) >= 8 else ("u8", (size,))
         segments = (Segment(self.file, self.offset, size),)
@@ -178,13 +178,12 @@ class DenseRecord(NamedTuple):
 
 
 DenseFields = tuple[str, tuple[int, ...], int, int, str | None]
-"""The fields of a `DenseRecord`, or the record itself. A plain tuple costs a fifth of a record: for 20 000 tensors."""
+"""The fields of a `DenseRecord`, or a record. A tuple takes a fifth of the time, which matters for 20,000 tensors."""
 
 
 @frozen
 class FileRef:
-    """A file of an Index: its plain name in the folder (or `folder/name`), its size when the Index was made, its
-    digest."""
+    """A file of an Index: name in the folder (or `folder/name`), size when the Index was read, and digest."""
 
     name: str
     size: int
@@ -193,7 +192,7 @@ class FileRef:
 
 @frozen
 class Section:
-    """A byte range of a file by its place in the format: what `squish info` lists. `holds` says more than `kind`."""
+    """A section of a file, for `squish info`. `holds` describes its content beyond `kind`."""
 
     offset: int
     size: int
@@ -211,14 +210,13 @@ class Typed:
 
 @frozen(kw_only=True)
 class Index:
-    """What a file holds, decoded from its header alone. Pickles; holds no open file.
+    """The content of a file as plain data, from its header alone. Can be pickled.
 
-    `meta` keeps order and stored types (`Typed`); `assets` are whole files (config, tokenizer) as parts;
-    `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head). `caches` are the
-    labels of encodings that were made from others of the same tensor: read first, but never the source of a conversion.
-    `sections` is the map of a file whose format has several, by offset.
-    `declarations`: the keys of JSON assets that state how this file stores its tensors, each as a path from the root
-    (the empty path is the whole asset). They do not hold for another format, so `convert` leaves them out.
+    `meta`: metadata in order, with stored types (`Typed`). `assets`: other files of the model (config, tokenizer) as
+    parts. `whole`: encodings of the whole model. `children`: indexes inside this one, such as a draft head. `caches`:
+    labels of encodings computed from others of the same tensor; they are read first, but never converted. `sections`:
+    sections of the file by offset. `declarations`: keys in JSON assets that describe the encoding of this file's
+    tensors, as paths from the root (the empty path is the whole asset); `convert` drops them for other formats.
     """
 
     format: str
@@ -238,12 +236,11 @@ class Index:
 
 
 class LazyTensors(Mapping[str, TensorSpec]):
-    """Specs built on access from validated records, so that 20 000 tensors open fast.
+    """Specs built on access from validated records, so that a file with 20,000 tensors opens fast.
 
-    `records` maps names to a `DenseRecord` each, or to whatever `build(name, record)` (a module-level function, so that
-    it pickles) makes a `DenseRecord` or a `TensorSpec` of; the fields of a record may come as a plain tuple. Specs and
-    views of dense tensors come from the core.
-    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks.
+    `records` maps names to `DenseRecord`s (or tuples of their fields), or to any records that `build(name, record)`
+    turns into a `DenseRecord` or `TensorSpec`; `build` must be a module-level function, for pickling. `extents`:
+    `(file, offset, length, name)` of every stored byte range, for the core's checks.
     """
 
     def __init__(
@@ -253,27 +250,27 @@ class LazyTensors(Mapping[str, TensorSpec]):
         extents: Iterable[tuple[int, int, int, str]] = (),
     ) -> None:
         self._records, self._build, self.extents = records, build, list(extents)
-        self._built: dict[str, TensorSpec] = {}
+        self._specs: dict[str, TensorSpec] = {}
 
     def dense_records(self) -> Iterator[tuple[str, DenseFields]]:
         """Name and record of each dense tensor."""
         build = self._build
         for name, record in self._records.items():
-            built = record if build is None else build(name, record)
-            if isinstance(built, tuple):
-                yield name, built
+            result = record if build is None else build(name, record)
+            if isinstance(result, tuple):
+                yield name, result
                 continue
-            self._built[name] = built
-            dense = built.dense_record()
+            self._specs[name] = result
+            dense = result.dense_record()
             if dense is not None:
                 yield name, dense
 
     def __getitem__(self, name: str) -> TensorSpec:
-        spec = self._built.get(name)
+        spec = self._specs.get(name)
         if spec is None:
             record = self._records[name]
-            built = record if self._build is None else self._build(name, record)
-            spec = self._built[name] = DenseRecord(*built).spec(name) if isinstance(built, tuple) else built
+            result = record if self._build is None else self._build(name, record)
+            spec = self._specs[name] = DenseRecord(*result).spec(name) if isinstance(result, tuple) else result
         return spec
 
     def __iter__(self) -> Iterator[str]:
@@ -286,14 +283,14 @@ class LazyTensors(Mapping[str, TensorSpec]):
         return name in self._records
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_built": {}}
+        return {**self.__dict__, "_specs": {}}
 
 
 @frozen(kw_only=True)
 class Refusal:
-    """Why something cannot be had: a reason a person can act on, and the package to install, if that helps.
+    """A refusal: the reason, and the command to install what is missing, if any.
 
-    A backend's refusal names the `backend` and the `encoding`; a format's own has no backend.
+    A backend's refusal names the `backend` and the `encoding`; a format's has no backend.
     """
 
     why: str
@@ -307,8 +304,8 @@ class Refusal:
 class Exactness:
     """How close a converted tensor is to its source.
 
-    `bytes`: the stored bytes are the same; `values`: every value is the same in `dtype`;
-    `bounded`: values differ by at most `error` (absolute; None: not known before it ran).
+    `bytes`: the stored bytes are equal; `values`: every value is equal in `dtype`; `bounded`: values differ by at most
+    `error` (absolute; None if unknown in advance).
     """
 
     kind: str
@@ -324,7 +321,7 @@ SAME_BYTES = Exactness("bytes")
 
 
 def to_json(value: Any) -> Any:
-    """Plain data of a result: attrs objects become dicts, bytes their length, tuples lists."""
+    """Convert a result to JSON data: attrs objects become dicts, bytes their length, tuples lists."""
     from attrs import asdict, has
 
     if has(type(value)):

@@ -1,4 +1,4 @@
-"""From a source to its checked Index: decompress, detect, read, check, refine."""
+"""Opening files: decompress, detect, read, check and refine."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.codecs.description import read_description
 from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
-from squish_core.errors import FormatError, UsageError
+from squish_core.errors import FormatError, TensorError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
 from squish_core.io.local import open_folder
-from squish_core.io.source import Source
+from squish_core.io.source import BytesSource, Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARED
+from squish_core.plugins.catalog import DECLARATIONS
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.plugins.sources import open_target
 from squish_core.specs import parse_format
+from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
     from squish_core.formats.base import Refinement
@@ -41,27 +43,26 @@ def open(  # noqa: A001
     registry: Registry | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> File:
-    """Open a file, a folder or bytes; reads the header only.
+    """Open a file, a folder or bytes, reading only the header.
 
     Parameters
     ----------
     target
-        A path, bytes, a `Source`, or a URL that an installed source reads (`https://...`, with squish-remote).
+        A path, bytes, a `Source`, or a URL that an installed source opens (`https://...`, with squish-remote).
     format
-        Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
+        Skip detection and read the file as this format, `ID[:key=value,...]`. Raises if it has another format.
     assets
-        A folder with the config, tokenizer and the like that do not lie beside the file.
+        A folder with the config and tokenizer, if they are not beside the file.
     strict
-        Fail on warnings too, and read the further files whose digest the header names.
+        Fail on warnings, too, and verify the digests of whole files that the header lists.
     mmap
-        False reads into memory what is otherwise mapped: slower, but a file that is cut while its weights are in use
-        cannot end the process.
+        If False, read data into memory instead of mapping it: slower, but truncating the file cannot kill the process.
     limits
-        Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
+        Upper bounds for what a file may declare, such as its number of tensors; `SQUISH_LIMITS` by default.
     registry
-        The plugins to read with; those installed by default.
+        The plugins to use; the installed ones by default.
     source_options
-        Options of the source that reads a URL, by name; those of `SQUISH_SOURCE` by default.
+        Options of the source that opens a URL, by name; `SQUISH_SOURCE` by default.
 
     Returns
     -------
@@ -71,13 +72,13 @@ def open(  # noqa: A001
     Raises
     ------
     MissingFileError
-        There is no such path; also a `FileNotFoundError`.
+        The path does not exist; also a `FileNotFoundError`.
     UnknownFormatError, MissingPluginError
-        No plugin reads the format, or the one that does is not installed.
+        No known plugin reads the format, or it is not installed.
     FormatError, TruncatedError, LimitError
-        The file breaks its format, is cut, or declares more than the limits allow.
+        The file violates its format, is truncated, or exceeds the limits.
     UsageError
-        An argument makes no sense; also a `ValueError`.
+        An argument is invalid; also a `ValueError`.
 
     Examples
     --------
@@ -109,8 +110,62 @@ def open(  # noqa: A001
         raise
 
 
+def tensor_from_parts(
+    description: str, parts: Mapping[str, Any], *, name: str = "weight", registry: Registry | None = None
+) -> Tensor:
+    """A tensor of parts in memory, without an open file.
+
+    Parameters
+    ----------
+    description
+        What `describe` gave for its encoding.
+    parts
+        Role -> contiguous bytes (anything with a buffer), which the tensor reads in place and keeps alive.
+    name
+        Its name in errors.
+    registry
+        The plugins to use; those installed by default.
+
+    Returns
+    -------
+    Tensor
+        As in an open file: `load` makes a `Weight` of it.
+
+    Raises
+    ------
+    CodecError
+        The description cannot be read.
+    TensorError
+        A part is missing, or has another size than the description says.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> stored = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+    >>> text = api.describe(stored.spec, stored.bound.encoding)
+    >>> tensor = api.tensor_from_parts(text, {"data": stored.parts()["data"].raw})
+    >>> bool((tensor.numpy() == stored.numpy()).all())
+    True
+    """
+    spec = read_description(description, name)
+    (encoding,) = spec.encodings
+    placed = {}
+    for role, part in encoding.parts.items():
+        stored = memoryview(parts[role]).cast("B") if role in parts else None
+        if stored is None or stored.nbytes != part.nbytes:
+            raise TensorError(
+                "a part does not fit its description", tensor=name, part=role, code="size",
+                expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
+                found="nothing" if stored is None else f"{stored.nbytes} bytes",
+            )  # fmt: skip
+        placed[role] = evolve(part, data=stored.toreadonly())
+    spec = evolve(spec, encodings=(evolve(encoding, parts=placed),))
+    index = Index(format="memory", version="", files=(), tensors={name: spec})
+    return File(BytesSource(b"", "<memory>"), index, registry or installed(), default())[name]
+
+
 def fail_on_warnings(file: File) -> None:
-    """Strict mode: the first warning or error is raised, a wrong digest of a whole file included."""
+    """Raise the first warning or error, wrong digests of whole files included."""
     from squish_core.reader import file_problems
 
     for problem in chain(file.problems, file_problems(file)):
@@ -122,32 +177,30 @@ def fail_on_warnings(file: File) -> None:
 
 
 def decompress(source: Source, registry: Registry, limits: Limits) -> Source:
-    """The source, or its content if a byte codec compressed the whole file."""
+    """Return the content of a compressed file, or the source itself."""
     info = compressed_by(source, registry)
     if info is None:
         return source
     with guarded(FormatError, f"reading it through {info.id}", file=source.name):
         content = registry.byte_codec(info.id).unpacked(source, limits)
         if compressed_by(content, registry) is not None:
-            raise FormatError(
-                "is compressed twice", code="nested", hint="Decompress it once; a file that is compressed once opens."
-            )
+            raise FormatError("is compressed twice", code="nested", hint="Decompress it once; Squish opens the result.")
     return content
 
 
 def read_index(source: Source, registry: Registry, limits: Limits, format_spec: str | None = None) -> Index:
-    """The checked Index of a source: detect, read, check, refine."""
+    """Read the Index of a source: detect the format, read, check and refine."""
     name, options = parse_format(format_spec, registry.reading_options) if format_spec else (None, {})
     base = name or detect(source, registry)
     info = _info(registry, base)
     refinement = None
     if info is not None and info.refines:
         refinement, base = base, info.refines
-        registry.container(refinement)  # which says why it cannot be used
+        registry.container(refinement)  # raises if it cannot be used
         info = _info(registry, base)
     views = info is not None and info.views
     if name is not None:
-        registry.container(base)  # its error is about the argument, not about the file
+        registry.container(base)  # raised here, the error is about the argument and not about the file
     with guarded(FormatError, f"reading the {base} header", file=source.name):
         container = registry.container(base)
         if source.size == 0 and not source.is_dir:
@@ -155,20 +208,20 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         with gc_paused():
             index = container.read_index(source, limits)
             check_index(index, limits, views=views)
-        doubtful = lookalike_names(index.tensors)
-        if doubtful:
-            index = evolve(index, problems=(*index.problems, *doubtful))
+        warnings = lookalike_names(index.tensors)
+        if warnings:
+            index = evolve(index, problems=(*index.problems, *warnings))
     if name == base:
-        return index  # the format that was asked for: what is stored, with no meaning read into it
+        return index  # the base format by name: the stored tensors, unrefined
     return refine(index, source, registry, limits, refinement, options, views=views)
 
 
 def refine(
     index: Index, source: Source, registry: Registry, limits: Limits, name: str | None, options: Options, *, views: bool
 ) -> Index:
-    """Let installed refinements read meaning into an Index, until none does; one whose suffix the file has, first.
+    """Apply installed refinements to an Index until none matches, first those with the file's suffix.
 
-    `name` is the refinement to apply, if any, and `options` are its options. `views`: the base format declares them.
+    `name`: the refinement to apply, if given, with its `options`. `views`: tensors of the base format may overlap.
     """
     filename = index.files[0].name.lower() if index.files else ""
     entries = [
@@ -182,7 +235,7 @@ def refine(
                 refinement: Refinement = registry.instance("container", entry)
                 refined = refinement.refine(index, source, limits, options)
                 if refined is not None:
-                    registry.container(info.id)  # which raises if another distribution brings it, too
+                    registry.container(info.id)  # raises if the id is in conflict
                     check_index(refined, limits, views=shared)
             if refined is not None:
                 return refine(refined, source, registry, limits, None, {}, views=shared)
@@ -193,7 +246,7 @@ def refine(
 
 
 def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
-    """The Index with these files beside the source as assets, after those it has."""
+    """Append files beside the source to the assets of an Index."""
     if not names:
         return index
     files, assets = list(index.files), dict(index.assets)
@@ -208,7 +261,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for base, place, keys in DECLARED.values()
+        (place, keys[:1]) for base, place, keys in DECLARATIONS.values()
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}

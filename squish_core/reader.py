@@ -1,8 +1,10 @@
-"""What reads an open file: its bytes, its Index, the registry and the limits in force."""
+"""Reading an open file: its source, Index, registry and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
@@ -20,7 +22,7 @@ from squish_core.plugins.registry import Registry
 
 
 class Reader:
-    """Reads the parts that an Index declares; `File` and its tensors share one."""
+    """Reads the parts in an Index; the base of `File`."""
 
     def __init__(self, source: Source, index: Index, registry: Registry, limits: Limits) -> None:
         self.source, self.index, self.registry, self.limits = source, index, registry, limits
@@ -36,7 +38,7 @@ class Reader:
         return self.index.format
 
     def source_for(self, number: int) -> Source:
-        """Source of one of the Index's files."""
+        """Source of a file of the Index."""
         ref = self.index.files[number]
         if not self.source.is_dir and ref.name == self.source.filename:
             return self.source
@@ -50,28 +52,60 @@ class Reader:
         return source
 
     def array(self, part: Part) -> StoredArray:
-        """A part as a virtual array."""
+        """A part as a lazy array."""
         return StoredArray(part, self.source_for, self.registry.byte_codec, self.limits)
 
     def bind(self, spec: TensorSpec, encoding: Encoding) -> BoundEncoding:
-        """An encoding with its codec and its stored parts."""
+        """Bind an encoding to its codec and stored parts."""
         parts = {role: self.array(part) for role, part in encoding.parts.items()}
         return BoundEncoding(self.registry.codec(encoding.codec), spec, encoding, parts, self.limits)
 
+    @contextmanager
+    def reading_ahead(self, parts: Iterable[Part]) -> Iterator[None]:
+        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead.
+
+        Parameters
+        ----------
+        parts
+            What will be read in the `with` block.
+
+        Returns
+        -------
+        context manager
+            At its end nothing more is fetched.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> with file.reading_ahead(file["blk.0.ffn_up.weight"].bound.encoding.parts.values()):
+        ...     values = file["blk.0.ffn_up.weight"].numpy()
+        """
+        sources: dict[int, Source] = {}
+        if not self.source.cheap_views:
+            segments = dict.fromkeys(segment for part in parts for segment in part.segments if segment.length)
+            for number, run in groupby(segments, key=lambda segment: segment.file):
+                sources[number] = self.source_for(number)
+                sources[number].read_ahead([(segment.offset, segment.length) for segment in run])
+        try:
+            yield
+        finally:
+            for source in sources.values():
+                source.read_ahead(())
+
     def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
-        """The boundary around plugin code, with this file's name."""
+        """Context manager around plugin code, with this file's name."""
         return guarded(kind, what, file=self.name, **context)
 
 
 class TensorFacts:
-    """What the Index says of one tensor, and the files that its parts lie in; `Tensor` reads its values."""
+    """One tensor according to the Index; `Tensor` also reads its values."""
 
     def __init__(self, file: Reader, spec: TensorSpec) -> None:
         self.file, self.spec = file, spec
 
     @property
     def name(self) -> str:
-        """Name, verbatim."""
+        """Name."""
         return self.spec.name
 
     @property
@@ -101,7 +135,7 @@ class TensorFacts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes stored in the file by the first encoding."""
+        """Stored size of the first encoding, in bytes."""
         if self.spec.encodings:
             return self.spec.encodings[0].stored
         return sum(part.stored for part in self.spec.extras.values())
@@ -123,7 +157,7 @@ class TensorFacts:
 
 
 class Assets(Mapping[str, Buffer]):
-    """Asset name -> Buffer, read when indexed."""
+    """Asset name -> Buffer, read on indexing."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -147,8 +181,7 @@ class Assets(Mapping[str, Buffer]):
 
 
 def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Iterator[Problem]:
-    """Findings for files (of an Index; all, or those with these numbers) whose bytes are not those of the digest that
-    the header names. Reads the files that have one whole."""
+    """Check the digests of whole files that the header lists: those of all files, or of those with these numbers."""
     files = reader.index.files
     for number in range(len(files)) if numbers is None else numbers:
         ref = files[number]
@@ -161,5 +194,5 @@ def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Itera
             message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
             yield Problem(code=ErrorCode.DIGEST, severity="error", where=ref.name, message=message)
         elif verdict.state == "unverified":
-            message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
+            message = f"the file's digest {ref.digest[:40]!r} has an unknown algorithm"
             yield Problem(code="unverified", severity="note", where=ref.name, message=message)

@@ -1,4 +1,4 @@
-"""Old names of methods that plugins override or call: they work in this version, with a DeprecationWarning."""
+"""Old names of methods, which work in this version with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Renamed:
-    """Base of a plugin interface whose methods have had other names: `renamed` maps each old name to the new one."""
+    """Base of classes with renamed methods: `renamed` maps old names to new ones, for callers and overrides."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
 
@@ -23,7 +23,7 @@ class Renamed:
 
 
 class _OldName:
-    """An old name of a method: gives the new one and warns. `__getattr__` would slow down every other attribute."""
+    """Descriptor for an old name of a method. `__getattr__` instead would slow down every attribute."""
 
     __slots__ = ("new", "old")
 

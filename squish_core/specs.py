@@ -1,4 +1,4 @@
-"""The grammar of specifications: `ID[:key=value[,key=value]]`, and `ID(SPEC)` around another one."""
+"""The grammar of specifications: `ID[:key=value[,key=value]]`, and `ID(SPEC)` for wrapping."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from squish_core.model import CodecSpec
 
 
 def parse_spec(text: str) -> CodecSpec:
-    """`int4:group_size=64` as an id and parameters, `lowrank:rank=8(int3)` around another; numbers become numbers."""
+    """Parse `int4:group_size=64` or `lowrank:rank=8(int3)`; numeric values become numbers."""
     outer, bracket, inner = text.partition("(")
     if bracket and text.endswith(")"):
         return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
     if bracket or ")" in text:
-        raise _unreadable(text)
+        raise _syntax_error(text)
     return _flat(text)
 
 
 def _flat(text: str) -> CodecSpec:
-    """An id and parameters, each given once."""
+    """Parse an id and parameters without brackets; each key may occur once."""
     name, colon, rest = text.partition(":")
     pairs = [item.partition("=") for item in rest.split(",")] if colon else []
     params = {key.strip(): _number(value.strip()) for key, _, value in pairs}
     if not name.strip() or not all(key and value for key, _, value in pairs) or len(params) < len(pairs):
-        raise _unreadable(text)
+        raise _syntax_error(text)
     return CodecSpec(name.strip(), params)
 
 
-def _unreadable(text: str) -> UsageError:
+def _syntax_error(text: str) -> UsageError:
     return UsageError(
-        "a specification cannot be read", found=repr(text), code=ErrorCode.SPEC,
+        "invalid specification", found=repr(text), code=ErrorCode.SPEC,
         expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
     )  # fmt: skip
 
 
 def parse_format(text: str, options_of: Callable[[str], Mapping[str, str] | None]) -> tuple[str, dict[str, str]]:
-    """A format's id and its options as text; UsageError for an option that `options_of(id)` does not list.
+    """Parse a format id with options; UsageError for an option that `options_of(id)` does not list.
 
-    `options_of` gives None for a format that is not installed.
+    `options_of` returns None for a format that is not installed.
     """
-    spec = _flat(text)  # a path among the options may have brackets
+    spec = _flat(text)  # a path as an option may contain brackets
     legal = options_of(spec.id)
     unknown = sorted(set(spec.params) - set(legal or ()))
     if legal is not None and unknown:

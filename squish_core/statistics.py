@@ -1,7 +1,8 @@
-"""Summary statistics of values: extremes, zeros, and a histogram of magnitudes, in one pass."""
+"""Summary statistics of values in one pass: extremes, zeros, and a histogram of magnitudes."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from math import inf, isfinite
@@ -18,56 +19,71 @@ if TYPE_CHECKING:
     import numpy as np
 
 _STEP = 1 << 15
-"""Values per step: their f64 copies stay in the cache."""
-_SMALL, _ODD = 0, 255
-"""Stored f32 exponents of zeros and subnormals, and of infinities and NaNs."""
+"""Values per step, whose f64 copies fit the cache."""
+_SMALL, _NONFINITE = 0, 255
+"""f32 exponent fields of zeros and subnormals, and of infinities and NaNs."""
 LOWEST = -127
-"""The power of two that f32 subnormals are counted under."""
+"""The power of two for f32 subnormals."""
 
 
 @frozen(kw_only=True, repr=False)
 class Statistics:
-    """Summary statistics of a tensor. `least` and `greatest` cover finite values; None if there are none.
+    """Summary statistics of a tensor. `min` and `max` cover finite values; None if there are none.
 
-    `negative` and `positive`: k -> number of finite values with a magnitude in [2**k, 2**(k + 1)). Powers of two need
-    no range in advance, and show what another float type would lose. `LOWEST` counts magnitudes below 2**-126 except
-    0, 127 those from 2**127 on.
+    `negative` and `positive`: k -> number of finite values with a magnitude in [2**k, 2**(k + 1)). Bins at powers of
+    two need no range in advance, and show what another float dtype would lose. `LOWEST` counts nonzero magnitudes
+    below 2**-126, and 127 those of 2**127 and more.
     """
 
     values: int
     zeros: int
     nan: int
     infinite: int
-    least: float | None
-    greatest: float | None
+    min: float | None
+    max: float | None
     negative: Mapping[int, int]
     positive: Mapping[int, int]
 
     @classmethod
-    def of(cls, powers: np.ndarray, zeros: np.ndarray, nan: int, least: float, greatest: float) -> Statistics:
-        """From counts: `powers` [2, 256] by sign and exponent as an f32 stores them, `zeros` [2] by sign; the extremes
-        are infinite where no value is finite."""
+    def of(cls, powers: np.ndarray, zeros: np.ndarray, nan: int, low: float, high: float) -> Statistics:
+        """Build from counts: `powers` [2, 256] by sign and exponent field of f32, `zeros` [2] by sign.
+
+        `low` and `high` are infinite if no value is finite.
+        """
         powers = powers.copy()
         powers[:, _SMALL] -= zeros
-        odd = int(powers[:, _ODD].sum())
+        nonfinite = int(powers[:, _NONFINITE].sum())
         positive, negative = (
-            {at + LOWEST: count for at, count in enumerate(side[:_ODD].tolist()) if count} for side in powers
+            {k + LOWEST: count for k, count in enumerate(side[:_NONFINITE].tolist()) if count} for side in powers
         )
         zero = int(zeros.sum())
         return cls(
-            values=int(powers.sum()) + zero, zeros=zero, nan=nan, infinite=odd - nan,
-            least=least + 0.0 if isfinite(least) else None, greatest=greatest + 0.0 if isfinite(greatest) else None,
+            values=int(powers.sum()) + zero, zeros=zero, nan=nan, infinite=nonfinite - nan,
+            min=low + 0.0 if isfinite(low) else None, max=high + 0.0 if isfinite(high) else None,
             negative=negative, positive=positive,
         )  # fmt: skip
 
     @property
     def absmax(self) -> float | None:
         """The largest magnitude of a finite value."""
-        return None if self.least is None or self.greatest is None else max(-self.least, self.greatest)
+        return None if self.min is None or self.max is None else max(-self.min, self.max)
+
+    @property
+    def least(self) -> float | None:
+        """Deprecated: `min`."""
+        warnings.warn("Statistics.least is now Statistics.min", DeprecationWarning, stacklevel=2)
+        return self.min
+
+    @property
+    def greatest(self) -> float | None:
+        """Deprecated: `max`."""
+        warnings.warn("Statistics.greatest is now Statistics.max", DeprecationWarning, stacklevel=2)
+        return self.max
 
     def __repr__(self) -> str:
-        odd = "".join(f" {name}={count}" for name, count in (("nan", self.nan), ("infinite", self.infinite)) if count)
-        return f"<Statistics values={self.values} zeros={self.zeros}{odd} least={self.least} greatest={self.greatest}>"
+        nonfinite = (("nan", self.nan), ("infinite", self.infinite))
+        counts = "".join(f" {name}={count}" for name, count in nonfinite if count)
+        return f"<Statistics values={self.values} zeros={self.zeros}{counts} min={self.min} max={self.max}>"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(statistics_lines(self)))
@@ -97,24 +113,24 @@ BAR = 40
 
 
 def statistics_row(statistics: Statistics) -> tuple[str, ...]:
-    """The cells of `COLUMNS`."""
-    extremes = ("none" if value is None else f"{value:.6g}" for value in (statistics.least, statistics.greatest))
+    """The cells for `COLUMNS`."""
+    extremes = ("none" if value is None else f"{value:.6g}" for value in (statistics.min, statistics.max))
     counts = (statistics.values, statistics.zeros, statistics.infinite, statistics.nan)
     return *extremes, *(f"{count:,}" for count in counts)
 
 
 def statistics_lines(statistics: Statistics) -> list[str]:
-    """Extremes and counts, then how many values have which magnitude."""
+    """Extremes and counts, then the histogram of magnitudes."""
     return [*table(COLUMNS, ">>>>>>", [statistics_row(statistics)]), "", *magnitudes(statistics)]
 
 
 def magnitudes(statistics: Statistics) -> list[str]:
-    """Counts of values from a power of two to the next, with a bar for both signs together."""
+    """Number of values per power of two, with a bar for both signs together."""
     both = Counter(statistics.negative) + Counter(statistics.positive)
     rows = [
-        (f"2^{at} = {2.0**at:.3g}" if at > LOWEST else "0", f"{statistics.negative.get(at, 0):,}",
-         f"{statistics.positive.get(at, 0):,}", "#" * -(-BAR * count // max(both.values())))
-        for at, count in sorted(both.items())
+        (f"2^{k} = {2.0**k:.3g}" if k > LOWEST else "0", f"{statistics.negative.get(k, 0):,}",
+         f"{statistics.positive.get(k, 0):,}", "#" * -(-BAR * count // max(both.values())))
+        for k, count in sorted(both.items())
     ]  # fmt: skip
     return table(("|x| from", "negative", "positive", ""), ">>><", rows)
 
@@ -127,20 +143,20 @@ def _none(count: int) -> np.ndarray:
 
 @define
 class Tally:
-    """Counts over panels of values of any real dtype: by the sign and exponent that they have as f64; zeros by sign."""
+    """Counts values of any real dtype, panel by panel: by f64 sign and exponent, zeros by sign."""
 
     counts: np.ndarray = field(factory=lambda: _none(1 << 12))
     zeros: np.ndarray = field(factory=lambda: _none(2))
     nan: int = 0
-    least: float = inf
-    greatest: float = -inf
+    low: float = inf
+    high: float = -inf
 
     def add(self, values: np.ndarray) -> None:
-        """Take in a panel."""
+        """Add a panel."""
         import numpy as np
 
         if values.dtype.kind == "c":
-            raise CodecError("complex numbers have no order", expected="real numbers", found=str(values.dtype))
+            raise CodecError("complex numbers cannot be ordered", expected="real numbers", found=str(values.dtype))
         flat = values.reshape(-1)
         for start in range(0, flat.size, _STEP):
             with np.errstate(invalid="ignore"):  # signaling NaNs
@@ -151,14 +167,14 @@ class Tally:
             if not (isfinite(x.min()) and isfinite(x.max())):
                 self.nan += int(np.count_nonzero(np.isnan(x)))
                 x = x[np.isfinite(x)]
-            self.least = min(self.least, float(x.min(initial=inf)))
-            self.greatest = max(self.greatest, float(x.max(initial=-inf)))
+            self.low = min(self.low, float(x.min(initial=inf)))
+            self.high = max(self.high, float(x.max(initial=-inf)))
 
     def statistics(self) -> Statistics:
-        """All that was taken in."""
+        """Statistics of all panels."""
         import numpy as np
 
-        apart = 1023 + LOWEST  # exponents of f64 and of f32: what is past those of f32 is counted with its last ones
-        starts = [0, *range(apart + 1, apart + _ODD), (1 << 11) - 1]
+        shift = 1023 + LOWEST  # f64 exponents beyond the range of f32 are counted in its first and last bins
+        starts = [0, *range(shift + 1, shift + _NONFINITE), (1 << 11) - 1]
         powers = np.add.reduceat(self.counts.reshape(2, -1), starts, axis=1)
-        return Statistics.of(powers, self.zeros, self.nan, self.least, self.greatest)
+        return Statistics.of(powers, self.zeros, self.nan, self.low, self.high)

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from squish_core import dtypes
 from squish_core.backends.base import load_weight
 from squish_core.backends.checks import check_out
+from squish_core.backends.resolve import resolve
 from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
+from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
-from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
@@ -30,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class Tensor(TensorFacts):
-    """One tensor of an open file; nothing is read before `numpy`, `parts`, indexing or `load`."""
+    """One tensor of an open file. Data is read only by `numpy`, `parts`, indexing and `load`."""
 
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
         """The values, read-only unless `copy=True`.
 
-        Dense tensors come as stored (a view of the file if possible), others as float32.
+        Dense tensors keep their dtype (and are views of the file if possible), others become float32.
 
         Parameters
         ----------
@@ -46,12 +49,12 @@ class Tensor(TensorFacts):
         out
             C-contiguous array of this shape to fill.
         copy
-            True gives a writable array of its own memory.
+            If True, return a writable array that owns its memory.
 
         Returns
         -------
         numpy.ndarray
-            Of the tensor's shape; `out` if it was given.
+            In the tensor's shape; `out` if given.
 
         Raises
         ------
@@ -74,11 +77,11 @@ class Tensor(TensorFacts):
                 check_out(out, dtype, self.shape)
             view = bound.view
             if dtype != own:
-                values = bound.read().astype(dtypes.to_numpy(dtype))
+                values = bound.held().read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
             elif view is None or not (out is None or out.flags.c_contiguous):
-                values = bound.read(out=out)
+                values = bound.held().read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
@@ -91,8 +94,12 @@ class Tensor(TensorFacts):
             return values if out is None else out
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values of a region, read-only; reads only that region's bytes, up to the codec's grain."""
+        """Values of a region or a list of rows, read-only. Reads only their bytes, up to the codec's grain."""
         with self.guard("decoding a region"):
+            if (picked := picked_rows(key, self.bound)) is not None:
+                rows = read_rows(self.bound, *picked)
+                rows.flags.writeable = False
+                return rows
             region, rest = normalize(key, self.shape)
             view = self.bound.view
             values = self.bound.read(region) if view is None else view[region]
@@ -117,7 +124,7 @@ class Tensor(TensorFacts):
             with self.guard("decoding"):
                 view = self.bound.view
             if view is None:
-                raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
+                raise ValueError(f"{self.name} must be decoded, so copy=False is impossible")  # NumPy's protocol
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -128,7 +135,7 @@ class Tensor(TensorFacts):
     ) -> Any:
         """DLPack capsule of the values, in memory that the consumer may write; the file never changes.
 
-        Values that lie in the file as they are come as in `Buffer`; others are decoded, which `copy=False` forbids.
+        Dense values are exported as by `Buffer`; others are decoded, for which `copy=False` raises BufferError.
         """
         with self.guard("decoding"):
             bound = self.bound
@@ -136,7 +143,7 @@ class Tensor(TensorFacts):
         if buffer is not None:
             return buffer.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
         if copy is False:
-            raise BufferError(f"{self.name} must be decoded, so copy=False is not possible")
+            raise BufferError(f"{self.name} must be decoded, so copy=False is impossible")
         return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
@@ -167,10 +174,10 @@ class Tensor(TensorFacts):
 
     @cached_property
     def bound(self) -> BoundEncoding:
-        """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
+        """The first encoding whose codec and filters are installed, ready to read; a typed error if there is none."""
         if self.spec.problem and not self.spec.encodings:
             raise TensorError(
-                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() gives its bytes."
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
             )
         refusals = []
         for encoding in self.spec.encodings:
@@ -189,7 +196,7 @@ class Tensor(TensorFacts):
         Parameters
         ----------
         backend
-            Backend id, with options for some (`"ane:device=M1"`); any by default.
+            Backend id, possibly with options (`"ane:device=M1"`); any by default.
         policy
             Order of the offers: "spec" (the format's order), "smallest" (least memory), "exact", or a function from an
             offer to a sort key.
@@ -200,30 +207,28 @@ class Tensor(TensorFacts):
         Returns
         -------
         Chain
-            The chosen way, the others and the refusals; `print(chain)` explains it.
+            The choice, other offers and refusals; `print(chain)` explains it.
 
         Raises
         ------
         SquishError
-            Nothing installed can run it; the message holds each reason.
+            Nothing installed can run it; the message lists the reasons.
 
         Examples
         --------
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
-        from squish_core.backends.resolve import resolve
-
-        with self.guard("resolving"):
+        file, spec = self.file, self.spec
+        with boundary(CodecError, "resolving", file=file.name, tensor=spec.name):
             return resolve(
-                self.file.registry, self.name, self.file.format, self.spec.encodings,
-                spec=self.spec, backend=backend, policy=policy, op=op,
+                file.registry, spec.name, file.format, spec.encodings, spec=spec, backend=backend, policy=policy, op=op
             )  # fmt: skip
 
     chain = plan
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
-        """The tensor ready to use on a backend, still compressed where the backend can.
+        """Load the tensor on a backend, which keeps it compressed if it can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
 
@@ -235,7 +240,7 @@ class Tensor(TensorFacts):
         Returns
         -------
         Weight
-            With `linear`, `embed`, `experts`, `dense` and `@`, as far as its backend has them.
+            `linear`, `embed`, `experts`, `dense` and `@` run on the backend, if it implements them.
 
         Raises
         ------
@@ -251,24 +256,24 @@ class Tensor(TensorFacts):
         with self.guard("loading"):
             while True:
                 try:
-                    return self._loaded(chain)
+                    return self._load(chain)
                 except SquishError as error:
                     if error.code != ErrorCode.UNCOVERED or backend is not None or not chain.others:
                         raise
                     chain = chain.without_chosen(error.message)
 
     def readable(self) -> Encoding:
-        """Deprecated: `bound.encoding`."""
+        """Deprecated: use `bound.encoding`."""
         warnings.warn("Tensor.readable() is now Tensor.bound.encoding", DeprecationWarning, stacklevel=2)
         return self.bound.encoding
 
     def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
-        """Deprecated: the parts of `file.bind(spec, encoding)`."""
+        """Deprecated: use `file.bind(spec, encoding).arrays`."""
         what = "Tensor.arrays(encoding) is now Tensor.file.bind(Tensor.spec, encoding).arrays"
         warnings.warn(what, DeprecationWarning, stacklevel=2)
         return self.file.bind(self.spec, encoding).arrays
 
-    def _loaded(self, chain: Chain) -> Weight:
+    def _load(self, chain: Chain) -> Weight:
         implementation = self.file.registry.backend(chain.chosen.backend)
         if chain.options:
             implementation = implementation.configured(chain.options)
@@ -281,11 +286,11 @@ class Tensor(TensorFacts):
         Returns
         -------
         Statistics
-            Of the decoded values; extremes are of the finite ones.
+            Statistics of the decoded values; extremes are those of finite values.
 
         Examples
         --------
-        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().greatest
+        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().max
         1.0
         """
         return self.load(policy="exact", op="dense").statistics()

@@ -1,4 +1,4 @@
-"""Text for people: printable names, byte counts, close matches."""
+"""Formatting of text: printable names, byte counts, close matches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 
 def escape(text: str) -> str:
-    """Make control and bidirectional-override characters visible, so that a name cannot fake output."""
+    """Make control and bidirectional-override characters visible, so that a name cannot spoof output."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def format_bytes(nbytes: float) -> str:
-    """Byte count with a unit, in powers of 1000.
+    """Format a byte count with a unit, in powers of 1000.
 
     >>> format_bytes(1234567)
     '1.235 MB'
@@ -26,7 +26,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def close_matches(name: object, candidates: Iterable[str]) -> list[str]:
-    """Up to three candidates that look like `name`.
+    """Up to three candidates similar to `name`.
 
     >>> close_matches("q4k", ["q4_k", "q8_0"])
     ['q4_k']

@@ -123,6 +123,11 @@ class WrongSize(Foo):
         return evolve(layout, size=layout.size + 1)
 
 
+class WrongPartsOfCodes(Foo):
+    def accepts_codes(self, spec: api.TensorSpec, layout: api.CodeLayout, options: api.Options) -> api.Encoding:
+        return api.Encoding(codec=api.DENSE, parts={"data": api.Part(dtype="u8", shape=spec.shape)})
+
+
 class ZeroChecksums(Foo):
     def write(self, sink: api.Sink, tensors: Any, *rest: Any) -> None:
         super().write(sink, tensors, *rest)

@@ -48,7 +48,7 @@ def same(actual: np.ndarray, expected: np.ndarray) -> None:
     assert actual.dtype == expected.dtype
     words = f"u{actual.itemsize}"
     differ = np.ascontiguousarray(actual).view(words) != np.ascontiguousarray(expected).view(words)
-    with np.errstate(invalid="ignore"):  # signalling NaNs
+    with np.errstate(invalid="ignore"):  # signaling NaNs
         differ &= ~(np.isnan(actual) & np.isnan(expected))
     n_different = np.count_nonzero(differ)
     assert not n_different, f"{n_different} of {differ.size}: {actual[differ][:4]}, {expected[differ][:4]}"

@@ -132,7 +132,7 @@ def test_a_registration_that_fails_changes_nothing() -> None:
     assert explained(file) == before
 
 
-def test_a_codec_that_is_registered_later_is_found() -> None:
+def test_a_codec_registered_later_is_used() -> None:
     rows = toys.rows(np.ones((4, 6), np.float32))
     data = toys.box({"one": (rows[0].replace("toy", "late"), *rows[1:]), "two": (rows[0], *rows[1:])})
     registry = registry_of()
@@ -169,7 +169,7 @@ def test_a_failure_is_not_kept() -> None:
     assert [file["tensor a"].plan().chosen.backend for _ in range(3)] == ["numpy", "numpy", "toy.flaky"]
 
 
-def test_a_policy_of_the_caller_is_asked_each_time() -> None:
+def test_a_callers_policy_is_called_each_time() -> None:
     file, seen = opened(registry_of(Counting)), []
 
     def policy(ranked: Any) -> int:
@@ -228,11 +228,11 @@ def coded(codec: api.CodecSpec) -> api.TensorSpec:
         coded(evolve(SPEC.encodings[0].codec, inner=api.CodecSpec("dense"))),
     ],
 )  # fmt: skip
-def test_what_a_backend_may_look_at_tells_kinds_apart(other: api.TensorSpec) -> None:
+def test_every_field_a_backend_may_read_separates_kinds(other: api.TensorSpec) -> None:
     assert kind_of(other) != kind_of(SPEC)
 
 
-def test_names_digests_and_places_make_no_kinds() -> None:
+def test_names_digests_and_offsets_do_not_separate_kinds() -> None:
     moved = changed(segments=(api.Segment(3, 4096, 4),), digest="sha256:ff")
     assert kind_of(evolve(moved, name="v")) == kind_of(SPEC)
 
@@ -241,7 +241,7 @@ def test_true_and_one_are_different_parameters() -> None:
     assert kind_of(coded(api.CodecSpec("affine", {"x": True}))) != kind_of(coded(api.CodecSpec("affine", {"x": 1})))
 
 
-def test_parameters_that_are_no_plain_data_are_resolved_each_time() -> None:
+def test_parameters_other_than_plain_data_are_resolved_each_time() -> None:
     registry = registry_of(Counting)
     file = opened(registry)
     spec = evolve(file["tensor a"].spec, attrs={"shape": np.ones(3)})
@@ -284,3 +284,22 @@ def test_threads_that_resolve_see_each_registration() -> None:
         for thread in threads:
             thread.join()
     assert not failures
+
+
+def test_tensors_of_any_file_share_one_resolver_until_something_is_registered() -> None:
+    registry = registry_of(Counting)
+    opened(registry)["tensor a"].plan()
+    resolver = registry.resolvers["spec"]
+    opened(registry)["tensor b"].plan()
+    assert registry.resolvers == {"spec": resolver}
+    registry.register(toys.plugin("later", squish_backends=[toys.backend("toy.later", 9)]))
+    assert not registry.resolvers
+
+
+def test_a_wrong_policy_or_a_named_backend_is_not_kept() -> None:
+    registry = registry_of(Counting)
+    file = opened(registry)
+    with pytest.raises(api.UsageError):
+        file["tensor a"].plan(policy="best")
+    file["tensor a"].plan("numpy")
+    assert not registry.resolvers

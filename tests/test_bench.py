@@ -16,11 +16,11 @@ DATA = Path(__file__).with_name("data")
 
 
 def test_a_file_is_opened_decoded_and_multiplied_on_every_backend() -> None:
-    found = benchmark.benchmark(DATA / "sample.safetensors")
-    assert found.rows[0].what == "open"
-    backends = {row.backend for row in found.rows if row.what == "linear"}
+    measured = benchmark.benchmark(DATA / "sample.safetensors")
+    assert measured.rows[0].what == "open"
+    backends = {row.backend for row in measured.rows if row.what == "linear"}
     assert backends in (set(), set(registry.registry().backends))
-    for row in found.rows:
+    for row in measured.rows:
         assert row.refused or (row.seconds and row.rate and row.ratio), row
 
 

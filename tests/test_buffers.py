@@ -41,9 +41,9 @@ def pointer(capsule: Any, name: bytes) -> int:
 
 
 def test_numpy_shares_the_memory_and_is_read_only() -> None:
-    held = buffer()
-    array = held.numpy()
-    assert array.__array_interface__["data"][0] == np.frombuffer(held.raw, "u1").__array_interface__["data"][0]
+    source = buffer()
+    array = source.numpy()
+    assert array.__array_interface__["data"][0] == np.frombuffer(source.raw, "u1").__array_interface__["data"][0]
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
@@ -62,15 +62,15 @@ def test_arrays_outlive_the_buffer() -> None:
 
 @pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
 def test_numpy_takes_the_capsule(wrap: Any) -> None:
-    held = buffer()
-    array = np.from_dlpack(held if wrap is Buffer else Plain(held))
+    source = buffer()
+    array = np.from_dlpack(source if wrap is Buffer else Plain(source))
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"])
 def test_numpy_agrees_on_each_dtype(dtype: str) -> None:
-    held = buffer(dtype, (2,), bytes(2 * dtypes.bits(dtype) // 8))
-    assert np.from_dlpack(held).dtype == held.numpy().dtype
+    source = buffer(dtype, (2,), bytes(2 * dtypes.bits(dtype) // 8))
+    assert np.from_dlpack(source).dtype == source.numpy().dtype
 
 
 def test_scalars_and_empty_arrays_travel() -> None:
@@ -83,14 +83,14 @@ def test_scalars_and_empty_arrays_travel() -> None:
 )
 def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: int) -> None:
     shape = (2, 24 // 2 // (bits // 8))
-    held = buffer(dtype, shape)
-    capsule = held.__dlpack__(max_version=(1, 1))
+    source = buffer(dtype, shape)
+    capsule = source.__dlpack__(max_version=(1, 1))
     managed = buffer_module._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
     tensor = managed.tensor
     assert (managed.major, managed.minor, managed.flags) == (1, 0, buffer_module._IS_COPIED)
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.ndim, tensor.byte_offset) == (code, bits, 1, 2, 0)
     assert tuple(tensor.shape[:2]) == shape
-    assert ctypes.string_at(tensor.data, held.nbytes) == bytes(held.raw)
+    assert ctypes.string_at(tensor.data, source.nbytes) == bytes(source.raw)
 
 
 def held_after_a_sweep() -> int:
@@ -125,8 +125,8 @@ def test_the_next_capsule_clears_those_that_were_dropped() -> None:
 @pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
 def test_a_consumer_releases_the_memory_when_it_is_done(wrap: Any) -> None:
     before = held_after_a_sweep()
-    held = buffer()
-    array = np.from_dlpack(held if wrap is Buffer else Plain(held))
+    source = buffer()
+    array = np.from_dlpack(source if wrap is Buffer else Plain(source))
     assert held_after_a_sweep() == before + 1
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
     del array
@@ -141,6 +141,6 @@ def test_other_devices_and_packed_types_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u4", "i2", "u2", "u1", "f4_e2m1", "f6_e2m3"])
-def test_a_packed_type_has_no_array_of_its_own(dtype: str) -> None:
+def test_a_packed_type_has_no_array(dtype: str) -> None:
     with pytest.raises(SquishError, match="packed"):
         buffer(dtype, (4,), bytes(3)).numpy()

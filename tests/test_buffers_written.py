@@ -83,7 +83,7 @@ def test_a_consumer_that_ignores_flags_cannot_crash_the_process(
 
 @pytest.mark.parametrize("name", ["large", "small"])
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_is_written_stays_in_that_array(checkpoint: Path, name: str, closed: bool) -> None:
+def test_writes_stay_in_their_array(checkpoint: Path, name: str, closed: bool) -> None:
     stored = checkpoint.read_bytes()
     with squish.open(checkpoint) as file:
         buffer, view = file[name].parts()["data"], file[name].numpy()
@@ -117,7 +117,7 @@ def test_the_mapping_goes_with_its_last_array(checkpoint: Path) -> None:
     assert n_mappings() == 0
 
 
-def test_a_copy_is_made_and_declared_on_request(checkpoint: Path) -> None:
+def test_a_copy_is_returned_and_declared_on_request(checkpoint: Path) -> None:
     capsule = part(checkpoint).__dlpack__(max_version=(1, 0), copy=True)
     assert pointer(capsule, True)[1] == _IS_COPIED
 

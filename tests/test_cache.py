@@ -31,7 +31,7 @@ def folder(key: str, size: int = 100, used: int | None = None) -> Path:
     return path
 
 
-def test_a_folder_is_made_once() -> None:
+def test_a_folder_is_built_once() -> None:
     path = folder("a")
     before = (path / "data").stat().st_mtime_ns
     assert folder("a", size=7) == path
@@ -39,7 +39,7 @@ def test_a_folder_is_made_once() -> None:
     assert [(entry.kind, entry.key, entry.size) for entry in cache.entries()] == [("toys", "a", 100)]
 
 
-def test_nothing_stays_of_a_folder_that_could_not_be_made() -> None:
+def test_a_failed_build_leaves_no_folder() -> None:
     def fail(path: Path) -> None:
         with atomic_folder(path) as sink, sink.member("data") as out:
             out.write(b"x")
@@ -68,9 +68,7 @@ def test_a_folder_larger_than_the_limit_is_the_only_one(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("value", ["much", "-1", "1e9"])
-def test_a_limit_that_is_no_number_is_an_error_before_anything_is_written(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_limit_is_an_error_before_anything_is_written(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.SIZE, value)
     with pytest.raises(squish.UsageError):
         folder("a")

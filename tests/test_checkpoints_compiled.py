@@ -25,7 +25,7 @@ LAYER = "model.layers.0.self_attn.k_proj.weight"
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda folder: folder.name)
-def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
+def test_compiled_loops_agree_with_the_codec(sample: Path) -> None:
     with squish.open(sample) as file:
         for tensor in file.values():
             if len(tensor.shape) != 2 or min(tensor.shape) < 100 or tensor.plan().chosen.backend != "cpu":
@@ -36,8 +36,8 @@ def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
             np.testing.assert_array_equal(weight.dense(region=(slice(3, 9), slice(40, 99))), values[3:9, 40:99])
             np.testing.assert_array_equal(weight.embed(ids), values[ids].astype(np.float32))
             x = np.random.default_rng(0).normal(size=(3, tensor.shape[1])).astype(np.float32)
-            wanted = x @ values.astype(np.float32).T
-            np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+            expected = x @ values.astype(np.float32).T
+            np.testing.assert_allclose(weight.linear(x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("sample", ["gptq-v1_w4_g128_sym", "gptq-v2_w4_g64_asym_actorder"])
@@ -78,12 +78,12 @@ def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
     "sample", [folder for folder in SAMPLES if "mlx" in folder.parts[-4]], ids=lambda path: path.name
 )
 def test_conversions_give_the_same_bytes_without_the_loops(sample: Path, dtype: str, tmp_path: Path) -> None:
-    made = []
+    layouts = []
     for plugins in ("", "-squish-cpu"):
         target = tmp_path / f"made{plugins}.safetensors"
         squish.convert(sample, target, "safetensors", dtype, registry=squish.Registry(plugins))
-        made.append(target.read_bytes())
-    assert made[0] == made[1]
+        layouts.append(target.read_bytes())
+    assert layouts[0] == layouts[1]
 
 
 STALE = """
@@ -101,7 +101,7 @@ print(json.dumps([told(call) for call in calls]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes the C library for the kernels")
-def test_a_library_of_another_version_is_told_by_plans_and_by_the_encoders_it_was_to_bring(tmp_path: Path) -> None:
+def test_a_library_of_another_version_is_reported_by_plans_and_encoders(tmp_path: Path) -> None:
     values = np.zeros((4, 256), np.float32).tobytes()
     head = json.dumps({"w.weight": {"dtype": "F32", "shape": [4, 256], "data_offsets": [0, len(values)]}}).encode()
     (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + values)
@@ -115,4 +115,4 @@ def test_a_library_of_another_version_is_told_by_plans_and_by_the_encoders_it_wa
     assert f"not      cpu: {why}" in plan
     assert "dense on numpy" in loaded
     assert why in asked
-    assert f"ggml.q4_k is decoded only; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding
+    assert f"ggml.q4_k has no encoder; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding

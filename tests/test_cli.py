@@ -229,7 +229,7 @@ def test_info_of_tensors_summarizes_their_values(squish: Any, write: Any) -> Non
     lines = squish("info", path, "a").out.splitlines()
     assert [line.split()[2:] for line in lines[-2:]] == [["1", "0", "1", 40 * "#"], ["2", "1", "0", 40 * "#"]]
     (row,) = squish("info", path, "b", "--json").json["tensors"]
-    assert (row["name"], row["shape"], row["greatest"], row["absmax"]) == ("b", [2], 3, 3)
+    assert (row["name"], row["shape"], row["max"], row["absmax"]) == ("b", [2], 3, 3)
     assert (row["infinite"], row["positive"]) == (1, {"1": 1})
     ran = squish("info", path, "a", "--meta", "name")
     assert (ran.code, "--meta does not go with a PATTERN" in ran.err) == (2, True)
@@ -244,7 +244,7 @@ def test_an_unknown_metadata_key_names_the_nearest(squish: Any, write: Any) -> N
 # plan
 
 
-def test_plan_explains_and_groups_tensors_that_are_handled_alike(squish: Any, write: Any) -> None:
+def test_plan_explains_and_groups_similar_tensors(squish: Any, write: Any) -> None:
     ran = squish("plan", write())
     assert "a.weight and 1 more like it" in ran.out
     assert "toy -> dense -> numpy" in ran.out
@@ -263,7 +263,7 @@ def test_plan_needs_no_file_for_a_format_and_its_features(squish: Any) -> None:
 @pytest.mark.parametrize(
     "wrong", [[], ["--format", "toy", "--feature", "dtype"], ["x.toy", "--feature", "a=b"], ["--format", "none"]]
 )
-def test_plan_with_a_wrong_question_is_an_error(squish: Any, wrong: list[str]) -> None:
+def test_plan_rejects_invalid_features(squish: Any, wrong: list[str]) -> None:
     assert squish("plan", *wrong).code == 2
 
 
@@ -317,7 +317,7 @@ def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
     assert squish("verify", good, odd).code == 0
 
 
-def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> None:
+def test_verify_merges_equal_findings(squish: Any, write: Any) -> None:
     path = write(odd=[f"w{number}" for number in range(20)])
     ran = squish("verify", path)
     assert "w0, w1, w2, w3 and 16 more (odd)" in ran.out
@@ -326,13 +326,13 @@ def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> N
     assert len(squish("verify", path, "--json").json["problems"]) == 20
 
 
-def test_a_question_is_not_ended_twice() -> None:
+def test_an_error_does_not_end_in_two_periods() -> None:
     assert str(SquishError("no command 'verfy'. Did you mean 'verify'?", hint="See --help.")).endswith(
         "'verify'? See --help."
     )
 
 
-def test_verify_names_the_file_as_it_was_given_and_a_shard_where_it_is_the_reason(tmp_path: Path) -> None:
+def test_verify_names_the_path_as_typed_and_the_shard_at_fault(tmp_path: Path) -> None:
     from squish_core.analysis.verify import verify
 
     (tmp_path / "empty.toy").touch()
@@ -348,7 +348,7 @@ def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("command", ["ls", "info", "plan", "verify"])
-def test_what_cannot_be_opened_gives_2_and_one_line(squish: Any, tmp_path: Path, command: str) -> None:
+def test_a_file_that_cannot_be_opened_gives_2_and_one_line(squish: Any, tmp_path: Path, command: str) -> None:
     (tmp_path / "noise.bin").write_bytes(b"\1\2\3\4" * 9)
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
     for path in (tmp_path / "missing", tmp_path, tmp_path / "noise.bin", tmp_path / "model.gguf"):
@@ -413,7 +413,7 @@ def test_a_dry_run_writes_nothing(squish: Any, write: Any, tmp_path: Path) -> No
     assert not (tmp_path / "out.toy").exists()
 
 
-def test_convert_notes_what_it_kept(squish: Any, write: Any, tmp_path: Path) -> None:
+def test_convert_notes_kept_tensors(squish: Any, write: Any, tmp_path: Path) -> None:
     ran = squish("convert", write(), str(tmp_path / "out.toy"), "--encode", "f16", "--dry-run")
     assert "note: kept: toy cannot hold it: toys hold matrices of f32 only (2 tensors: a.weight, ...)" in ran.out
 
@@ -426,7 +426,7 @@ def test_a_rule_that_nothing_can_take_is_an_error(squish: Any, write: Any, tmp_p
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--to", "toy:colour=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
+    "wrong", [["--to", "toy:color=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
               ["--encode", "a.*=f16"]]
 )  # fmt: skip
 def test_a_conversion_that_cannot_be_leaves_the_old_file(squish: Any, write: Any, wrong: list[str]) -> None:
@@ -453,7 +453,7 @@ def test_listings_import_no_implementation(squish: Any, install: Any) -> None:
     assert not found._instances
 
 
-def test_formats_lists_what_is_there_and_what_is_not(squish: Any) -> None:
+def test_formats_lists_installed_and_missing_ones(squish: Any) -> None:
     ran = squish("formats")
     assert "toy  read, write  a toy  .toy" in ran.out
     assert "not installed: gguf (pip install squish-gguf)" in ran.out
@@ -593,7 +593,7 @@ def part(folder: Path, name: str, size: int = 3) -> Path:
     return path
 
 
-def test_doctor_lists_what_dead_writers_left_in_a_folder_and_removes_it(squish: Any, tmp_path: Path) -> None:
+def test_doctor_lists_and_removes_the_temporaries_of_dead_writers(squish: Any, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     (tmp_path / "inner").mkdir()
     gone = [part(tmp_path / "inner", "b.toy", 5000), part(tmp_path, "a.toy")]
@@ -615,7 +615,7 @@ def test_doctor_lists_what_dead_writers_left_in_a_folder_and_removes_it(squish: 
     assert squish("doctor", str(tmp_path)).out == "nothing here was left by an interrupted write\n"
 
 
-def test_doctor_says_what_it_could_not_remove(squish: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_files_it_could_not_remove(squish: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = part(tmp_path, "a.toy")
 
     def refused(self: Path) -> None:
@@ -648,7 +648,7 @@ def test_doctor_looks_into_folders_only(squish: Any, write: Any, words: list[str
     )  # fmt: skip
 
 
-def test_convert_says_that_it_removed_what_its_dead_predecessor_left(squish: Any, write: Any, tmp_path: Path) -> None:
+def test_convert_reports_the_leftovers_it_removed(squish: Any, write: Any, tmp_path: Path) -> None:
     source, left = write(), part(tmp_path, "out.toy")
     ran = squish("convert", source, str(tmp_path / "out.toy"), "--json")
     assert [left.name in note for note in ran.json["notes"]] == [True]
@@ -685,14 +685,14 @@ def test_a_plugin_adds_a_command(squish: Any, install: Any) -> None:
     assert (ran.code, ran.err) == (2, "error: no hello here\n")
 
 
-def test_plugins_are_not_asked_for_commands_when_a_built_in_one_runs(squish: Any, install: Any) -> None:
+def test_a_built_in_command_loads_no_plugin_commands(squish: Any, install: Any) -> None:
     install(Commands())
     Commands.asked = 0
     squish("formats")
     assert Commands.asked == 0
 
 
-def test_a_plugin_whose_commands_fail_is_told_by_doctor_and_stops_nobody(squish: Any, install: Any) -> None:
+def test_failing_plugin_commands_are_shown_by_doctor_and_stop_nothing_else(squish: Any, install: Any) -> None:
     install(BadCommands(), Commands())
     assert squish("hello").code == 0
     ran = squish("doctor")
@@ -703,7 +703,7 @@ def test_a_plugin_whose_commands_fail_is_told_by_doctor_and_stops_nobody(squish:
 # errors and exit codes
 
 
-@pytest.mark.parametrize("wrong", [["nonsense"], ["ls"], ["ls", "x", "--colour"], ["convert", "a"]])
+@pytest.mark.parametrize("wrong", [["nonsense"], ["ls"], ["ls", "x", "--color"], ["convert", "a"]])
 def test_a_wrong_command_line_gives_2_and_one_line(squish: Any, wrong: list[str]) -> None:
     ran = squish(*wrong)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
@@ -724,7 +724,7 @@ def test_errors_are_json_documents_too(squish: Any, tmp_path: Path) -> None:
     assert ran.code == 2
     assert ran.json["error"]["code"] == "missing"
     assert ran.json["error"]["file"] == str(tmp_path / "missing.toy")
-    assert squish("ls", "--colour", "--json").json["error"]["code"] == "usage"
+    assert squish("ls", "--color", "--json").json["error"]["code"] == "usage"
 
 
 def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_an_unknown_order_is_a_usage_error(squish: Any, path: Path) -> None:
     assert ran.err == "error: no such --sort KEY (expected file, name, size, bits, found 'age')\n"
 
 
-def test_ls_long_lists_where_each_part_lies(squish: Any, path: Path) -> None:
+def test_ls_long_lists_the_offset_of_each_part(squish: Any, path: Path) -> None:
     ran = squish("ls", "-l", path, LONG)
     rows = [line.split() for line in ran.lines[1:-1]]
     assert [row[-1] for row in rows[:1]] == [LONG]
@@ -116,7 +116,7 @@ def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
         ("plan", "FILE", "--op", "sing"),
         ("plan", "FILE", "--backend", "nowhere"),
         ("ls", "FILE", "--format", "nowhere"),
-        ("convert", "FILE", "OUT", "--to", "toy.box:colour=red"),
+        ("convert", "FILE", "OUT", "--to", "toy.box:color=red"),
         ("convert", "FILE", "OUT", "--encode", "f16:x=1"),
         ("convert", "FILE", "OUT", "--encode", "(("),
         ("convert", "FILE", "OUT", "--names", "mlx"),
@@ -171,7 +171,7 @@ def test_stats_is_the_old_name_of_imatrix(squish: Any, path: Path) -> None:
     assert "--stats" not in squish("convert", "--help").out
 
 
-def test_policies_and_operations_are_explained_where_they_are(squish: Any) -> None:
+def test_the_help_explains_policies_and_operations(squish: Any) -> None:
     text = " ".join(squish("plan", "--help").out.split())
     for word in (
         "smallest (least memory",

@@ -1,4 +1,4 @@
-"""A quantised codec that no package knows repacks into every format by what it declares of its codes."""
+"""A quantized codec that no package knows repacks into every format by what it declares of its codes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_codes_of_a_codec_that_nobody_knows_are_repacked(tmp_path: Path, form: s
     [("float4", "npydir"), ("float4", "hf:method=gptq"), ("rows", "squizd"), ("columns", "mlx"), ("columns", "npydir"),
      ("columns", "hf:method=awq"), ("columns", "uqff"), ("zero points", "safetensors"), ("rows", "uqff")],
 )  # fmt: skip
-def test_codes_that_a_format_has_no_form_of_are_refused(tmp_path: Path, form: str, to: str) -> None:
+def test_codes_without_a_form_in_the_target_are_refused(tmp_path: Path, form: str, to: str) -> None:
     file, _ = memory_file(
         Registry(extra=[PLUGIN]), {NAME: (SPEC, CodecSpec("third.plainest", {"form": form}), stored(form))}
     )

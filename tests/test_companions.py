@@ -114,7 +114,7 @@ def blob(file: squish.File) -> bytes:
     return b"".join(map(bytes, file.array(file.index.whole[0].parts["blob"]).chunks()))
 
 
-def test_what_the_format_holds_is_carried(crate: Path, registry: api.Registry) -> None:
+def test_companions_with_a_place_in_the_target_are_carried(crate: Path, registry: api.Registry) -> None:
     target = crate.with_name("again.crate")
     report = squish.convert(crate, target, registry=registry)
     assert report.dropped == (api.Dropped("child", "other", "no room"),)
@@ -156,7 +156,7 @@ def test_a_plan_is_carried_out_on_the_planned_companions_alone(crate: Path, regi
     assert not target.exists()
 
 
-def test_deleting_the_source_compares_what_was_carried(
+def test_delete_source_compares_carried_companions(
     crate: Path, registry: api.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = crate.with_name("a.crate")

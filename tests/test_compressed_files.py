@@ -1,4 +1,4 @@
-"""Files that a byte codec compressed whole: recognised by their first frame, and opened as their content."""
+"""Files that a byte codec compressed whole: recognized by their first frame, and opened as their content."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_the_error_names_all_who_bring_the_id_and_how_to_choose() -> None:
 
 
 @pytest.mark.parametrize("kind", ["container", "codec", "backend", "encoder"])
-def test_an_id_of_any_kind_is_refused_where_it_is_used(kind: str) -> None:
+def test_a_conflicting_id_of_any_kind_is_refused_where_it_is_used(kind: str) -> None:
     info = registry_module.INFOS[kind](id="acme.x", title="x", factory="toys:Rows")
     registry = installed(a=brings(**{f"{kind}s": [info]}), b=brings(**{f"{kind}s": [info]}))
     name: Any = api.CodecSpec("acme.x") if kind == "encoder" else "acme.x"

@@ -59,7 +59,7 @@ def test_the_predicted_size_counts_the_config_that_is_written(to: str, tmp_path:
 
 @pytest.mark.parametrize(("to", "encode"), [("mlx", "f16"), ("hf:method=gptq", "f16"), ("uqff:version=0.1.3", "q8_0")])
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_checkpoint_without_quantised_layers_declares_none(source: str, to: str, encode: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_quantized_layers_declares_none(source: str, to: str, encode: str, tmp_path: Path) -> None:
     path, keys = SOURCES[source]
     report = squish.convert(path, tmp_path / "target", to, encode, requantize=True)
     assert declared(report.dropped) == {("config.json", key) for key in keys}

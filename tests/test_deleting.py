@@ -60,6 +60,10 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128, "vocab_size": 96,
     "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rope_theta": 10000.0,
 }  # fmt: skip
+TOKENIZER = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}, "added_tokens": [],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+}  # fmt: skip
 WRITERS = sorted(entry.info.id for entry in squish.registry().find("container", can_write=True))
 OPTIONS = {
     "uqff": ("", "version=0.1.3"), "ztensor": ("", "wire=2", "encoding=zstd"),
@@ -67,7 +71,7 @@ OPTIONS = {
     "hf": ("method=awq", "method=gptq", "method=gptq_v2", "method=compressed-tensors"),
 }  # fmt: skip
 ENCODED = {"hf": "*_proj.weight=int4", "mlx": "*_proj.weight=int4"}
-"""Formats that declare what is quantised, and what is asked for."""
+"""Formats that declare what is quantized, and what is asked for."""
 
 
 @pytest.fixture
@@ -79,6 +83,7 @@ def llama(tmp_path: Path) -> Path:
     header = dump_header([(name, "f32", array.shape) for name, array in values.items()], {"format": "pt"})
     (folder / "model.safetensors").write_bytes(header + b"".join(array.tobytes() for array in values.values()))
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     return folder
 
 
@@ -96,7 +101,9 @@ def test_every_format_that_is_written_can_replace_a_source(tmp_path: Path, llama
 
 @pytest.mark.parametrize("encode", [None, "int8", "a.weight=bf16"])
 @pytest.mark.parametrize("to", ["npydir", "ztensor"])
-def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str, encode: str | None) -> None:
+def test_delete_source_removes_weights_and_keeps_assets(
+    tmp_path: Path, model: Path, to: str, encode: str | None
+) -> None:
     if to == "ztensor" and encode == "int8":
         encode = "int4"
     report = squish.convert(model, tmp_path / "out", to, encode, delete_source=True)
@@ -107,7 +114,7 @@ def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str
         assert np.abs(file["a.weight"].numpy().astype(np.float32) - WEIGHTS["a.weight"]).max() < 0.3
 
 
-def test_nothing_is_deleted_unasked_or_on_a_dry_run(tmp_path: Path, model: Path) -> None:
+def test_nothing_is_deleted_by_default_or_on_a_dry_run(tmp_path: Path, model: Path) -> None:
     assert squish.convert(model, tmp_path / "out", "npydir").deleted == ()
     assert len(squish.convert(model, tmp_path / "out2", "npydir", dry_run=True, delete_source=True).deleted) == 2
     assert kept(model)
@@ -123,7 +130,7 @@ def flipped(target: Path) -> None:
 
 @pytest.mark.parametrize("encode", [None, "int8"])
 @pytest.mark.parametrize("damage", ["values", "cut", "a tensor lost"])
-def test_what_was_written_wrong_saves_the_source(
+def test_a_wrongly_written_target_keeps_the_source(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, encode: str | None
 ) -> None:
     target = tmp_path / "out"
@@ -133,7 +140,7 @@ def test_what_was_written_wrong_saves_the_source(
         "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
     }[damage]
     delete = delete_source.delete
-    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *told: (harm(), delete(*told)))
+    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
     with pytest.raises(SquishError, match="was not deleted"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
@@ -176,9 +183,9 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
     source = shard(tmp_path / "m.safetensors")
     agrees = delete_source._agrees
 
-    def replacing(*told: object) -> bool:
+    def replacing(*arguments: object) -> bool:
         shard(tmp_path / "new").replace(source)
-        return agrees(*told)
+        return agrees(*arguments)
 
     monkeypatch.setattr(delete_source, "_agrees", replacing)
     with pytest.raises(SquishError, match="replaced"):
@@ -189,7 +196,7 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata", "asset"]
 )
-def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
+def test_delete_source_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
     source, target, options = model, tmp_path / "out", {}
     if what == "itself":
         source = target = shard(tmp_path / "m.safetensors")
@@ -216,7 +223,7 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path,
     assert target == source or not (tmp_path / "out").exists()
 
 
-def test_the_command_says_what_it_deleted(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_deleted_files(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(model), str(tmp_path / "out"), "--to", "npydir", "--delete-source"]) == 0
     assert "deleted:" in (out := capsys.readouterr().out)
     assert "model-00002-of-00002.safetensors" in out

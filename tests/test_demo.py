@@ -12,11 +12,11 @@ DEMO = Path(__file__).resolve().parent.parent / "examples" / "demo.py"
 
 
 def test_a_command_that_fails_fails_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = importlib.util.spec_from_file_location("demo", DEMO)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("demo", DEMO)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     demo = module.Demo(tmp_path / "a", tmp_path)
     demo.command("formats")
     assert not demo.failed

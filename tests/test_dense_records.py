@@ -105,7 +105,7 @@ def test_bools_and_packed_types_are_decoded(tmp_path: Path, dtype: str, shape: t
         {"dtype": "u32"},
     ],
 )
-def test_what_a_view_would_show_wrongly_has_no_record(change: dict[str, object]) -> None:
+def test_a_tensor_that_no_view_can_show_has_no_dense_record(change: dict[str, object]) -> None:
     part = Part(dtype="f32", shape=(2, 3), segments=(Segment(0, 0, 24),))
     spec = TensorSpec(name="w", shape=(2, 3), dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
     assert spec.dense_record() == DenseRecord("f32", (2, 3), 0, 0)

@@ -46,27 +46,27 @@ def test_the_signature_decides() -> None:
 
 
 def test_the_longer_signature_wins() -> None:
-    known = formats(longer=[Signature(b"TOYB\1")])
-    assert detect(BytesSource(b"TOYB\1"), known) == "longer"
-    assert detect(BytesSource(b"TOYB\2"), known) == "toy.box"
+    registry = formats(longer=[Signature(b"TOYB\1")])
+    assert detect(BytesSource(b"TOYB\1"), registry) == "longer"
+    assert detect(BytesSource(b"TOYB\2"), registry) == "toy.box"
 
 
 def test_signatures_of_one_format_add_up() -> None:
-    known = formats(both=[Signature(b"TO"), Signature(b"end!", where="tail", offset=-4)])
-    assert detect(BytesSource(b"TOYBend!"), known) == "both"
+    registry = formats(both=[Signature(b"TO"), Signature(b"end!", where="tail", offset=-4)])
+    assert detect(BytesSource(b"TOYBend!"), registry) == "both"
 
 
 def test_an_end_alone_does_not_outdo_a_start() -> None:
-    known = formats(tail=[Signature(b"tail-magic", where="tail", offset=-10)])
-    assert detect(BytesSource(EMPTY + b"tail-magic"), known) == "toy.box"
-    assert detect(BytesSource(b"????tail-magic"), known) == "tail"
+    registry = formats(tail=[Signature(b"tail-magic", where="tail", offset=-10)])
+    assert detect(BytesSource(EMPTY + b"tail-magic"), registry) == "toy.box"
+    assert detect(BytesSource(b"????tail-magic"), registry) == "tail"
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_a_tail_signature_does_not_match_a_shorter_file(size: int) -> None:
-    known = formats(tail=[Signature(b"tail", where="tail", offset=-4)])
+    registry = formats(tail=[Signature(b"tail", where="tail", offset=-4)])
     with pytest.raises(SquishError):
-        detect(BytesSource(b"tail"[:size]), known)
+        detect(BytesSource(b"tail"[:size]), registry)
 
 
 def test_a_tie_is_ambiguous_and_names_both() -> None:
@@ -78,13 +78,13 @@ def test_a_tie_is_settled_by_the_suffix() -> None:
     assert detect(BytesSource(EMPTY, "a.BOX"), formats(other=[Signature(b"TOYB")])) == "toy.box"
 
 
-def test_a_given_format_is_obeyed_or_fails() -> None:
-    known = formats(other=[Signature(b"OTHR")])
-    assert squish.open(EMPTY, "toy.box", registry=known).format == "toy.box"
+def test_an_explicit_format_is_used_or_fails() -> None:
+    registry = formats(other=[Signature(b"OTHR")])
+    assert squish.open(EMPTY, "toy.box", registry=registry).format == "toy.box"
     with pytest.raises(FormatError, match="is not a box"):
-        squish.open(b"OTHR", "toy.box", registry=known)
+        squish.open(b"OTHR", "toy.box", registry=registry)
     with pytest.raises(squish.MissingPluginError, match="pip install squish-gguf"):
-        squish.open(EMPTY, "gguf", registry=known)
+        squish.open(EMPTY, "gguf", registry=registry)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,20 @@ def test_the_suffix_says_whose_error_to_show() -> None:
         squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
 
 
-def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+def test_an_empty_file_is_called_empty_whatever_its_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.box").touch()
     with pytest.raises(SquishError, match="is empty"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 
-def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
-    known = formats(folder=[Signature(b"weights.idx", where="member")])
+def test_a_folder_is_recognized_by_its_members(tmp_path: Path) -> None:
+    registry = formats(folder=[Signature(b"weights.idx", where="member")])
     with pytest.raises(UnknownFormatError, match="folder that no installed format"):
-        squish.open(tmp_path, registry=known)
+        squish.open(tmp_path, registry=registry)
     (tmp_path / "weights.idx").write_bytes(b"x")
     from squish_core.io.local import open_source
 
-    assert detect(open_source(tmp_path), known) == "folder"
+    assert detect(open_source(tmp_path), registry) == "folder"
 
 
 def test_a_tilde_is_a_name_like_any_other_and_the_error_says_whose_it_is(
@@ -141,11 +141,11 @@ def test_a_tilde_is_a_name_like_any_other_and_the_error_says_whose_it_is(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "m.box").write_bytes(toys.box({"w": np.ones((2, 2), np.float32)}))
-    known = toys.registry()
+    registry = toys.registry()
     with pytest.raises(MissingFileError, match=r"^~/m\.box: no such file.*\.expanduser"):
-        squish.open(Path("~/m.box"), registry=known)
+        squish.open(Path("~/m.box"), registry=registry)
     with pytest.raises(MissingFileError, match=r"^~: the folder does not exist.*expanduser"):
-        squish.convert(tmp_path / "m.box", "~/o.box", registry=known)
+        squish.convert(tmp_path / "m.box", "~/o.box", registry=registry)
     assert [path.name for path in tmp_path.iterdir()] == ["m.box"]
 
 
@@ -171,7 +171,7 @@ def test_a_url_without_a_plugin_names_the_package_that_reads_it(
     assert "key=1" not in str(caught.value)
 
 
-def test_bytes_may_lie_in_any_buffer_and_what_is_none_is_named(tmp_path: Path) -> None:
+def test_any_buffer_opens_and_another_type_is_named(tmp_path: Path) -> None:
     for data in (bytearray(EMPTY), memoryview(EMPTY), array.array("B", EMPTY), np.frombuffer(EMPTY, np.uint8)):
         assert squish.open(data, registry=toys.registry()).format == "toy.box"
     (tmp_path / "a.box").write_bytes(EMPTY)
@@ -220,7 +220,7 @@ def test_a_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 7, object()])
-def test_what_is_neither_path_nor_bytes_is_a_typed_error_or_a_type_error(target: Any) -> None:
+def test_an_argument_other_than_path_or_bytes_is_an_error(target: Any) -> None:
     with pytest.raises((TypeError, SquishError)):
         squish.open(target, registry=toys.registry())
 
@@ -248,7 +248,7 @@ def test_a_json_file_is_called_by_its_name() -> None:
         (None, "[" * 100_000),
     ],
 )
-def test_a_checkpoint_whose_plugin_is_missing_says_that_it_is_given_as_stored(
+def test_a_checkpoint_without_its_plugin_opens_as_stored_with_a_warning(
     tmp_path: Path, absent: str | None, config: Any
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes(SAMPLES.joinpath("sample.safetensors").read_bytes())
@@ -289,7 +289,7 @@ def sniffing(**factories: str) -> Any:
 
 
 @pytest.mark.parametrize(("member", "expected"), [("box.json", "boxes"), ("other.json", "others")])
-def test_formats_that_share_a_signature_are_told_apart_by_sniffing(member: str, expected: str) -> None:
+def test_sniffing_separates_formats_with_one_signature(member: str, expected: str) -> None:
     assert detect(BytesSource(zipped(member)), sniffing(boxes="Sniffing", others="SniffingOther")) == expected
 
 
@@ -306,20 +306,20 @@ def test_a_truncated_archive_is_not_claimed() -> None:
 
 
 def test_a_format_that_looked_goes_before_one_that_did_not() -> None:
-    known = sniffing(boxes="Sniffing")
-    known.register(toys.plugin("more", squish_containers=[toys.container_info("any.zip", Signature(b"PK\3\4"))]))
-    assert detect(BytesSource(zipped("box.json")), known) == "boxes"
-    assert detect(BytesSource(zipped("else")), known) == "any.zip"
+    registry = sniffing(boxes="Sniffing")
+    registry.register(toys.plugin("more", squish_containers=[toys.container_info("any.zip", Signature(b"PK\3\4"))]))
+    assert detect(BytesSource(zipped("box.json")), registry) == "boxes"
+    assert detect(BytesSource(zipped("else")), registry) == "any.zip"
 
 
 def test_a_longer_signature_goes_before_sniffing() -> None:
-    known = sniffing(boxes="Sniffing")
+    registry = sniffing(boxes="Sniffing")
     longer = toys.container_info("longer", Signature(zipped("box.json")[:8]))
-    known.register(toys.plugin("more", squish_containers=[longer]))
-    assert detect(BytesSource(zipped("box.json")), known) == "longer"
+    registry.register(toys.plugin("more", squish_containers=[longer]))
+    assert detect(BytesSource(zipped("box.json")), registry) == "longer"
 
 
-def test_sniffing_may_read_64_kib_and_no_more() -> None:
+def test_sniffing_reads_at_most_64_kib() -> None:
     large = zipped("box.json", 1 << 20)
     assert detect(BytesSource(large), sniffing(boxes="Thrifty")) == "boxes"
     with pytest.raises(FormatError) as caught:

@@ -77,7 +77,7 @@ def test_an_unknown_kind_is_unverified(text: str) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "start"), [("sha256", "sha256:15e2b0d3"), ("crc32c", "crc32c:0xE3069283")])
-def test_a_made_digest_checks(algorithm: str, start: str) -> None:
+def test_a_computed_digest_verifies(algorithm: str, start: str) -> None:
     digest = Digest(algorithm)
     digest.update(b"123456789")
     assert str(digest).startswith(start)

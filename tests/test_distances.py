@@ -41,7 +41,7 @@ def test_equal_nans_and_infinities_are_left_out_and_others_are_infinitely_far() 
     ([0, 0], [0, 1], False, -inf), ([3, 4], [3, 3], False, 10 * np.log10(25)), ([1, 1], [1, nan], False, -inf),
     ([1e-200], [2e-200], False, -inf),
 ])  # fmt: skip
-def test_what_is_equal_and_how_much_is_lost(x: list[float], y: list[float], equal: bool, snr: float) -> None:
+def test_equality_and_error_metrics(x: list[float], y: list[float], equal: bool, snr: float) -> None:
     distance = Distance()
     distance.add(np.array(x), np.array(y))
     assert distance.equal is equal
@@ -68,9 +68,7 @@ BIG = 1 << 53
     (np.array([complex(nan, 1)]), np.array([complex(nan, 3)]), 2),
     (np.array([complex(1, nan)]), np.array([complex(1, 0)]), inf),
 ])  # fmt: skip
-def test_integers_and_complex_numbers_that_differ_are_told_apart(
-    x: np.ndarray, y: np.ndarray, max_error: float
-) -> None:
+def test_different_integers_and_complex_numbers_differ(x: np.ndarray, y: np.ndarray, max_error: float) -> None:
     for values, others in ((x, y), (y, x)):
         distance = Distance()
         distance.add(values, others)

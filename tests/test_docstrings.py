@@ -27,7 +27,7 @@ ONE_LINE = {
     "Benchmark.lines", "Diagnosis.lines", "Summary.lines", "Chain.without_chosen", "Statistics.of",
     "Reader.array", "Reader.bind", "Reader.guard", "Reader.source_for", "TensorFacts.backing", "TensorFacts.guard",
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
-    "Registry.reading_options", "Registry.writing_options", "Registry.encoder", "Registry.encoder_missing",
+    "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
     "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator", "Registry.family",
     "Registry.backend", "Plugins.instance", "Offer.about",
 }  # fmt: skip
@@ -95,19 +95,19 @@ def lacks(function: Callable[..., Any], shared: type | None = None) -> list[str]
 
 
 @pytest.mark.parametrize("function", CALLED, ids=lambda function: function.__qualname__)
-def test_what_a_program_calls_is_documented(function: Callable[..., Any]) -> None:
+def test_public_callables_are_documented(function: Callable[..., Any]) -> None:
     assert not lacks(function)
     assert ">>> " in sections(function).get("Examples", "")
 
 
 @pytest.mark.parametrize("function", unique(INTERFACES), ids=lambda function: function.__qualname__)
-def test_what_a_plugin_implements_is_documented(function: Callable[..., Any]) -> None:
+def test_plugin_methods_are_documented(function: Callable[..., Any]) -> None:
     owner = next((each for each in SHARED if function.__qualname__.startswith(f"{each.__name__}.")), None)
     assert not lacks(function, owner)
 
 
 @pytest.mark.parametrize("interface", INTERFACES, ids=lambda interface: interface.__name__)
-def test_what_a_plugin_implements_has_an_example(interface: type) -> None:
+def test_plugin_methods_have_an_example(interface: type) -> None:
     assert ">>> " in sections(interface).get("Examples", "")
 
 

@@ -16,7 +16,7 @@ LITERALS = {code: name for name, code in CONSTANTS.items()}
 GROUPS = ("BUGS", "CANNOT_RUN", "USAGE_CODES")
 
 
-def test_the_page_is_made_from_the_source() -> None:
+def test_the_page_is_generated_from_the_source() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/error_codes.py`"
 
 

@@ -193,16 +193,14 @@ def test_encode_takes_a_function_of_the_tensor(model: squish.File, tmp_path: Pat
 
 
 @pytest.mark.parametrize("answer", [3, b"q8_0", "nonsense"])
-def test_a_function_that_gives_no_specification_is_an_error(tmp_path: Path, answer: object) -> None:
+def test_a_function_must_return_a_specification_or_none(tmp_path: Path, answer: object) -> None:
     with pytest.raises(squish.UsageError) as error:
         squish.save(tmp_path / "saved.gguf", {"a": np.ones((2, 32), "f4")}, encode=lambda tensor: answer)
     assert error.value.code == "encode"
     assert not (tmp_path / "saved.gguf").exists()
 
 
-def test_a_disk_that_may_be_too_small_for_a_size_that_is_not_known_is_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_possibly_full_disk_is_a_note_if_the_size_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     target, options = tmp_path / "out.zt", "ztensor:encoding=zstd"
     roomy = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=True)

@@ -34,7 +34,7 @@ def questions(container: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("container", FORMATS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_question_ends_in_a_failed_offer(
+def test_no_combination_of_features_makes_an_offer_fail(
     container: str, backend: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUISH_METAL", "cpu")
@@ -51,12 +51,12 @@ def test_no_question_ends_in_a_failed_offer(
 
 @pytest.mark.parametrize("container", FORMATS)
 def test_a_format_declares_every_codec_that_its_features_and_short_names_lead_to(container: str) -> None:
-    known = squish.registry()
-    info: Any = known.containers[container].info
+    registry = squish.registry()
+    info: Any = registry.containers[container].info
     codecs = {text.partition(":")[0].partition("(")[0] for text in info.aliases.values()}
     for features in questions(container):
         try:
-            encodings = known.container(container).encodings_for(**features)
+            encodings = registry.container(container).encodings_for(**features)
         except SquishError:
             continue
         for encoding in encodings:
@@ -104,39 +104,39 @@ def test_an_answer_names_the_codec_of_a_written_file(
 
 
 def test_a_byte_codec_that_cannot_run_here_is_not_chosen() -> None:
-    known = squish.Registry(plugins="-squish-zstd,-squish-ggml")
+    registry = squish.Registry(plugins="-squish-zstd,-squish-ggml")
     for encoding in ("zstd", "zt.zstd-seekable"):
         with pytest.raises(MissingPluginError) as caught:
-            known.resolve(container="ztensor", encoding=encoding)
+            registry.resolve(container="ztensor", encoding=encoding)
         assert caught.value.code == "no-chain"
     with pytest.raises(MissingPluginError) as caught:
-        known.resolve(container="ztensor", encoding="zt.zstd-seekable", dtype="gguf.q4_k")
+        registry.resolve(container="ztensor", encoding="zt.zstd-seekable", dtype="gguf.q4_k")
     assert caught.value.hint == f"Run `{install_command('squish-ggml', 'squish-zstd')}`."
 
 
 def test_a_gpu_goes_before_the_cpu_and_a_stand_in_for_one_is_chosen_only_by_name() -> None:
-    def known(**settings: Any) -> Any:
+    def registry(**settings: Any) -> Any:
         infos = [toys.backend("toy.a", 9, moved=1), toys.backend("toy.gpu", mode="fold", moved=9, **settings)]
         return toys.registry(toys.plugin(squish_backends=infos))
 
     ask = {"container": "toy.box", "packing": "rows"}
-    chain = known(memory="gpu").resolve(**ask)
+    chain = registry(memory="gpu").resolve(**ask)
     assert chain.chosen.backend == "toy.gpu"
     assert chain.because.startswith("toy.gpu keeps the weights in the GPU's memory, ")
-    chain = known(emulated=True, memory="gpu").resolve(**ask, policy="smallest")
+    chain = registry(emulated=True, memory="gpu").resolve(**ask, policy="smallest")
     assert chain.others[-1].backend == "toy.gpu"
-    assert known(emulated=True).resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
+    assert registry(emulated=True).resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
 
 
-def test_a_stand_in_is_not_chosen_where_nothing_else_has_the_operation() -> None:
-    known = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
+def test_an_emulated_device_is_never_chosen_by_default() -> None:
+    registry = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(known.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
-        with pytest.raises(SquishError, match="stands in for a device"):
-            known.resolve(container="toy.box", packing="rows")
+        patch.setattr(type(registry.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
+        with pytest.raises(SquishError, match="emulates a device"):
+            registry.resolve(container="toy.box", packing="rows")
 
 
-def test_mlx_on_a_cpu_ranks_last_and_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlx_on_a_cpu_ranks_last_and_does_not_count_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlx.core")
     monkeypatch.setenv("SQUISH_METAL", "cpu")
     if squish.registry().backend("metal").probe().device != "CPU":
@@ -162,9 +162,7 @@ def test_the_command_line_takes_a_word_of_flags(capsys: pytest.CaptureFixture[st
     assert "INT4=0x4" in capsys.readouterr().out
 
 
-def test_a_deep_verification_counts_no_digest_that_it_could_not_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_verification_counts_only_checked_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.zt"
     squish.save(tmp_path / "model.safetensors", {"w": np.ones((64, 64), np.float32)})
     squish.convert(tmp_path / "model.safetensors", path, "ztensor:wire=2,encoding=zstd,digest=xxh3")
@@ -180,8 +178,8 @@ def test_a_deep_verification_counts_no_digest_that_it_could_not_check(
 )  # fmt: skip
 @pytest.mark.parametrize("bare", [False, True])
 def test_needs_takes_ids_short_names_and_files(name: str, first: str, bare: bool) -> None:
-    known = squish.Registry(entry_points=tuple) if bare else squish.registry()
-    need = known.needs(name)[0]
+    registry = squish.Registry(entry_points=tuple) if bare else squish.registry()
+    need = registry.needs(name)[0]
     assert (need.id, need.installed) == (first, not bare and name != "nobody")
     assert (need.install is None) == (need.installed or name == "nobody")
 
@@ -196,16 +194,16 @@ def test_needs_looks_into_a_file_that_is_there(tmp_path: Path) -> None:
 
 
 def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
-    known = squish.Registry(plugins="-squish-ggml,-squish-codecs,-squish-zstd")
+    registry = squish.Registry(plugins="-squish-ggml,-squish-codecs,-squish-zstd")
     for container in ("gguf", "uqff", "ztensor", "squizd"):
-        own, *needs = known.needs(container)
+        own, *needs = registry.needs(container)
         assert own.installed
         assert len({need.dist for need in needs}) == len(needs)
-    assert [need.dist for need in known.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
-    assert len(known.needs("gguf")[1].others) == 26
+    assert [need.dist for need in registry.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
+    assert len(registry.needs("gguf")[1].others) == 26
 
 
 def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:
-    known = squish.registry()
+    registry = squish.registry()
     for short, codec in SHORT_NAMES.items():
-        assert known.needs(short)[0].id == codec
+        assert registry.needs(short)[0].id == codec

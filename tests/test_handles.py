@@ -47,15 +47,15 @@ def test_a_file_is_a_mapping_in_file_order(file: Any) -> None:
     assert file.format == "toy.box"
 
 
-def test_a_file_says_where_it_lies_how_large_it_is_and_its_version(file: Any, tmp_path: Path) -> None:
+def test_a_file_has_its_path_size_and_version(file: Any, tmp_path: Path) -> None:
     (tmp_path / "a.box").write_bytes(BOX)
     on_disk = squish.open(tmp_path / "a.box", registry=toys.registry())
     assert (on_disk.path, on_disk.size, on_disk.version) == (tmp_path / "a.box", len(BOX), on_disk.index.version)
     assert (file.path, file.size) == (None, len(BOX))
 
 
-def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
-    with pytest.raises(KeyError, match="near: bias"):
+def test_an_unknown_name_suggests_close_matches(file: Any) -> None:
+    with pytest.raises(KeyError, match="similar names: bias"):
         file["bia"]
     with pytest.raises(KeyError, match=r"'nope' is not in <bytes>\W$"):
         file["nope"]
@@ -68,7 +68,7 @@ def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
     assert "nothing" not in file.assets
 
 
-def test_facts_cost_no_bytes() -> None:
+def test_shapes_and_sizes_read_no_tensor_bytes() -> None:
     source = CountingSource(BytesSource(BOX))
     file = squish.open(source, registry=toys.registry())
     source.log.clear()
@@ -119,7 +119,7 @@ def test_out_is_filled_and_checked(file: Any) -> None:
             file[name].numpy(out=out)
 
 
-def test_a_dtype_can_be_asked_for(file: Any) -> None:
+def test_a_dtype_may_be_requested(file: Any) -> None:
     assert file["q"].numpy(dtype="f16").dtype == np.float16
     assert file["w"].numpy(dtype="bf16").dtype.name == "bfloat16"
     with pytest.raises(SquishError, match="unknown dtype"):
@@ -170,12 +170,13 @@ def test_a_tensor_is_a_sequence_of_its_rows(file: Any) -> None:
         1.5,
         True,
         None,
-        [0, 1],
+        (0, [0, 1]),
+        [[0], [1]],
         (Ellipsis, Ellipsis),
         slice(0, 4, 0),
         slice(0.5, 2),
         np.ones(64, bool),
-        np.arange(2),
+        np.zeros((2, 2), int),
     ],
 )
 def test_an_index_that_does_not_fit_is_a_typed_error(file: Any, key: Any) -> None:
@@ -217,7 +218,7 @@ def test_limits_hold_before_memory_is_taken() -> None:
         squish.open(BOX, registry=toys.registry(), limits=Limits(tensors=2))
 
 
-def test_what_escapes_from_a_plugin_is_wrapped_with_the_place() -> None:
+def test_a_foreign_exception_of_a_plugin_is_wrapped_with_its_place() -> None:
     with pytest.raises(FormatError, match=r"a plugin failed while reading the toy\.box header: JSONDecodeError"):
         squish.open(b"TOYB\4\0\0\0nope", registry=toys.registry())
     with pytest.raises(CodecError, match=r"<bytes>: w: .*KeyError"):
@@ -242,7 +243,7 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
 
 @pytest.mark.parametrize(("shape", "usual", "other"), [((4,), "dense", "linear"), ((4, 4), "linear", "experts"),
                                                       ((2, 4, 4), "experts", "linear")])  # fmt: skip
-def test_what_a_tensor_is_for_goes_by_its_rank(shape: tuple[int, ...], usual: str, other: str) -> None:
+def test_the_default_operation_follows_from_the_rank(shape: tuple[int, ...], usual: str, other: str) -> None:
     tensor = squish.open(toys.box({"w": np.ones(shape, np.float32)}), registry=toys.registry())["w"]
     for load in (tensor.load, lambda: tensor.load(op=usual)):
         np.testing.assert_array_equal(load().dense(), tensor.numpy())
@@ -259,12 +260,12 @@ def test_products_with_weights_without_elements(shape: tuple[int, int]) -> None:
         np.testing.assert_array_equal(weight.linear(np.ones((*lead, shape[1]))), np.zeros((*lead, shape[0])))
 
 
-def test_a_loaded_tensor_gives_a_region_as_a_dtype_into_given_memory(file: Any) -> None:
+def test_a_loaded_tensor_decodes_a_region_into_out(file: Any) -> None:
     weight, region = file["q"].load("numpy"), (slice(0, 1), slice(1, 3))
-    wanted = file["q"][region].astype(np.float16)
-    out = np.zeros(wanted.shape, np.float16)
+    expected = file["q"][region].astype(np.float16)
+    out = np.zeros(expected.shape, np.float16)
     assert weight.dense(region=region, dtype="f16", out=out) is out
-    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(out, expected)
     with pytest.raises(SquishError, match="`out` does not fit"):
         weight.dense(region=region, out=out)
 
@@ -292,10 +293,10 @@ def test_experts_pick_a_matrix_for_each_row() -> None:
     experts = np.random.default_rng(0).standard_normal((4, 5, 6)).astype(np.float32)
     weight = squish.open(toys.box({"e": experts}), registry=toys.registry())["e"].load(op="experts")
     operand, ids = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32), np.array([2, 0, 2])
-    wanted = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
-    np.testing.assert_allclose(weight.experts(operand, ids), wanted, rtol=1e-5)
+    expected = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
+    np.testing.assert_allclose(weight.experts(operand, ids), expected, rtol=1e-5)
     for rows, few in ((operand, [0, 1]), (operand[0], [0]), (operand, [[0], [1], [2]])):
-        with pytest.raises(SquishError, match="one row of x for each id"):
+        with pytest.raises(SquishError, match="one row of x per id"):
             weight.experts(rows, few)
 
 
@@ -336,19 +337,19 @@ def test_typed_metadata_survives_exactly() -> None:
             load_meta(damaged, Limits())
 
 
-def test_a_format_that_cannot_be_imported_is_told_with_the_file() -> None:
+def test_a_format_that_fails_to_import_is_an_error_with_the_file() -> None:
     class Plugin:
         @api.hookimpl
         def squish_containers(self) -> list[api.ContainerInfo]:
             signatures = (api.Signature(b"GONE"),)
             return [api.ContainerInfo(id="toy.gone", title="gone", factory="toy_gone:Gone", signatures=signatures)]
 
-    known = api.Registry("", extra=[Plugin()], entry_points=list)
+    registry = api.Registry("", extra=[Plugin()], entry_points=list)
     with pytest.raises(MissingPluginError, match=r"<bytes>: 'toy\.gone' cannot be imported"):
-        squish.open(b"GONE", registry=known)
+        squish.open(b"GONE", registry=registry)
 
 
-def test_names_that_differ_only_in_composition_are_both_kept_and_told() -> None:
+def test_names_that_differ_only_in_unicode_composition_are_kept_and_reported() -> None:
     with squish.open(toys.box({"caf\u00e9": VALUES, "cafe\u0301": VALUES}), registry=toys.registry()) as file:
         assert list(file) == ["caf\u00e9", "cafe\u0301"]
         assert [problem.where for problem in file.problems] == ["cafe\u0301"]

@@ -32,7 +32,7 @@ def test_a_published_package_is_named() -> None:
     assert catalog.absent("container", "gguf").install == "pip install squish-gguf"
 
 
-def test_in_the_checkout_the_folders_are_named_with_what_they_need(
+def test_in_a_checkout_the_hint_names_folders_with_their_dependencies(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
@@ -41,7 +41,7 @@ def test_in_the_checkout_the_folders_are_named_with_what_they_need(
     assert catalog.install_command("elsewhere") == "pip install elsewhere"
 
 
-def test_elsewhere_the_whole_path_is_named(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_the_checkout_the_hint_names_absolute_paths(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(os.sep)
     at = checkout.relative_to(os.sep)
     assert catalog.install_command("squish-one") == f"pip install ./{at}/plugins/one"
@@ -49,7 +49,7 @@ def test_elsewhere_the_whole_path_is_named(checkout: Path, monkeypatch: pytest.M
     assert catalog.install_command("squish-one") == f"pip install {checkout}/plugins/one"
 
 
-def test_this_checkout_is_found_and_every_package_of_the_catalog_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_checkout_holds_every_package_of_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
     root = CHECKOUT()
     if root is None:
         pytest.skip("squish-core comes from a package index here")

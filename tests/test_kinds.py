@@ -40,5 +40,5 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
-def test_a_name_says_what_a_tensor_is_for(kind: str | None, name: str) -> None:
+def test_the_kind_of_a_tensor_follows_from_its_name(kind: str | None, name: str) -> None:
     assert kind_of(name) == kind

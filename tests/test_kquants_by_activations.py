@@ -21,8 +21,8 @@ SEEN = CHANCE.random(512, np.float32) ** 4
 
 def source(path: Path, name: str, values: np.ndarray) -> Path:
     """One f32 tensor in a safetensors file."""
-    told = {"dtype": "F32", "shape": values.shape, "data_offsets": (0, values.nbytes)}
-    head = json.dumps({name: told}).encode()
+    header = {"dtype": "F32", "shape": values.shape, "data_offsets": (0, values.nbytes)}
+    head = json.dumps({name: header}).encode()
     path.write_bytes(len(head).to_bytes(8, "little") + head + values.tobytes())
     return path
 
@@ -37,16 +37,16 @@ def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, name: str, su
     report = squish.convert(model, out, encode=f"ggml.{name}:search=activations", activations=stats)
     assert [step.action for step in report.steps] == ["encode"]
     encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
-    wanted = encoder.encode(WEIGHT, {"search": "activations"}, stats={"activations": SEEN})["data"]
+    expected = encoder.encode(WEIGHT, {"search": "activations"}, stats={"activations": SEEN})["data"]
     with squish.open(out) as file:
-        np.testing.assert_array_equal(np.asarray(file["up.weight"].parts()["data"].numpy()), wanted)
+        np.testing.assert_array_equal(np.asarray(file["up.weight"].parts()["data"].numpy()), expected)
         assert file["up.weight"].spec.encodings[0].codec.id == f"ggml.{name}"
     assert squish.verify(out, deep=True).clean
     squish.convert(out, tmp_path / "again.gguf")
     assert squish.diff(out, tmp_path / "again.gguf").same
 
 
-def test_statistics_that_are_missing_are_asked_for(tmp_path: Path) -> None:
+def test_missing_statistics_are_requested(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     with pytest.raises(TensorError, match="activations=FILE"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")

@@ -76,7 +76,7 @@ def test_the_budget_holds_whatever_the_model(memory: int) -> None:
     assert peak < memory + (1 << 20)
 
 
-def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
+def test_a_layer_is_freed_when_the_next_one_loads() -> None:
     layers = squish.iter_layers(model())
     first = next(layers)
     array = first["embed.weight"]
@@ -85,8 +85,8 @@ def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
     assert array.shape == (64, 1024)
 
 
-def test_one_layer_larger_than_the_budget_is_told_before_anything_is_read() -> None:
-    with pytest.raises(LimitError, match="one layer is larger") as error:
+def test_a_layer_over_the_budget_is_an_error_before_reading() -> None:
+    with pytest.raises(LimitError, match="a layer is larger") as error:
         squish.iter_layers(model(), memory=LAYER - 1)
     assert error.value.found == f"{LAYER} bytes"
 

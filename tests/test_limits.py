@@ -13,7 +13,7 @@ from squish_core.limits import DEFAULT, Limits, default
 SAMPLE = Path(__file__).parent / "data" / "sample.gguf"
 
 
-def test_the_variable_sets_what_calls_do_not(monkeypatch):
+def test_the_variable_sets_limits_that_calls_leave_out(monkeypatch):
     assert default() is DEFAULT
     monkeypatch.setenv("SQUISH_LIMITS", "tensors=1, header=200000000")
     assert default() == Limits(tensors=1, header=200_000_000)
@@ -23,7 +23,7 @@ def test_the_variable_sets_what_calls_do_not(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["tensors", "nonsense=1", "tensors=-1", "tensors=1e6", "ratio=" + "9" * 30])
-def test_what_is_no_limit_is_refused(monkeypatch, text):
+def test_an_invalid_limit_is_refused(monkeypatch, text):
     monkeypatch.setenv("SQUISH_LIMITS", text)
-    with pytest.raises(SquishError, match=r"SQUISH_LIMITS cannot be read.*NAME=NUMBER"):
+    with pytest.raises(SquishError, match=r"SQUISH_LIMITS is invalid.*NAME=NUMBER"):
         squish.open(SAMPLE)

@@ -20,7 +20,7 @@ X = np.ones((2, SHAPE[1]), np.float32)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files with one large tensor, dense and quantised."""
+    """Files with one large tensor, dense and quantized."""
     folder = tmp_path_factory.mktemp("large")
     values = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     (folder / "dense.box").write_bytes(toys.box({"w": values}))

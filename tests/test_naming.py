@@ -62,7 +62,7 @@ def test_names_are_not_changed_without_a_family(tmp_path: Path) -> None:
     assert caught.value.code == "names"
 
 
-def test_a_config_that_is_no_json_is_an_error_where_names_depend_on_it(tmp_path: Path) -> None:
+def test_an_invalid_config_is_an_error_if_names_depend_on_it(tmp_path: Path) -> None:
     box = toys.box({"w": np.ones((2, 2), np.float32)}, assets={"config.json": b'{"model_type": "qwe'})
     with pytest.raises(FormatError) as caught:
         squish.convert(box, tmp_path / "o.box", rename="gguf:qwen2", registry=REGISTRY)

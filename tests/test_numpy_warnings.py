@@ -55,7 +55,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
 }  # fmt: skip
 """Parameters under which codecs that have no defaults store the matrix."""
 PATTERNS = {
-    "NaN": b"\xff", "NaN of f16": b"\x7f", "large": b"\x7b", "signalling": b"\0\0\xa0\x7f", "infinity": b"\0\0\x80\x7f",
+    "NaN": b"\xff", "NaN of f16": b"\x7f", "large": b"\x7b", "signaling": b"\0\0\xa0\x7f", "infinity": b"\0\0\x80\x7f",
     "infinity of f16": b"\0\x7c\0\xfc", "random": np.random.default_rng(5).bytes(1 << 16),
 }  # fmt: skip
 
@@ -77,18 +77,18 @@ def pattern(request: Any) -> bytes:
     return PATTERNS[request.param]
 
 
-def file_of(known: Registry, name: str, params: dict[str, Any], pattern: bytes) -> Any:
+def file_of(reg: Registry, name: str, params: dict[str, Any], pattern: bytes) -> Any:
     """An open file whose one tensor has parts that are this pattern over and over."""
-    wraps = type(known.codec(name)).wrap is not Codec.wrap
+    wraps = type(reg.codec(name)).wrap is not Codec.wrap
     inner = api.CodecSpec("ggml.q4_0") if name == "ggml.big_endian" else AFFINE
     codec = api.CodecSpec(name, params, inner if wraps else None)
     shape = (SHAPE[0] * SHAPE[1],) if name == "dense" and dtypes.bits(params["dtype"]) < 8 else SHAPE
     spec = api.TensorSpec(name="w", shape=shape, dtype=params["dtype"] if name == "dense" else "f32")
     stored = {}
-    for role, (dtype, size) in known.codec(codec).parts(spec, params).items():
+    for role, (dtype, size) in reg.codec(codec).parts(spec, params).items():
         raw = (pattern * (dtypes.nbytes(dtype, size) // len(pattern) + 1))[: dtypes.nbytes(dtype, size)]
         stored[role] = np.frombuffer(raw, dtypes.to_numpy(dtype)).reshape(size)
-    return memory_file(known, {"w": (spec, codec, stored)})[0]
+    return memory_file(reg, {"w": (spec, codec, stored)})[0]
 
 
 def quiet(call: Any, *arguments: Any, **options: Any) -> Any:
@@ -152,12 +152,12 @@ def test_converting_does_not_warn(
 
 @pytest.mark.parametrize("to", ["gguf", "mlx", "ztensor", "safetensors", "npydir", "squizd", "uqff", "mlpackage"])
 def test_repacking_in_threads_does_not_warn(to: str, pattern: bytes, tmp_path: Path) -> None:
-    known = registry()
+    reg = registry()
     params = {"bits": 4, "group_size": 32, "scale_dtype": "f16", "offset": "bias", "word": "u32"}
     spec = api.TensorSpec(name="l.weight", shape=(4096, 320), dtype="f32")
     raw = {}
-    for role, (dtype, size) in known.codec("affine").parts(spec, params).items():
+    for role, (dtype, size) in reg.codec("affine").parts(spec, params).items():
         raw[role] = np.resize(np.frombuffer(pattern * 4, np.uint8), dtypes.nbytes(dtype, size))
         raw[role] = raw[role].view(dtypes.to_numpy(dtype)).reshape(size)
-    file, _ = memory_file(known, {"l.weight": (spec, api.CodecSpec("affine", params), raw)})
+    file, _ = memory_file(reg, {"l.weight": (spec, api.CodecSpec("affine", params), raw)})
     quiet(squish.convert, file, tmp_path / "out", to)

@@ -20,31 +20,31 @@ VALUES = np.ones((2, 3), np.float32)
 
 
 @pytest.fixture
-def known() -> Registry:
+def reg() -> Registry:
     info = api.ContainerInfo(
         id="toy.named", title="named", factory="toys:Named", refines="toy.box", reading={"arch": "whose names"}
     )
     return toys.registry(toys.plugin(squish_containers=[info]))
 
 
-def test_a_refinement_gets_limits_and_options(known: Registry) -> None:
+def test_a_refinement_gets_limits_and_options(reg: Registry) -> None:
     box = toys.box({"w": VALUES})
-    file = squish.open(box, "toy.named:arch=llama", limits=Limits(tensors=7), registry=known)
+    file = squish.open(box, "toy.named:arch=llama", limits=Limits(tensors=7), registry=reg)
     assert file.meta == {"limit": "7", "arch": "llama"}
-    assert squish.open(box, registry=known).meta == {"limit": str(Limits().tensors)}
-    assert squish.open(box, "toy.box", registry=known).format == "toy.box"
+    assert squish.open(box, registry=reg).meta == {"limit": str(Limits().tensors)}
+    assert squish.open(box, "toy.box", registry=reg).format == "toy.box"
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("toy.named:colour=red", r"no such option \(expected arch, found colour\)"),
+        ("toy.named:color=red", r"no such option \(expected arch, found color\)"),
         ("toy.box:arch=llama", r"no such option \(expected no options, found arch\)"),
     ],
 )  # fmt: skip
-def test_an_unknown_option_is_refused(wanted: str, said: str, known: Registry) -> None:
+def test_an_unknown_option_is_refused(wanted: str, said: str, reg: Registry) -> None:
     with pytest.raises(UsageError, match=said):
-        squish.open(toys.box({"w": VALUES}), wanted, registry=known)
+        squish.open(toys.box({"w": VALUES}), wanted, registry=reg)
 
 
 def test_missing_assets_come_from_the_assets_folder(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_missing_assets_come_from_the_assets_folder(tmp_path: Path) -> None:
         assert {name: bytes(buffer.raw) for name, buffer in file.assets.items()} == {"tokenizer.json": b"other"}
         assert file.source.members() == ("a.box", "config.json", "tokenizer.json")
         assert bytes(file.source.member("config.json").read(0, 3)) == b"own"
-    made = squish.convert(own / "a.box", tmp_path / "b.box", assets=other, registry=toys.registry())
-    assert not made.dropped
+    report = squish.convert(own / "a.box", tmp_path / "b.box", assets=other, registry=toys.registry())
+    assert not report.dropped
     with squish.open(tmp_path / "b.box", registry=toys.registry()) as file:
         assert list(file.assets) == ["tokenizer.json"]
 

@@ -99,7 +99,7 @@ def test_a_view_that_its_library_must_resolve_first_is_not_read_through_dlpack(w
     ],
     ids=["cuda", "complex by DLPack", "complex", "ragged", "text"],
 )
-def test_what_is_not_an_array_of_real_numbers_here_is_refused(weight: Weight, x: Any) -> None:
+def test_operands_must_be_arrays_of_real_numbers(weight: Weight, x: Any) -> None:
     with pytest.raises(SquishError) as refusal:
         weight.linear(x)
     assert (refusal.value.code, refusal.value.tensor) == ("operand", "w")

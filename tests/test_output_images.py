@@ -48,7 +48,7 @@ def written(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("to", "encode"), TARGETS)
-def test_an_image_is_what_is_written(source: Path, tmp_path: Path, to: str, encode: str | None) -> None:
+def test_an_image_equals_the_written_file(source: Path, tmp_path: Path, to: str, encode: str | None) -> None:
     with squish.open(source) as file:
         target = tmp_path / f"out.{to.partition(':')[0]}"
         plan = plan_conversion(file, target, to, encode)
@@ -62,7 +62,7 @@ def test_an_image_is_what_is_written(source: Path, tmp_path: Path, to: str, enco
 
 
 @pytest.mark.parametrize(("to", "encode"), [("gguf", "q4_k"), ("safetensors", "f16"), ("mlx", "q4")])
-def test_any_range_is_what_is_written(source: Path, tmp_path: Path, to: str, encode: str) -> None:
+def test_any_range_equals_the_written_bytes(source: Path, tmp_path: Path, to: str, encode: str) -> None:
     with squish.open(source) as file:
         plan = plan_conversion(file, tmp_path / "out", to, encode)
         image = output_image(plan, file)

@@ -54,12 +54,12 @@ def specs() -> Iterator[tuple[str, bool]]:
                 yield name, True
 
 
-def encodes(name: str, known: Registry) -> bool:
+def encodes(name: str, reg: Registry) -> bool:
     """Whether there is an encoder; one that refuses the matrix for another reason takes part, and fails."""
-    spec = expand(parse_spec(name), "toy.box", known)
-    if spec.inner is None and type(known.codec(spec)).wrap is not Codec.wrap:
-        return any(wraps_to_encode(known, api.CodecSpec(spec.id, inner=inner)) for inner in INNER)
-    codec = known.encoder(spec)
+    spec = expand(parse_spec(name), "toy.box", reg)
+    if spec.inner is None and type(reg.codec(spec)).wrap is not Codec.wrap:
+        return any(wraps_to_encode(reg, api.CodecSpec(spec.id, inner=inner)) for inner in INNER)
+    codec = reg.encoder(spec)
     try:
         codec.params_for(api.TensorSpec(name="w", shape=SHAPE, dtype="f32"), spec.params)
     except CodecError as error:
@@ -67,9 +67,9 @@ def encodes(name: str, known: Registry) -> bool:
     return True
 
 
-def wraps_to_encode(known: Registry, spec: api.CodecSpec) -> bool:
+def wraps_to_encode(reg: Registry, spec: api.CodecSpec) -> bool:
     try:
-        return can_encode(known.codec(spec))
+        return can_encode(reg.codec(spec))
     except CodecError:  # another inner codec may do
         return False
 
@@ -90,14 +90,14 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
     def run(values: np.ndarray, encode: Any, compiled: bool = True) -> Any:
         """The report and the values, or the refusal and None."""
-        known = registry(compiled)
+        reg = registry(compiled)
         stats = toys.box({"w": ACTIVATIONS}) if "awq" in str(encode) else None
-        with squish.open(toys.box({"w": values}), registry=known) as file:
+        with squish.open(toys.box({"w": values}), registry=reg) as file:
             try:
-                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, activations=stats, registry=known)
+                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, activations=stats, registry=reg)
             except SquishError as error:
                 return error, None
-        with squish.open(tmp_path / "o.box", registry=known) as written:
+        with squish.open(tmp_path / "o.box", registry=reg) as written:
             return report, written["w"].numpy(copy=True).astype(np.float64)
 
     return run
@@ -116,7 +116,7 @@ def hard(value: float, place: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("spec", "compiled"), list(specs()))
-def test_an_encoder_keeps_what_is_finite_finite_or_refuses(convert: Any, spec: str, compiled: bool) -> None:
+def test_an_encoder_keeps_finite_values_finite_or_refuses(convert: Any, spec: str, compiled: bool) -> None:
     for value in HARD:
         for place in PLACES:
             values = hard(value, place)
@@ -163,7 +163,7 @@ def test_a_cast_clips_to_the_largest_finite_value(convert: Any, dtype: str, larg
     assert (decoded[2, 5], decoded[31, 255], decoded[3, 3], report.clipped) == (largest, -largest, largest, 2)
 
 
-def test_values_beyond_f32_are_refused_before_they_are_quantised(convert: Any) -> None:
+def test_values_beyond_f32_are_refused_before_they_are_quantized(convert: Any) -> None:
     values = VALUES.astype(np.float64)
     values[9, 9] = 1e300
     error, _ = convert(values, "q8_0")

@@ -97,7 +97,7 @@ def test_ranges_of_views_may_overlap_and_stay_inside_the_file() -> None:
     assert (caught.value.code, caught.value.tensor, caught.value.offset) == ("bounds", "outside", 60)
 
 
-def test_tiling_is_told() -> None:
+def test_gapless_extents_are_recognized() -> None:
     assert check_extents([(0, 10, 10, "w"), (0, 0, 10, "v"), (1, 0, 5, "x"), (0, 5, 0, "empty")], FILES)[1]
     assert not check_extents([(0, 0, 10, "v"), (0, 11, 10, "w")], FILES)[1]
 

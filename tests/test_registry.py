@@ -30,8 +30,8 @@ def point(name: str, load: Any, dist: str | None = None) -> Any:
     )
 
 
-def good(wanted: str = "acme.good") -> Any:
-    return toys.plugin(squish_containers=[toys.container_info(wanted)])
+def good(format_id: str = "acme.good") -> Any:
+    return toys.plugin(squish_containers=[toys.container_info(format_id)])
 
 
 def failing() -> Any:
@@ -46,7 +46,7 @@ def failing() -> Any:
     [
         (ImportError("no module named gone"), "no module named gone"),
         (SyntaxError("bad"), "bad"),
-        (toys.plugin(squish_containers=["a string"]), "must give ContainerInfo, not str"),
+        (toys.plugin(squish_containers=["a string"]), "must return ContainerInfo, not str"),
         (toys.plugin(squish_containers=None), "NoneType"),
         (toys.plugin(squish_containers=7), "int"),
         (failing(), "boom"),
@@ -118,9 +118,9 @@ def test_settings_allow_and_block(settings: str, found: set[str], monkeypatch: p
 
 
 @pytest.mark.parametrize("settings", ["+a,+bb", "-bb", "acme.a=bb"])
-def test_settings_that_name_no_plugin_are_a_warning_that_lists_those_here(settings: str) -> None:
+def test_settings_that_match_no_plugin_warn_and_list_the_installed_ones(settings: str) -> None:
     points = [point("a", good("acme.a"))]
-    with pytest.warns(UserWarning, match="no plugin is called bb; here are dist-a, squish-core"):
+    with pytest.warns(UserWarning, match="no plugin is called bb; installed: dist-a, squish-core"):
         known = Registry(plugins=settings, entry_points=lambda: points)
     assert repr(known).startswith("<Registry plugins=2 containers=1 codecs=2 backends=1 encoders=")
 
@@ -146,24 +146,24 @@ def test_a_plugin_that_is_refused_in_the_process_can_be_mended_and_registered() 
     assert "acme.good" in known.containers
 
 
-def test_find_filters_by_what_is_declared() -> None:
+def test_find_filters_by_declared_fields() -> None:
     known = toys.registry()
     assert [entry.info.id for entry in known.find("codec", lossless=True)] == ["dense", "heads", "toy.xor"]
     assert [entry.info.id for entry in known.find("codec", kind="bytes")] == ["toy.xor"]
     assert known.find("encoder", id="none") == []
     with pytest.raises(SquishError, match="container, codec, backend, encoder"):
         known.find("plugin")
-    with pytest.raises(SquishError, match=r"no codec declares such a fact.*lossless.*found lossles\b"):
+    with pytest.raises(SquishError, match=r"codec declarations have no such field.*lossless.*found lossles\b"):
         known.find("codec", lossles=True)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "installed", "install"),
+    ("format_id", "installed", "install"),
     [("toy.box", True, None), ("gguf", False, "pip install squish-gguf"), ("nobody", False, None)],
 )
-def test_needs_says_what_to_install(wanted: str, installed: bool, install: str | None) -> None:
-    (need,) = toys.registry().needs(wanted)
-    assert (need.id, need.installed, need.install) == (wanted, installed, install)
+def test_needs_says_what_to_install(format_id: str, installed: bool, install: str | None) -> None:
+    (need,) = toys.registry().needs(format_id)
+    assert (need.id, need.installed, need.install) == (format_id, installed, install)
     json.dumps(need.to_dict())
 
 
@@ -181,7 +181,7 @@ def test_no_lookup_raises_key_error(kind: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["toys:Gone", "gone_module:X", "toys:Unimportable", "toys"])
-def test_an_implementation_that_cannot_be_made_is_a_typed_error(factory: str) -> None:
+def test_an_implementation_that_fails_to_load_is_a_typed_error(factory: str) -> None:
     info = api.ContainerInfo(id="acme.x", title="x", factory=factory)
     known = toys.registry(toys.plugin("acme-plugin", squish_containers=[info]))
     with pytest.raises(MissingPluginError, match="acme-plugin"):
@@ -226,11 +226,11 @@ def test_a_codec_that_an_installed_package_lacks_is_not_an_install_hint() -> Non
     declared = [api.CodecInfo(id="ggml.q8_0", title="", factory="x:Y")]
     reg = Registry(entry_points=list)
     reg.register(SimpleNamespace(squish_codecs=api.hookimpl(lambda: declared)), dist="squish-ggml")
-    with pytest.raises(MissingPluginError, match="not among those of squish-ggml"):
+    with pytest.raises(MissingPluginError, match="squish-ggml is installed, but does not provide"):
         reg.codec("ggml.iq2_xxs")
 
 
-def test_an_encoder_of_another_distribution_is_taken_and_the_codec_where_it_cannot_run() -> None:
+def test_another_distributions_encoder_is_used_or_else_the_codecs_own() -> None:
     declared = [
         api.EncoderInfo(id="dense", title="works", factory="toys:Shifted", aliases={"shifted": "dense"}),
         api.EncoderInfo(id="toy.rows", title="cannot be imported", factory="toys:Unimportable"),
@@ -241,7 +241,7 @@ def test_an_encoder_of_another_distribution_is_taken_and_the_codec_where_it_cann
     assert expand(api.CodecSpec("shifted"), "toy.box", found).id == "dense"
 
 
-def test_entries_are_found_by_either_word_and_say_what_they_are() -> None:
+def test_entries_are_found_by_singular_or_plural_and_have_a_short_repr() -> None:
     registry = toys.registry()
     (entry,) = registry.find("backends", id="numpy")
     assert registry.find("backend", id="numpy") == [entry]

@@ -110,7 +110,7 @@ def cell(source: Path, target: Path, to: str) -> str:
     return {"copy": "bytes", "repack": "values"}[step.action]
 
 
-def test_the_matrix_of_docs_is_what_happens(sources: dict[str, Path], tmp_path: Path) -> None:
+def test_the_matrix_of_the_docs_holds(sources: dict[str, Path], tmp_path: Path) -> None:
     rows = [["from / to", *TARGETS], ["---"] * (1 + len(TARGETS))]
     for number, (name, source) in enumerate(sources.items()):
         cells = [cell(source, tmp_path / f"{number}-{column}", to) for column, to in enumerate(TARGETS.values())]
@@ -130,8 +130,8 @@ def test_repacking_never_touches_values(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("values were touched")
 
-    known = squish.registry()
-    carrying = {name: known.codec(name) for name, entry in known.codecs.items() if entry.info.kind == "tensor"}
+    registry = squish.registry()
+    carrying = {name: registry.codec(name) for name, entry in registry.codecs.items() if entry.info.kind == "tensor"}
     carrying = {name: codec for name, codec in carrying.items() if type(codec).from_codes is not Codec.from_codes}
     for codec in {type(codec) for codec in carrying.values()}:
         for method in ("decode", "encode"):

@@ -86,7 +86,7 @@ def test_lines_of_reports_are_not_wider_than_the_terminal(
 # HTML
 
 
-def test_html_shows_the_same_text_and_holds_no_markup_of_a_file(path: Path, other: Path) -> None:
+def test_html_shows_the_same_text_and_escapes_markup(path: Path, other: Path) -> None:
     with squish.open(path) as file:
         tensor = file[NAME]
         pages = [file, tensor, tensor.plan(), tensor.statistics(), squish.diff(path, other)]
@@ -124,7 +124,7 @@ def test_the_verdict_comes_first_then_the_ten_worst(tmp_path: Path, capsys: pyte
 # verify
 
 
-def test_verify_says_what_it_did_not_check(path: Path) -> None:
+def test_verify_lists_what_it_did_not_check(path: Path) -> None:
     assert squish.verify(path).not_checked == ("the values of 3 tensors (deep=True decodes them)",)
     (without,) = squish.verify(path, deep=True).not_checked
     assert "no digests" in without
@@ -145,7 +145,7 @@ def test_a_rule_that_left_most_bytes_unchanged_is_a_warning_above_the_table(path
 
 
 @pytest.mark.parametrize("encode", [None, {"large": "f16"}, "f16", {"*": "keep"}])
-def test_rules_that_take_most_bytes_are_no_warning(path: Path, encode: Any) -> None:
+def test_rules_that_encode_most_bytes_do_not_warn(path: Path, encode: Any) -> None:
     assert squish.convert(path, path.with_name("out.box"), encode=encode, dry_run=True).ineffective == ()
 
 

@@ -28,7 +28,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
 
 
 @pytest.mark.parametrize("how", ["read", "view", "read_into"])
-def test_ranges_are_given_exactly(source: Source, how: str) -> None:
+def test_reads_return_exactly_the_requested_range(source: Source, how: str) -> None:
     for offset, length in ((0, 0), (0, 1), (255, 300), (len(DATA), 0), (0, len(DATA))):
         if how == "read_into":
             out = bytearray(length)

@@ -80,7 +80,7 @@ def test_modules_and_tests_exist(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_says_what_its_state_needs(row: Row) -> None:
+def test_a_row_has_the_cells_its_state_requires(row: Row) -> None:
     if row.state in ("done", "in part"):
         assert names(row.modules)
         assert names(row.tests)

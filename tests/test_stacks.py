@@ -58,7 +58,7 @@ def test_a_row_may_lie_in_several_segments(cut: int) -> None:
     "experts.04.up", "experts.-1.up", "experts.4.up", "experts.1.down", "xexperts.1.up", "experts.1.up.2",
     "experts.\u0661.up", "experts." + "9" * 5000 + ".up", "experts.up", "",
 ])  # fmt: skip
-def test_other_names_are_no_rows(name: str) -> None:
+def test_other_names_are_not_rows(name: str) -> None:
     assert rows_of(stacked(), [name]) == {}
 
 

@@ -31,7 +31,7 @@ def test_every_public_name_loads_and_is_documented(name: str) -> None:
     assert name == "__version__" or value.__doc__
 
 
-def test_the_api_declares_to_type_checkers_what_it_loads() -> None:
+def test_the_api_declares_every_name_to_type_checkers() -> None:
     declared = {
         alias.asname
         for node in ast.walk(ast.parse(API.read_text(encoding="utf-8")))
@@ -152,7 +152,7 @@ def test_a_sink_copies_a_stored_array_with_a_warning(saved: squish.File, tmp_pat
     assert target.read_bytes() == np.arange(64, dtype="f4").tobytes()
 
 
-def test_the_old_record_of_an_operation_can_still_be_made() -> None:
+def test_the_old_record_of_an_operation_still_works() -> None:
     assert api.Use(op="embed").op == "embed"
 
 
@@ -174,7 +174,7 @@ def test_an_old_name_of_a_method_works_with_a_warning(base: type[api.Codec]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
+def test_numpy_gets_the_right_dtype_or_fails(name: str) -> None:
     dtype = DType(name)
     assert dtype == name
     assert hash(dtype) == hash(name)
@@ -206,7 +206,7 @@ def test_errors_are_the_builtin_ones_too(error: type[squish.SquishError], builti
 @pytest.mark.parametrize(
     "instance", [api.Sink(None, None, None), api.open_source(b""), squish.Registry(entry_points=tuple)]
 )
-def test_an_old_name_of_what_the_core_hands_out_works_with_a_warning(
+def test_old_attribute_names_work_with_a_warning(
     instance: api.Sink | api.Source | api.Registry,
 ) -> None:
     for old, new in instance.renamed.items():
@@ -225,3 +225,11 @@ def test_a_policy_among_the_codecs_is_an_allocator_with_a_warning() -> None:
         registry = squish.Registry(extra=[Plugin()], entry_points=tuple)
     assert "old.policy" in registry.allocators
     assert "old.policy" not in registry.codecs
+
+
+def test_the_old_names_of_the_extremes_work_with_a_warning(saved: squish.File) -> None:
+    statistics = saved["w"].statistics()
+    with pytest.warns(DeprecationWarning, match="is now Statistics.min"):
+        assert statistics.least == statistics.min == 0
+    with pytest.warns(DeprecationWarning, match="is now Statistics.max"):
+        assert statistics.greatest == statistics.max == 63

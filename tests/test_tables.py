@@ -32,7 +32,7 @@ def test_the_width_is_that_of_the_terminal_then_columns_then_100(monkeypatch: py
 
 
 @given(WORDS, st.integers(4, 60))
-def test_wrapping_keeps_every_word_and_breaks_only_where_it_may(words: list[str], width: int) -> None:
+def test_wrapping_keeps_every_word_and_breaks_only_at_seams(words: list[str], width: int) -> None:
     lines = wrap(" ".join(words), width)
     assert "".join(lines).replace(" ", "") == "".join(words)
     for line in lines:

@@ -18,7 +18,7 @@ import pytest
 
 from squish_core.io import locks
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.local import common_mode
+from squish_core.io.paths import common_mode
 from squish_core.io.temporaries import temporaries, torn_appends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
@@ -137,7 +137,7 @@ def test_a_temporary_removed_between_its_creation_and_its_lock_is_created_again(
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_where_nothing_can_be_locked_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = dead(tmp_path / "out")
 
     def unsupported(fd: int, operation: int) -> None:
@@ -149,7 +149,7 @@ def test_where_nothing_can_be_locked_nothing_is_removed(tmp_path: Path, monkeypa
     assert path.exists()
 
 
-def test_links_and_other_names_are_no_temporaries(tmp_path: Path) -> None:
+def test_links_and_other_names_are_not_temporaries(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"x")
     dead(tmp_path / "link").unlink()
     (tmp_path / f".link.{'0' * 16}.part").symlink_to(tmp_path / "real")
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_synced_after_the_rename_is_a_note_not_a_failure
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_a_file_system_that_syncs_no_folders_is_written_to(
+def test_writing_works_on_file_systems_that_cannot_sync_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], list[str]]
 ) -> None:
     sync = os.fsync

@@ -94,7 +94,7 @@ def test_a_backend_that_takes_the_whole_model_runs_it() -> None:
         model.predict({"x": x})
 
 
-def test_elsewhere_the_whole_is_refused_with_the_reason_and_the_tensors_are_next() -> None:
+def test_other_machines_refuse_the_whole_model_with_a_reason_and_list_its_tensors() -> None:
     file, _ = make(Elsewhere)
     plan = file.plan()
     assert plan.mode == "fold"
@@ -122,7 +122,7 @@ def test_inputs_that_are_not_the_models_are_a_usage_error(inputs: dict[str, Any]
     assert caught.value.code == "input"
 
 
-def test_what_the_runtime_raises_is_a_typed_error() -> None:
+def test_an_exception_of_the_runtime_is_a_typed_error() -> None:
     file, _ = make(Runtime)
     with file.load("toy.runtime") as model, pytest.raises(squish.SquishError) as caught:
         model.predict({"x": np.full((1, 4), np.nan)})

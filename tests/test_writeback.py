@@ -98,7 +98,7 @@ def test_codes_with_a_scale_that_is_not_finite_are_not_repacked_into_a_scale_tab
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("f16", 0x7D01), ("f32", 0x7FA00001)])
-def test_a_signalling_nan_is_compared_without_a_warning(dtype: str, bits: int, tmp_path: Path) -> None:
+def test_a_signaling_nan_is_compared_without_a_warning(dtype: str, bits: int, tmp_path: Path) -> None:
     values = np.full(64, bits, f"<u{dtypes.bits(dtype) // 8}").view(dtypes.to_numpy(dtype))
     file = stored(dtype, (2, 32), CodecSpec("dense"), {"data": values})
     assert check_conversion(file, tmp_path / "target", "safetensors", "bf16").report is not None

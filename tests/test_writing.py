@@ -43,7 +43,7 @@ def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_failure_leaves_the_old_file_and_no_debris(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_temporaries(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "out"
     target.write_bytes(b"old")
     with pytest.raises(error):
@@ -128,7 +128,7 @@ def test_the_folder_around_must_exist(tmp_path: Path, make: object) -> None:
 
 
 @pytest.mark.parametrize("make", [atomic_file, atomic_folder])
-def test_a_file_that_cannot_be_made_is_a_typed_error_with_the_name_asked_for(tmp_path: Path, make: Any) -> None:
+def test_a_file_that_cannot_be_created_is_a_typed_error_with_its_path(tmp_path: Path, make: Any) -> None:
     long = "n" * 250
     with pytest.raises(WriteError, match=f"/{long}: cannot be written"), make(tmp_path / long):
         pass

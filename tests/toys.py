@@ -31,9 +31,9 @@ def plugin(name: str = "plugin", **hooks: Any) -> Any:
     return SimpleNamespace(__name__=name, **made)
 
 
-def container_info(wanted: str, *signatures: api.Signature, **more: Any) -> api.ContainerInfo:
+def container_info(toy_id: str, *signatures: api.Signature, **more: Any) -> api.ContainerInfo:
     """A declaration whose implementation is the box."""
-    return api.ContainerInfo(id=wanted, title=wanted, factory="toys:Box", signatures=signatures, **more)
+    return api.ContainerInfo(id=toy_id, title=toy_id, factory="toys:Box", signatures=signatures, **more)
 
 
 @api.hookimpl
@@ -191,7 +191,7 @@ def box(
 
 
 def rows(values: np.ndarray, codec: str = "toy.rows") -> tuple[str, tuple[int, ...], dict[str, np.ndarray]]:
-    """A matrix quantised by one of the toy codecs, as `box` takes it."""
+    """A matrix quantized by one of the toy codecs, as `box` takes it."""
     return codec, values.shape, {"toy.rows": Rows, "toy.shifted": Shifted}[codec]().encode(values, {})
 
 
@@ -268,11 +268,11 @@ class Runner(api.Backend):
         )  # fmt: skip
 
 
-def backend(wanted: str, preference: int = 0, **settings: Any) -> api.BackendInfo:
+def backend(toy_id: str, preference: int = 0, **settings: Any) -> api.BackendInfo:
     """A declaration of a Runner with these settings."""
-    name = f"Runner_{wanted.replace('.', '_')}"
+    name = f"Runner_{toy_id.replace('.', '_')}"
     globals()[name] = type(name, (Runner,), {"settings": settings})
-    return api.BackendInfo(id=wanted, title=wanted, factory=f"toys:{name}", preference=preference)
+    return api.BackendInfo(id=toy_id, title=toy_id, factory=f"toys:{name}", preference=preference)
 
 
 class Absent(Runner):

@@ -109,14 +109,14 @@ def section(name: str, title: str, note: str, rows: list[Row]) -> Section:
 
 def judged(ours: float, others: Mapping[str, float], least: Mapping[str, float]) -> str:
     """What is required, peer by peer (a first word stands for the best of several), and whether it is met."""
-    told = []
+    verdicts = []
     for name, ratio in least.items():
         found = [seconds for peer, seconds in others.items() if peer == name or peer.split()[0] == name]
         if found:
-            told.append(f"{name} >= {ratio:.2f}x {'met' if min(found) / ours >= ratio else '**missed**'}")
-    return ", ".join(told)
+            verdicts.append(f"{name} >= {ratio:.2f}x {'met' if min(found) / ours >= ratio else '**missed**'}")
+    return ", ".join(verdicts)
 
 
 def instructions() -> str:
     """The instruction set that our kernels run with."""
-    return library().chosen
+    return library().active

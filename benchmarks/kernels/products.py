@@ -66,13 +66,13 @@ PASS = "A call is a pass over so many copies of the weights that none is in a ca
 def run(quick: bool) -> Section:
     """A table for each case."""
     cases = {"products-1": ((512, 4096), 1, 1), "products-8": ((512, 4096), 8, 1)} if quick else CASES
-    made = []
+    sections = []
     for name, (shape, count, threads) in cases.items():
         title = f"y = x W^T: {shape[0]}x{shape[1]}, vectors: {count}, threads: {threads} ({instructions()})"
         note = NOTE.format(copies=PASS if count <= FEW else "One copy", limit=READ if count == 1 else FMA)
-        made.append(section(name, title, note, multiply(shape, count, threads, 3 if quick else ROUNDS)))
-    plots = {name: svg for each in made for name, svg in each.plots.items()}
-    return Section("\n".join(each.text for each in made), plots)
+        sections.append(section(name, title, note, multiply(shape, count, threads, 3 if quick else ROUNDS)))
+    plots = {name: svg for each in sections for name, svg in each.plots.items()}
+    return Section("\n".join(each.text for each in sections), plots)
 
 
 def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> list[Row]:
@@ -85,11 +85,15 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
         few = tensors(spec, (8, shape[1]))[0]
         ways = {kind: f"cpu:threads={threads},{way}" for kind, way in WAYS.items()}
         ways = {kind: way for kind, way in ways.items() if runs(few, way)}
-        made = tensors(spec, shape, -(-COLD // (few.nbytes * shape[0] // 8)) if count <= FEW else 1) if ways else []
+        matrices = tensors(spec, shape, -(-COLD // (few.nbytes * shape[0] // 8)) if count <= FEW else 1) if ways else []
         for kind, way in ways.items():
-            cost = made[0].plan(way).chosen.cost
+            cost = matrices[0].plan(way).chosen.cost
             assert cost is not None
-            calls[codec, kind], read[codec, kind], passes[codec, kind] = passing(made, way, x), cost.moved, len(made)
+            calls[codec, kind], read[codec, kind], passes[codec, kind] = (
+                passing(matrices, way, x),
+                cost.moved,
+                len(matrices),
+            )
     copies = passes["INT4 g32", "f32"]
     for name, peer in PEERS.items():
         if count == 1 or name not in ONE_VECTOR:
@@ -134,9 +138,9 @@ def required(codec: str, kind: str, shape: tuple[int, int], count: int, threads:
     return {"FMA": 0.55} if kind.startswith("f32") else {}
 
 
-def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object]:
+def passing(matrices: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object]:
     """A pass over all copies."""
-    weights = [tensor.load(backend) for tensor in made]
+    weights = [tensor.load(backend) for tensor in matrices]
     return lambda: [weight.linear(x) for weight in weights]
 
 

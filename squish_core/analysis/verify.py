@@ -16,7 +16,7 @@ from squish_core.display.tables import counted, fit_all
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, FormatError, MissingPluginError, Problem, SquishError, shorten
 from squish_core.file import File
 from squish_core.guard import computing, guarded
-from squish_core.io.digest import check_digest
+from squish_core.io.digest import Verdict, check_digest
 from squish_core.limits import Limits
 from squish_core.model import Part, to_json
 from squish_core.plugins.registry import Registry
@@ -162,16 +162,22 @@ def check_part(file: File, name: str, role: str, part: Part) -> bool:
         chunks_of: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
         verdict = check_digest(part.digest, chunks_of.pop(part.digest_of)())
         if verdict.state == "wrong":
-            hint = "The bytes are damaged, or the digest covers other bytes."
+            error = digest_error(part, verdict)
             [(other_kind, chunks)] = chunks_of.items()
             with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
                 if part.filters and check_digest(part.digest, chunks()).state == "ok":
-                    hint = f"It matches the {other_kind} bytes; this format hashes the {part.digest_of} ones."
-            raise FormatError(
-                "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-                expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST, hint=hint,
-            )  # fmt: skip
+                    error.hint = f"It matches the {other_kind} bytes; this format hashes the {part.digest_of} ones."
+            raise error
         return verdict.state == "ok"
+
+
+def digest_error(part: Part, verdict: Verdict) -> FormatError:
+    """The error for a part whose digest is another one."""
+    return FormatError(
+        "the digest does not match", offset=part.segments[0].offset if part.segments else None,
+        expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST,
+        hint="The bytes are damaged, or the digest covers other bytes.",
+    )  # fmt: skip
 
 
 def check_empty(file: File, name: str, role: str, part: Part) -> None:
@@ -275,7 +281,7 @@ class Check:
         import numpy as np
 
         with tensor.guard("decoding"):
-            bound = tensor.bound
+            bound = tensor.bound.held() if self.file.source.is_remote else tensor.bound
             bound.check_limits()
             for role, part in bound.encoding.parts.items():
                 check_empty(self.file, tensor.name, role, part)

@@ -1,4 +1,4 @@
-"""A cache of backends' answers by kind of tensor: a model has few kinds."""
+"""A cache of backends' answers by kind of tensor: a model has only a few kinds."""
 
 from __future__ import annotations
 
@@ -19,33 +19,40 @@ _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 
 @frozen
 class Answers:
-    """Ordered offers, why the first one wins, and refusals. `ranks` are the encoding ranks of the offers and refusals
-    (None: a refusal without an encoding)."""
+    """Ordered offers, the reason why the first one wins, and refusals.
+
+    `ranks`: ranks of the encodings of offers and refusals (None for a refusal without an encoding).
+    """
 
     offers: Sequence[Offer]
     because: str
-    refused: Sequence[Refusal]
+    refusals: tuple[Refusal, ...]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
-    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
+    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], tuple[Refusal, ...]]:
         """The same offers and refusals for the encodings of another tensor of this kind."""
         ranks, refusal_ranks = self.ranks
         offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
+        if refusal_ranks.count(None) == len(refusal_ranks):
+            return offers, self.refusals
         refusals = [
             refusal if rank is None else evolve(refusal, encoding=encodings[rank])
-            for refusal, rank in zip(self.refused, refusal_ranks)
+            for refusal, rank in zip(self.refusals, refusal_ranks)
         ]
-        return offers, refusals
+        return offers, tuple(refusals)
 
-    def hold_for_others(self, spec: TensorSpec) -> bool:
-        """Whether they apply to every tensor of this kind: none failed, names this one, or has a foreign encoding."""
+    def apply_to_all(self, spec: TensorSpec) -> bool:
+        """Whether the answers apply to every tensor of this kind.
+
+        They do not if one is a failure, mentions this tensor, or has an encoding that is not the tensor's.
+        """
         offer_ranks, refusal_ranks = self.ranks
         answers = [
             *((offer.encoding, rank, offer.storage) for offer, rank in zip(self.offers, offer_ranks)),
-            *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refusal_ranks) if rank is not None),
+            *((item.encoding, rank, item.why) for item, rank in zip(self.refusals, refusal_ranks) if rank is not None),
         ]
         return all(encoding is spec.encodings[rank] and spec.name not in text for encoding, rank, text in answers) and (
-            all(refusal.code != ErrorCode.PLUGIN_BUG for refusal in self.refused)
+            all(refusal.code != ErrorCode.PLUGIN_BUG for refusal in self.refusals)
         )
 
 
@@ -67,7 +74,7 @@ def answers_for(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Ans
 
 def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answers) -> None:
     """Cache answers that apply to every tensor of this kind."""
-    if answers.hold_for_others(spec):
+    if answers.apply_to_all(spec):
         if len(table) >= MOST:
             table.clear()
         with suppress(TypeError):
@@ -75,8 +82,10 @@ def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answ
 
 
 def kind_of(spec: TensorSpec) -> Hashable:
-    """Everything a backend may look at: all but names, digests and file offsets; TypeError for parameters that are
-    not plain data."""
+    """Key of everything that a backend may depend on: all but names, digests and file offsets.
+
+    TypeError for parameters that are not plain data.
+    """
     encodings = [
         (encoding.label, _codec(encoding.codec), *[_part(role, part) for role, part in encoding.parts.items()])
         for encoding in spec.encodings
@@ -97,7 +106,7 @@ def _part(role: str, part: Part) -> Hashable:
 
 
 def _values(value: Any) -> Hashable:
-    """Plain data with its types, so that 1, 1.0 and True differ."""
+    """Plain data with types, so that 1, 1.0 and True differ."""
     kind = type(value)
     if kind in _SCALARS:
         return kind, value

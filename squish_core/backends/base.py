@@ -95,12 +95,12 @@ class Backend:
         raise NotImplementedError
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:
-        """A handle that holds the weights, for the operations below.
+        """Load the weights and return a handle for the operations below.
 
         Parameters
         ----------
         chain
-            The choice, with the options of the user.
+            The choice, with the user's options.
         bound
             The chosen encoding with its codec and stored parts.
 
@@ -112,7 +112,7 @@ class Backend:
         Raises
         ------
         SquishError
-            With code `ErrorCode.UNCOVERED` if the backend does not support these data; the next one is tried.
+            With code `ErrorCode.UNCOVERED` if the backend does not support the data; the next offer is tried.
         """
         raise self.lacks("load")
 
@@ -134,7 +134,7 @@ class Backend:
         Raises
         ------
         SquishError
-            The backend takes no whole models, or its runtime refuses this one.
+            The backend does not run whole models, or its runtime refuses this one.
         """
         raise self.lacks("load_whole")
 
@@ -245,12 +245,12 @@ class Backend:
         Returns
         -------
         Statistics or None
-            None: the core asks `dense` and counts.
+            None makes the core compute them from `dense`.
         """
         return None
 
     def lacks(self, op: str) -> SquishError:
-        """The error for an operation that this backend does not have.
+        """Error for an operation that this backend does not implement.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class Backend:
 
 
 def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
-    """Call a backend's `load`, also with the old signature `load(chain, parts, registry)`."""
+    """Call a backend's `load`, possibly with the old signature `load(chain, parts, registry)`."""
     load: Any = backend.load
     return load(chain, bound.parts, registry) if _takes_registry(type(backend).load) else load(chain, bound)
 

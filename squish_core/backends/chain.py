@@ -1,4 +1,4 @@
-"""The way chosen for a tensor, as data that explains itself; and the orders of offers among which `policy=` chooses."""
+"""Chains: the container, codec and backend chosen for a tensor, with the reasons; and the orders of offers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from squish_core.model import CodecSpec, Refusal, TensorSpec, to_json
 from squish_core.text import escape, format_bytes
 
 LONG = 40
-"""Characters of a codec and its parameters that are told on a line of their own."""
+"""Codec specifications longer than this get a line of their own."""
 
 
 @frozen
 class Ranked:
-    """An offer with its rank among the encodings and its backend's preference: what policies order.
+    """An offer to be ordered, with the rank of its encoding and the preference of its backend.
 
-    `outside`: the backend comes from a distribution that is not Squish's own; `emulated`: something slower stands in
-    for its device. Both only where nothing names the backend.
+    `outside`: the backend is from a third-party distribution; `emulated`: its device is emulated. Both are False if
+    the caller names the backend.
     """
 
     offer: Offer
@@ -35,12 +35,12 @@ class Ranked:
 
     @property
     def cost(self) -> Cost:
-        """The offer's cost, zero when asked without a file."""
+        """Cost of the offer; zero without a file."""
         return self.offer.cost or Cost(stored=0, resident=0, moved=0)
 
     @property
     def tie(self) -> tuple[Any, ...]:
-        """The common tail of every policy's key, which makes it a total order."""
+        """Tie-breaker of every policy's sort key, which makes the order total."""
         mode, memory = MODES.index(self.offer.mode), list(MEMORY).index(self.cost.memory)
         delegated = self.offer.mode == "delegate"
         return (not delegated, memory, mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
@@ -52,12 +52,12 @@ OFFER_ORDERS: dict[str, tuple[OfferOrder, str]] = {
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes less memory than {other} when loaded"),
     "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "its results are exact, those of {other} are not"),
 }
-"""Name -> sort key, whose last item is the rank, and why one offer goes before another by what precedes the rank."""
+"""Name -> sort key that ends with the rank, and the reason for an order decided before the rank."""
 
 
 @frozen(kw_only=True, repr=False)
 class Chain:
-    """The way chosen from stored bytes to execution, and `because` of what; `others` and `refused` are the rest."""
+    """The choice for a tensor and its reason (`because`), with the `others` in order and the `refused` ones."""
 
     target: str
     container: str
@@ -81,19 +81,19 @@ class Chain:
         return page(self.explain().split("\n"))
 
     def without_chosen(self, why: str) -> Chain:
-        """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
+        """The chain with the next offer, after the chosen backend has rejected the data on loading."""
         lost, (first, *rest) = self.chosen, self.others
-        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
-        because = f"the data do not suit {lost.backend}, which went before it"
-        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
+        refusal = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
+        because = f"{lost.backend}, which was preferred, does not support these data"
+        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refusal), because=because)
 
     def explain(self) -> str:
-        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal.
+        """Explain the choice, one statement per line; `print(chain)` wraps the lines to the terminal.
 
         Returns
         -------
         str
-            Lines that are not wrapped.
+            The lines, not wrapped.
 
         Examples
         --------
@@ -107,11 +107,11 @@ class Chain:
         lines.append(f"  because  {self.because}")
         lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
         lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
-        for refused in self.refused:
-            what = f" with {codecs[str(refused.encoding.codec)]}" if refused.encoding else ""
-            who = refused.backend or "any backend"
-            install = f" ({refused.install})" if refused.install else ""
-            lines.append(f"  not      {who}{what}: {refused.why}{install}")
+        for refusal in self.refused:
+            codec = f" with {codecs[str(refusal.encoding.codec)]}" if refusal.encoding else ""
+            backend = refusal.backend or "any backend"
+            install = f" ({refusal.install})" if refusal.install else ""
+            lines.append(f"  not      {backend}{codec}: {refusal.why}{install}")
         return "\n".join(map(escape, lines))
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Chain:
 
 
 def _brief(codecs: Iterable[CodecSpec]) -> dict[str, str]:
-    """Each codec as text, and its name in a line: a long one's ids alone, where no other has the same."""
+    """Codec -> short name: the ids alone for a long specification, unless they are ambiguous."""
     names = {str(codec): _ids(codec) for codec in codecs}
     count = Counter(names.values())
     return {text: text if len(text) <= LONG or count[name] > 1 else name for text, name in names.items()}

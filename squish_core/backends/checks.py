@@ -1,4 +1,4 @@
-"""Checks of the arguments and results of operations, the same for every backend."""
+"""Checks of the arguments and results of operations, shared by all backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
-    """A list, array or tensor as a NumPy array; through DLPack if NumPy lacks its dtype (bf16, f8)."""
+    """Convert a list, array or tensor to a NumPy array, through DLPack if NumPy lacks its dtype (bf16, f8)."""
     import numpy as np
 
     try:
@@ -29,7 +29,7 @@ def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
                 return copy_of_dlpack(x)
         gradient = getattr(x, "requires_grad", False) is True
         raise SquishError(
-            "cannot be converted to an array", tensor=spec.name, expected=f"{_EXPECTED[code]} in the memory of the CPU",
+            "cannot be converted to an array", tensor=spec.name, expected=f"{_EXPECTED[code]} in CPU memory",
             found=f"{type(x).__name__}: {str(error).rstrip('.')}", code=code,
             hint="Products have no gradients: pass x.detach()." if gradient else None,
         ) from None  # fmt: skip
@@ -39,7 +39,7 @@ _EXPECTED = {"operand": "real numbers", "ids": "integers"}
 
 
 def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """The shape of a weight, which must have this rank."""
+    """Return the shape of a weight; UsageError if it has another rank."""
     if len(spec.shape) != rank:
         raise UsageError(
             "wrong rank for this operation",
@@ -49,7 +49,7 @@ def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
 
 
 def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
-    """`x` as f32 of shape [..., columns]."""
+    """Convert `x` to f32 and check its shape, [..., columns]."""
     import numpy as np
 
     array = _array_of(x, "operand", spec)
@@ -58,7 +58,7 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
             array = array.astype(np.float32, copy=False)
     if array.dtype != np.float32:
         raise SquishError(
-            "the operand is not an array of real numbers",
+            "the operand must be an array of real numbers",
             tensor=spec.name,
             found=f"dtype {array.dtype}",
             code="operand",
@@ -72,7 +72,7 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
 
 
 def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
-    """`ids` as integers, each a valid row."""
+    """Convert `ids` to integers and check that each is a valid row."""
     import numpy as np
 
     array = _array_of(ids, "ids", spec)
@@ -92,18 +92,18 @@ def check_out(out: Any, dtype: str, shape: tuple[int, ...]) -> None:
     """UsageError unless `out` is a writable array of this dtype and shape."""
     import numpy as np
 
-    expected, found = f"writable {dtypes.to_numpy(dtype)} {shape}", type(out).__name__
+    expected, actual = f"writable {dtypes.to_numpy(dtype)} {shape}", type(out).__name__
     if isinstance(out, np.ndarray):
         if out.shape == shape and out.dtype == dtypes.to_numpy(dtype) and out.flags.writeable:
             return
-        found = f"{'' if out.flags.writeable else 'read-only '}{out.dtype} {out.shape}"
-    raise UsageError("`out` does not fit", expected=expected, found=found, code="out")
+        actual = f"{'' if out.flags.writeable else 'read-only '}{out.dtype} {out.shape}"
+    raise UsageError("`out` does not fit", expected=expected, found=actual, code="out")
 
 
 def cast_output(
     values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Decoded values as `Backend.dense` returns them: a region, in a dtype, into `out`."""
+    """Apply `region`, `dtype` and `out` of `Backend.dense` to decoded values."""
     import numpy as np
 
     values = values if region is None else values[region]
@@ -118,12 +118,12 @@ def cast_output(
 
 
 def check_expert_args(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
-    """`x` [n, in] and `ids` [n] of a weight [experts, out, in]."""
+    """Check `x` [n, in] and `ids` [n] for a weight [experts, out, in]."""
     count, _, columns = require_rank(spec, 3)
     x, ids = check_input(x, columns, spec), check_ids(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:
         raise UsageError(
-            "experts take one row of x for each id", tensor=spec.name,
+            "experts needs one row of x per id", tensor=spec.name,
             expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
         )  # fmt: skip
     return x, ids

@@ -1,4 +1,4 @@
-"""The tensor that stands for a format's tensors where a question comes without a file."""
+"""An example tensor for resolving without a file."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 SHAPE = (256, 256)
-"""Large enough for the blocks and groups that formats use by default, and quickly made."""
+"""Large enough for the default blocks and groups of formats, small enough to compute quickly."""
 EXPERTS = 4
 
 
 class Codecs(Protocol):
-    """What an example needs of the registry."""
+    """The part of the registry that an example needs."""
 
-    def codec(self, wanted: CodecSpec) -> Codec: ...
+    def codec(self, spec: CodecSpec) -> Codec: ...
 
 
 def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
-    """A matrix (for `experts` a stack of matrices) in an encoding that a format names, with all its parts.
+    """Complete an encoding without parts for a matrix, or for `experts` a stack of matrices.
 
-    Parameters that follow from the values (the exponents of TCA-TBE) are those of a tensor of ones. CodecError where
-    the codec has no tensor of this shape.
+    Parameters that depend on the values, such as TCA-TBE's exponents, are computed for a tensor of ones. CodecError
+    if the codec does not support the shape.
     """
-    stored = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
-    dtype = "f32" if stored is None else stored.dtype
+    values = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
+    dtype = "f32" if values is None else values.dtype
     spec = TensorSpec(name="", shape=(EXPERTS, *SHAPE) if op == "experts" else SHAPE, dtype=dtype)
     spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec, encoding.codec.params))
     codec = _fitted(codecs, encoding.codec, spec)
@@ -43,7 +43,7 @@ def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
 
 
 def _fitted(codecs: Codecs, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
-    """The codec, and those that it wraps, with the parameters that values decide."""
+    """A codec and the codecs it wraps, with the parameters that depend on values."""
     inner = None if codec.inner is None else _fitted(codecs, codec.inner, spec)
     fitted = evolve(codec, inner=inner)
     return evolve(fitted, params=codecs.codec(fitted).fit_params(_panels(spec), spec, codec.params))

@@ -1,4 +1,4 @@
-"""Questions about a format's features, without a file."""
+"""Resolving a format's features, without a file."""
 
 from __future__ import annotations
 
@@ -22,42 +22,40 @@ def resolve_features(
     op: str | None = None,
     backend: str | None = None,
 ) -> Chain:
-    """The chain for a combination of a format's declared features, without a file."""
+    """Resolve a combination of a format's declared features, without a file."""
     implementation = registry.container(container)
     info = registry.containers[container].info
-    declared: Mapping[str, tuple[str, ...]] = info.features
-    if unknown := [name for name in features if name not in declared]:
+    legal: Mapping[str, tuple[str, ...]] = info.features
+    if unknown := [name for name in features if name not in legal]:
         raise UsageError(
-            f"format {container!r} has no such feature", expected=", ".join(declared) or "no features",
+            f"format {container!r} has no such feature", expected=", ".join(legal) or "no features",
             found=", ".join(map(repr, unknown)), code="feature",
         )  # fmt: skip
     values = {
-        name: _values(container, name, value, declared[name], info.bits.get(name)) for name, value in features.items()
+        name: _values(container, name, value, legal[name], info.bits.get(name)) for name, value in features.items()
     }
-    shown = ", ".join(f"{name}={'+'.join(sorted(chosen)) or 'none'}" for name, chosen in values.items())
-    target = f"{container} with {shown or 'no features'}"
-    # A feature that is one value stays that value: containers tell one from several.
+    text = ", ".join(f"{name}={'+'.join(sorted(names)) or 'none'}" for name, names in values.items())
+    target = f"{container} with {text or 'no features'}"
+    # Containers distinguish a single value from a set.
     arguments = {
         name: values[name] if info.bits.get(name) or _several(value) else next(iter(values[name]))
         for name, value in features.items()
     }
     with guarded(SquishError, f"resolving {target}"):
-        recipes = implementation.encodings_for(**arguments)
-        if not recipes and declared:
+        encodings = implementation.encodings_for(**arguments)
+        if not encodings and legal:
             raise UsageError(
                 f"{target}: no file stores a tensor like this", code="feature",
-                hint=f"Features are {', '.join(declared)}; `squish formats {container}` lists their values.",
+                hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
-        chain = resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
-    # The costs of the example tensor ordered the offers; they hold for no tensor of the user's.
+        chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
+    # The costs of the example tensor only serve to order the offers.
     others = tuple(offer.without_cost() for offer in chain.others)
     return evolve(chain, chosen=chain.chosen.without_cost(), others=others)
 
 
-def _values(
-    container: str, name: str, value: Any, declared: tuple[str, ...], bits: Mapping[str, int] | None
-) -> set[str]:
-    """The values of a feature by name; a word as files store it is the set of its bits."""
+def _values(container: str, name: str, value: Any, legal: tuple[str, ...], bits: Mapping[str, int] | None) -> set[str]:
+    """The values of a feature by name; a stored word stands for the set of its bits."""
     values: set[str] = set()
     for item in value if _several(value) else (value,):
         word = None if bits is None else _word(item)
@@ -67,9 +65,9 @@ def _values(
         assert bits is not None
         values.update(flag for flag, bit in bits.items() if word & bit)
         if word < 0 or word & ~sum(bits.values()):
-            raise _no_value(container, name, [f"{flag}={bit:#x}" for flag, bit in bits.items()], f"{word:#x}")
-    if unknown := values - set(declared):
-        raise _no_value(container, name, declared, ", ".join(sorted(map(str, unknown))))
+            raise _value_error(container, name, [f"{flag}={bit:#x}" for flag, bit in bits.items()], f"{word:#x}")
+    if unknown := values - set(legal):
+        raise _value_error(container, name, legal, ", ".join(sorted(map(str, unknown))))
     return values
 
 
@@ -78,15 +76,15 @@ def _several(value: Any) -> bool:
 
 
 def _word(value: Any) -> int | None:
-    """A number, or a text that states one (`0x24`); None for a name."""
+    """An integer, possibly as text (`0x24`); None for a name."""
     try:
         return int(value, 0) if isinstance(value, str) else int(value)
     except (TypeError, ValueError):
         return None
 
 
-def _no_value(container: str, name: str, expected: Any, found: str) -> UsageError:
+def _value_error(container: str, name: str, expected: Any, actual: str) -> UsageError:
     return UsageError(
-        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=repr(found),
+        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=repr(actual),
         code="feature",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The NumPy backend: always available, decodes row panels, the reference for every other backend."""
+"""The NumPy backend: always available, decodes panels of rows, the reference for all other backends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NumpyBackend(Backend):
-    """Decodes with the codec's own NumPy code, a panel at a time, straight from the mapped bytes."""
+    """Decodes with the codec's NumPy code, one panel at a time, directly from the mapped file."""
 
     id = "numpy"
 
@@ -98,7 +98,7 @@ def _here() -> Availability:
 
 
 def _f32(bound: BoundEncoding, region: Region) -> np.ndarray:
-    """Values of a region in float32."""
+    """Decode a region to float32."""
     import numpy as np
 
     return bound.read(region).astype(np.float32, copy=False)
@@ -111,7 +111,7 @@ def _panels(bound: BoundEncoding, expert: slice | None = None) -> Iterator[Regio
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Start and stop of runs of consecutive ids, so that neighbors are decoded together."""
+    """Start and stop of runs of consecutive ids, to decode adjacent rows together."""
     start = 0
     for position in range(1, len(unique) + 1):
         if position == len(unique) or unique[position] != unique[position - 1] + 1:

@@ -1,4 +1,4 @@
-"""What a backend is asked and what it answers: plain data."""
+"""Requests to backends and their offers, as plain data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 
 OPS = ("linear", "embed", "experts", "dense")
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
-"""Operations by rank, the usual one first; tensors of other ranks have `dense` alone."""
+"""Operations by rank, the default one first; tensors of other ranks only have `dense`."""
 MODES = ("delegate", "stream", "fold")
 MEMORY = {"gpu": "the GPU's memory", "host": "the CPU's memory"}
-"""Whose memory holds loaded weights, the one that goes first first, and in words."""
+"""Memory of loaded weights, in order of preference -> description."""
 
 
 @frozen(kw_only=True)
 class Availability:
-    """Whether a backend can run here; `reason` says why not, `facts` what it found.
+    """Whether a backend can run here, else the `reason`; `facts` describe the device and libraries.
 
-    `emulated`: something slower stands in for the backend's device, so that only who names the backend gets it.
+    `emulated`: the backend's device is emulated and slow, so it is used only if named.
     """
 
     ok: bool
@@ -35,9 +35,9 @@ class Availability:
 
 @frozen(kw_only=True)
 class Cost:
-    """Computed bytes: `stored` in the file, `resident` while loaded, `moved` per use.
+    """Computed costs in bytes: `stored` in the file, `resident` while loaded, `moved` per use.
 
-    `memory` is whose memory they are resident in and moved through: "gpu" for a GPU that was probed, else "host".
+    `memory` is where the weights reside: "gpu" for a GPU that was probed, else "host".
     """
 
     stored: int
@@ -48,10 +48,10 @@ class Cost:
 
 @frozen(kw_only=True)
 class Request:
-    """One encoding of one tensor, for one operation; without a file, of an example tensor of 256 x 256.
+    """An encoding of a tensor and an operation; without a file, of an example tensor of 256 x 256.
 
-    `codec` is the encoding's implementation. `spec` and `codec` are None for the encoding of a whole model, which
-    nothing decodes.
+    `codec` is the codec of the encoding. `spec` and `codec` are None for an encoding of a whole model, which cannot
+    be decoded.
     """
 
     spec: TensorSpec | None
@@ -61,13 +61,13 @@ class Request:
 
     @property
     def use(self) -> Use:
-        """Deprecated: `op` holds the operation."""
+        """Deprecated: use `op`."""
         warnings.warn("Request.use.op is now Request.op", DeprecationWarning, stacklevel=2)
         return Use(op=self.op)
 
     @property
     def registry(self) -> RequestRegistry:
-        """Deprecated: `codec` holds the implementation, and the core refuses what is not installed."""
+        """Deprecated: use `codec`; the core refuses encodings that are not installed."""
         warnings.warn("Request.registry.codec(...) is now Request.codec", DeprecationWarning, stacklevel=2)
         return RequestRegistry(self)
 
@@ -81,16 +81,16 @@ class Use:
 
 @frozen
 class RequestRegistry:
-    """What offers asked of `Request.registry` before requests held the codec."""
+    """Deprecated: the registry that requests had instead of a codec."""
 
     request: Request
 
     def missing(self, encoding: Encoding) -> Refusal | None:
-        """None: the core asks no backend about an encoding that is not installed."""
+        """Always None: the core refuses encodings that are not installed."""
         return None
 
-    def codec(self, wanted: str | CodecSpec) -> Codec | None:
-        """Implementation of the request's codec."""
+    def codec(self, spec: str | CodecSpec) -> Codec | None:
+        """The request's codec."""
         return self.request.codec
 
 
@@ -98,8 +98,8 @@ class RequestRegistry:
 class Offer:
     """A backend's way to run an encoding.
 
-    `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime takes the
-    whole model). `storage` says in words how the weights are kept in memory.
+    `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime runs the
+    whole model). `storage` describes the weights in memory.
     """
 
     backend: str
@@ -118,23 +118,23 @@ class Offer:
             warnings.warn("Offer(layout=) is now Offer(storage=)", DeprecationWarning, stacklevel=2)
             storage = layout
         if storage is None:
-            raise TypeError("Offer() needs storage=, how the weights are kept in memory in words")
+            raise TypeError("Offer() needs storage=, a description of the weights in memory")
         self.__attrs_init__(
             backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact
         )
 
     @property
     def layout(self) -> str:
-        """Deprecated: `storage`."""
+        """Deprecated: use `storage`."""
         warnings.warn("Offer.layout is now Offer.storage", DeprecationWarning, stacklevel=2)
         return self.storage
 
     def about(self, encoding: Encoding) -> Offer:
-        """The same offer for an encoding like its own."""
+        """The same offer for an equivalent encoding."""
         return self._with(encoding, self.cost)
 
     def without_cost(self) -> Offer:
-        """The same offer, which says nothing of bytes: those of an example tensor hold for no other.
+        """The same offer without its cost, which is specific to the example tensor.
 
         Returns
         -------

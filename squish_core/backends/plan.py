@@ -15,7 +15,7 @@ from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
 from squish_core.errors import SquishError, TensorError
-from squish_core.guard import guarded
+from squish_core.guard import boundary
 from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
 
@@ -54,8 +54,8 @@ class FilePlan:
         if not self.chains:
             raise TensorError("nothing here runs the model", file=self.target, code=ErrorCode.NO_CHAIN)
         by_backend = {chain.chosen.backend: chain for chain in reversed(self.chains.values())}
-        most = by_backend[next(iter(self.backends))]
-        return evolve(most, target=self.target, refused=(*self._refused_whole(), *most.refused))
+        chain = by_backend[next(iter(self.backends))]
+        return evolve(chain, target=self.target, refused=(*self._whole_model_refusals(), *chain.refused))
 
     @property
     def chosen(self) -> Offer:
@@ -67,7 +67,7 @@ class FilePlan:
         """The refusals of `chain`, those of the whole model first."""
         return self.chain.refused
 
-    def _refused_whole(self) -> tuple[Refusal, ...]:
+    def _whole_model_refusals(self) -> tuple[Refusal, ...]:
         if not isinstance(self.whole, SquishError):
             return ()
         return (Refusal(why=self.whole.message, code=self.whole.code or ErrorCode.NO_CHAIN),)
@@ -89,12 +89,12 @@ class FilePlan:
         return dict(Counter(chain.chosen.backend for chain in self.chains.values()).most_common())
 
     def explain(self) -> str:
-        """The plan for people, a line for each statement; tensors that run alike share one explanation.
+        """Explain the plan, one statement per line; tensors that run alike share an explanation.
 
         Returns
         -------
         str
-            Lines that are not wrapped; `print(plan)` wraps them to the terminal.
+            The lines, not wrapped; `print(plan)` wraps them to the terminal.
 
         Examples
         --------
@@ -175,10 +175,10 @@ def plan_tensors(
     registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], *,
     backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
 ) -> FilePlan:  # fmt: skip
-    """The plan of some tensors of a file, and of its encodings of the whole model."""
+    """Plan the given tensors of a file, and its encodings of the whole model."""
     whole: Chain | SquishError | None = None
     if index.whole:
-        with guarded(SquishError, "resolving", file=name):
+        with boundary(SquishError, "resolving", file=name):
             try:
                 whole = resolve(registry, name, index.format, index.whole, backend=backend, policy=policy)
             except SquishError as error:
@@ -187,7 +187,7 @@ def plan_tensors(
     resolver = Resolver(registry, backend, policy)
     for spec in specs:
         try:
-            with guarded(SquishError, "resolving", file=name, tensor=spec.name):
+            with boundary(SquishError, "resolving", file=name, tensor=spec.name):
                 tensors[spec.name] = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
         except SquishError as error:
             tensors[spec.name] = _plan_error(error)

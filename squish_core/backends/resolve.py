@@ -1,4 +1,4 @@
-"""From encodings and backends to one chain, and why not the others."""
+"""Resolving: choose an encoding and a backend for a tensor, with reasons for and against each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, R
 from squish_core.backends.reasons import because
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
+from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
 
@@ -24,25 +25,27 @@ if TYPE_CHECKING:
 
 
 class Lookup(Protocol):
-    """What resolving asks of the registry."""
+    """The part of the registry that resolving needs."""
 
     @property
     def containers(self) -> Mapping[str, Any]: ...
     @property
     def backends(self) -> Mapping[str, Any]: ...
-    def container(self, wanted: str) -> Container: ...
-    def backend(self, wanted: str) -> Backend: ...
-    def codec(self, wanted: CodecSpec) -> Codec: ...
+    def container(self, name: str) -> Container: ...
+    def backend(self, name: str) -> Backend: ...
+    def codec(self, spec: CodecSpec) -> Codec: ...
     def missing(self, encoding: Encoding) -> Refusal | None: ...
     def absent_backends(self) -> list[Refusal]: ...
     def is_outside(self, backend: str) -> bool: ...
     @property
     def answers(self) -> AnswerTable: ...
+    @property
+    def resolvers(self) -> dict[str, Resolver]: ...
 
 
 @frozen(kw_only=True)
 class Candidate:
-    """A backend by its id: `backend` if it can run here, else `refusal` says why not. `emulated` as in Availability."""
+    """A backend to ask: `backend` if it can run here, else `refusal` with code and reason."""
 
     id: str
     backend: Backend | None = None
@@ -50,24 +53,51 @@ class Candidate:
     emulated: bool = False
 
 
+@frozen
+class Candidates:
+    """The candidates as their probes answered (None: a backend that cannot be imported), and their refusals."""
+
+    probed: Sequence[Availability | None]
+    candidates: Sequence[Candidate]
+    refusals: tuple[tuple[str, str] | None, ...]
+
+
 class Resolver:
-    """Resolves tensors by one policy and, if named, for one backend; backends are probed once, for the first tensor.
+    """Resolves tensors by one policy, on any backend or a named one. Probes backends once, for the first tensor.
 
     Parameters
     ----------
     registry
-        What is installed.
+        What is installed; a registration needs a new resolver.
     backend
-        Backend id, with options for some ("ane:device=M1"); any by default.
+        Backend id, possibly with options ("ane:device=M1"); any backend by default.
     policy
-        "spec", "smallest", "exact" or a function from `Ranked` to a sort key. Backends of other distributions than
-        Squish's own rank after those, whatever the policy, unless they are named.
+        "spec", "smallest", "exact" or a function from `Ranked` to a sort key. Under any policy, third-party backends
+        rank after Squish's own unless they are named.
     """
 
     def __init__(self, registry: Lookup, backend: str | None = None, policy: str | OfferOrder = "spec") -> None:
+        self._table = registry.answers  # before the rest of the registry: a registration starts a new table
         self.registry, self.backend, self.policy = registry, backend, policy
-        self._table: AnswerTable = {}
-        self._candidates: list[Candidate] | None = None
+        self._order = _offer_order(policy)
+        self._named = None if backend is None else parse_spec(backend)
+        self._backends: Sequence[Candidate] | None = None
+        self._candidates: Candidates | None = None
+
+    def probe(self) -> Candidates:
+        """Ask the backends whether they can run here now; `resolve` does so for the first tensor alone."""
+        backends = self._backends
+        if backends is None:
+            backends = _backends(self.registry, self._named)
+            if all(candidate.backend for candidate in backends):  # an import that failed is tried again
+                self._backends = backends
+        probed = [_probe(candidate.backend) if candidate.backend else None for candidate in backends]
+        here = self._candidates
+        if here is None or self._backends is None or here.probed != probed:
+            candidates = [_candidate(backend, available) for backend, available in zip(backends, probed)]
+            refusals = tuple([candidate.refusal for candidate in candidates])
+            here = self._candidates = Candidates(probed, candidates, refusals)
+        return here
 
     def resolve(
         self,
@@ -78,13 +108,10 @@ class Resolver:
         spec: TensorSpec | None = None,
         op: str | None = None,
     ) -> Chain:
-        """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
+        """Ask every backend about every encoding and order the offers. A SquishError without offers lists all refusals.
 
-        `op` is what the tensor is for (without one: what weights of this rank are usually for).
+        `op` is the operation to run; the default depends on the rank.
         """
-        policy, backend = self.policy, self.backend
-        name, key = _offer_order(policy)
-        wanted = None if backend is None else parse_spec(backend)
         ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
         op = op or ops[0]
         if op not in OPS:
@@ -93,27 +120,25 @@ class Resolver:
             raise UsageError(
                 "its rank does not fit the operation", expected=", ".join(ops), found=repr(op), code="rank"
             )
-        if self._candidates is None:
-            self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
-            self._candidates = _candidates(self.registry, wanted)
-        candidates, table = self._candidates, self._table
-        question = policy, op, backend, *[candidate.refusal for candidate in candidates]
-        alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
-        answers = None if alike is None else answers_for(table, question, alike)
+        here = self._candidates or self.probe()
+        question = self.policy, op, self.backend, here.refusals
+        cacheable = spec if spec is not None and recipes is spec.encodings and isinstance(self.policy, str) else None
+        answers = None if cacheable is None else answers_for(self._table, question, cacheable)
         if answers is None:
-            answers = _answers(self.registry, candidates, recipes, spec, op, name, key, alone=wanted is not None)
+            alone = self._named is not None
+            answers = quietly(_answers, self.registry, here.candidates, recipes, spec, op, *self._order, alone)
             if not answers.offers:
-                raise _nothing(target, recipes, answers.refused, spec)
-            offers, refused = answers.offers, answers.refused
-            if alike is not None:
-                keep(table, question, alike, answers)
+                raise _no_chain(target, recipes, answers.refusals, spec)
+            offers, refusals = answers.offers, answers.refusals
+            if cacheable is not None:
+                keep(self._table, question, cacheable, answers)
         else:
             assert spec is not None
-            offers, refused = answers.about(spec.encodings)
-        chosen, *others = offers
+            offers, refusals = answers.about(spec.encodings)
+        options = {} if self._named is None else self._named.params
         return Chain(
-            target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
-            refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
+            target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
+            refused=refusals, policy=self._order[0], spec=spec, options=options,
         )  # fmt: skip
 
 
@@ -128,8 +153,16 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """The chain of one tensor, as `Resolver` has it."""
-    return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
+    """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
+    resolvers = registry.resolvers
+    resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None
+    if resolver is not None:
+        resolver.probe()
+    else:
+        resolver = Resolver(registry, backend, policy)
+        if backend is None and isinstance(policy, str):
+            resolvers[policy] = resolver
+    return resolver.resolve(target, container, recipes, spec=spec, op=op)
 
 
 def _answers(
@@ -140,21 +173,20 @@ def _answers(
     op: str,
     policy: str,
     key: OfferOrder,
-    *,
     alone: bool,
 ) -> Answers:
-    """What the candidates answer about each encoding, in order; `alone`: the caller names one backend."""
+    """Ask the candidates about every encoding and order the offers. `alone`: the caller named a backend."""
     encodings = [item for item in recipes if isinstance(item, Encoding)]
-    refused: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
+    refusals: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
     offers: list[Ranked] = []
     questions = [_question(registry, spec, encoding, op) for encoding in encodings]
-    refused += [(question, rank) for rank, question in enumerate(questions) if isinstance(question, Refusal)]
+    refusals += [(question, rank) for rank, question in enumerate(questions) if isinstance(question, Refusal)]
     for candidate in candidates:
         name, backend = candidate.id, candidate.backend
         if backend is None:
             assert candidate.refusal is not None
             code, why = candidate.refusal
-            refused.append((Refusal(backend=name, encoding=None, code=code, why=why), None))
+            refusals.append((Refusal(backend=name, encoding=None, code=code, why=why), None))
             continue
         preference = getattr(registry.backends[name].info, "preference", 0)
         outside = not alone and registry.is_outside(backend.id)
@@ -163,21 +195,21 @@ def _answers(
                 continue
             answer = _offer(backend, question, encoding)
             if isinstance(answer, Refusal):
-                refused.append((answer, rank))
+                refusals.append((answer, rank))
             else:
                 offers.append(Ranked(answer, rank, preference, outside, not alone and candidate.emulated))
     if not alone:
-        refused += [(item, None) for item in registry.absent_backends()]
+        refusals += [(item, None) for item in registry.absent_backends()]
     offers.sort(key=lambda ranked: (ranked.outside, ranked.emulated, key(ranked), *ranked.tie))
     if offers and offers[0].emulated:
-        refused += [(_only_by_name(ranked.offer), ranked.rank) for ranked in offers]
+        refusals += [(_only_by_name(ranked.offer), ranked.rank) for ranked in offers]
         offers = []
     use = "use" if spec is not None else "use of a 256 x 256 matrix"
     return Answers(
         [ranked.offer for ranked in offers],
         because(offers, policy, key, alone=alone, use=use) if offers else "",
-        [refusal for refusal, _ in refused],
-        ([ranked.rank for ranked in offers], [rank for _, rank in refused]),
+        tuple([refusal for refusal, _ in refusals]),
+        ([ranked.rank for ranked in offers], [rank for _, rank in refusals]),
     )
 
 
@@ -189,41 +221,46 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     return policy, OFFER_ORDERS[policy][0]
 
 
-def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
-    """All backends, or the wanted one with its options."""
-    if wanted is not None and wanted.id not in registry.backends:
+def _backends(registry: Lookup, named: CodecSpec | None) -> list[Candidate]:
+    """All backends, or the named one with its options."""
+    if named is not None and named.id not in registry.backends:
         try:
-            registry.backend(wanted.id)  # which says what to install
+            registry.backend(named.id)  # which says what to install
         except SquishError as error:
             raise error.about_argument() from None
-    candidates: list[Candidate] = []
-    for name in sorted(registry.backends) if wanted is None else [wanted.id]:
+    backends: list[Candidate] = []
+    for name in sorted(registry.backends) if named is None else [named.id]:
         try:
             backend = registry.backend(name)
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
-            if wanted is not None:
+            if named is not None:
                 raise
-            candidates.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
+            backends.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
             continue
-        if wanted is not None and wanted.params:
-            backend = backend.configured(wanted.params)
-        available = _probe(backend)
-        if available.ok:
-            candidates.append(Candidate(id=name, backend=backend, emulated=available.emulated))
-        else:
-            candidates.append(Candidate(id=name, refusal=("unavailable", available.reason)))
-    return candidates
+        if named is not None and named.params:
+            backend = backend.configured(named.params)
+        backends.append(Candidate(id=name, backend=backend))
+    return backends
+
+
+def _candidate(backend: Candidate, available: Availability | None) -> Candidate:
+    """The backend, if its probe says that it can run here."""
+    if available is None:
+        return backend
+    if available.ok:
+        return evolve(backend, emulated=available.emulated)
+    return Candidate(id=backend.id, refusal=("unavailable", available.reason))
 
 
 def _probe(backend: Backend) -> Availability:
     try:
         return backend.probe()
-    except Exception as error:  # a probe must never stop the others
+    except Exception as error:  # a failing probe must not affect the other backends
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
 
 
 def _question(registry: Lookup, spec: TensorSpec | None, encoding: Encoding, op: str) -> Request | Refusal:
-    """What backends are asked of an encoding, without a tensor of an example; a refusal if nothing here reads it."""
+    """The request for an encoding, of an example tensor if `spec` is None; a refusal if its codec is missing."""
     missing = registry.missing(encoding)
     if missing is not None and missing.code == ErrorCode.WHOLE:
         return Request(spec=spec, encoding=encoding, codec=None, op=op)
@@ -231,23 +268,23 @@ def _question(registry: Lookup, spec: TensorSpec | None, encoding: Encoding, op:
         return evolve(missing, encoding=encoding)
     try:
         tensor = example(registry, encoding, op) if spec is None else spec
-        stored = tensor.encodings[0] if spec is None else encoding
-        return Request(spec=tensor, encoding=stored, codec=registry.codec(stored.codec), op=op)
+        complete = tensor.encodings[0] if spec is None else encoding
+        return Request(spec=tensor, encoding=complete, codec=registry.codec(complete.codec), op=op)
     except SquishError as error:
         code, why = error.code or ErrorCode.PARAMS, error.reason()
-    except Exception as error:  # one codec's bug must not take the other encodings away
+    except Exception as error:  # a codec's bug must not affect the other encodings
         code, why = ErrorCode.PLUGIN_BUG, f"its codec failed: {type(error).__name__}: {error}"
     return Refusal(encoding=encoding, code=code, why=why)
 
 
 def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | Refusal:
-    """What a backend answers about an encoding; an offer without the operation is a refusal."""
+    """Ask a backend about an encoding; an offer without the operation counts as a refusal."""
     if question.codec is None and not backend.whole:
-        why = f"{encoding.codec.id} is a whole model, for its own runtime alone"
+        why = f"{encoding.codec.id} is a whole model, which only its own runtime can run"
         return Refusal(backend=backend.id, encoding=encoding, code=ErrorCode.WHOLE, why=why)
     try:
         answer = backend.offer(question)
-    except Exception as error:  # one backend's bug must not take the others away
+    except Exception as error:  # a backend's bug must not affect the others
         code, why = ErrorCode.PLUGIN_BUG, f"its offer failed: {type(error).__name__}: {error}"
     else:
         if isinstance(answer, Refusal):
@@ -259,20 +296,20 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
 
 
 def _only_by_name(offer: Offer) -> Refusal:
-    why = f"stands in for a device that is not here; backend={offer.backend!r} takes it all the same"
+    why = f"emulates a device that is not here; backend={offer.backend!r} selects it anyway"
     return Refusal(backend=offer.backend, encoding=offer.encoding, code="unavailable", why=why)
 
 
-def _nothing(
-    target: str, recipes: Sequence[Encoding | Refusal], refused: Sequence[Refusal], spec: TensorSpec | None
+def _no_chain(
+    target: str, recipes: Sequence[Encoding | Refusal], refusals: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
     from squish_core.errors import MissingPluginError, TensorError
 
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
-    if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refused):
-        return TensorError("no stored encoding is known for it", tensor=target, code=ErrorCode.UNREADABLE)
-    real = [item for item in refused if item.encoding is not None] or list(refused)
+    if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refusals):
+        return TensorError("has no encoding that Squish knows", tensor=target, code=ErrorCode.UNREADABLE)
+    real = [item for item in refusals if item.encoding is not None] or list(refusals)
     backends: dict[str, list[str]] = {}
     for item in real:
         backends.setdefault(item.why, []).extend([item.backend] if item.backend else [])

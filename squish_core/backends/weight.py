@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Weight:
-    """A tensor loaded on a backend. `chain` explains how."""
+    """A tensor loaded on a backend; `chain` explains the choice."""
 
     def __init__(self, tensor: Any, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
         self.tensor, self.chain = tensor, chain
@@ -177,7 +177,7 @@ class Weight:
         return self._run("experts", x, ids)
 
     def statistics(self) -> Statistics:
-        """As `Tensor.statistics`, for the values that this backend holds.
+        """Statistics of the values in this backend; see `Tensor.statistics`.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""A whole model loaded on a backend that runs all of it."""
+"""A model loaded as a whole, on a backend that runs all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Feature = tuple[tuple[int, ...], str]
 
 
 class WholeHandle(Protocol):
-    """What `Backend.load_whole` returns."""
+    """The result of `Backend.load_whole`."""
 
     @property
     def inputs(self) -> Mapping[str, Feature]:
@@ -40,7 +40,7 @@ class WholeHandle(Protocol):
 
 
 class WholeModel:
-    """A model that a backend runs as a whole (`File.load`). A context manager; `chain` explains the choice."""
+    """A model that a backend runs as a whole (`File.load`); a context manager. `chain` explains the choice."""
 
     def __init__(self, name: str, chain: Chain, handle: WholeHandle) -> None:
         self.name, self.chain = name, chain
@@ -67,19 +67,19 @@ class WholeModel:
         Parameters
         ----------
         inputs
-            An array for each of `inputs`, of its shape.
+            Name -> array, in the shape of the entry in `inputs`.
 
         Returns
         -------
         dict
-            An array for each of `outputs`.
+            Name -> array for each entry of `outputs`.
 
         Raises
         ------
         UsageError
             The names or shapes differ from `inputs`.
         SquishError
-            The backend's runtime refuses.
+            The backend's runtime fails.
         ClosedError
             After `close`.
 
@@ -89,7 +89,7 @@ class WholeModel:
         ...     inputs = {"x": ((2,), "f32")}
         ...     def predict(self, inputs):
         ...         return {"y": 2 * inputs["x"]}
-        >>> chain = squish.open("model.gguf")["blk.0.ffn_norm.weight"].plan("numpy")  # stands in for the model's
+        >>> chain = squish.open("model.gguf")["blk.0.ffn_norm.weight"].plan("numpy")  # in place of the model's chain
         >>> WholeModel("model.squizd", chain, Handle()).predict({"x": np.ones(2, "f4")})["y"].tolist()
         [2.0, 2.0]
         """
@@ -105,7 +105,7 @@ class WholeModel:
             return dict(handle.predict(inputs))
 
     def close(self) -> None:
-        """Unload the model; the second time does nothing.
+        """Unload the model; a second call has no effect.
 
         Examples
         --------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from squish_core.codes import CANNOT_RUN
 from squish_core.errors import SquishError
 
 Target = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="DST", help="File or folder to write. An existing file is replaced, an existing folder is an error."
     ),
@@ -55,6 +56,14 @@ Imatrix = Annotated[
 Stats = Annotated[str | None, typer.Option("--stats", metavar="FILE", hidden=True)]
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
+]
+PlanFile = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Write the plan to FILE as JSON, then execute it. If FILE exists, execute it; SRC and DST are optional.",
+    ),
 ]
 Delete = Annotated[
     bool, typer.Option("--delete-source", help="Delete SRC's weights after verifying DST and comparing it with SRC.")
@@ -135,8 +144,8 @@ def diff(
 
 
 def convert(
-    src: Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")],
-    dst: Target,
+    src: Annotated[str | None, typer.Argument(metavar="SRC", help="The file to read.")] = None,
+    dst: Target = None,
     to: To = None,
     encode: Encode = None,
     tensor_type: spellings.TensorType = None,
@@ -155,6 +164,7 @@ def convert(
     stats: Stats = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
+    plan: PlanFile = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -172,9 +182,11 @@ def convert(
         show_warning("--stats is now --imatrix")
     rules = spellings.preset_rules(encode or (), tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
-    with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
+        progress = stack.enter_context(Progress("writing", quiet))
         report = squish.convert(
             opened, dst, to, rules, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
-            delete_source=delete_source, dry_run=dry_run, progress=progress,
+            delete_source=delete_source, plan=plan, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

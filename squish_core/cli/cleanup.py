@@ -8,7 +8,8 @@ from typing import Any
 
 from squish_core.cli.output import Answer
 from squish_core.display.tables import counted, table
-from squish_core.io.local import missing, open_folder
+from squish_core.io.local import open_folder
+from squish_core.io.paths import missing
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

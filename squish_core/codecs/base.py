@@ -1,4 +1,4 @@
-"""Interfaces of tensor codecs, from stored parts to values, and of what encodes and allocates for them."""
+"""Interfaces of tensor codecs (stored parts to values and back), external encoders and allocators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Decoder = Callable[[Region, "np.ndarray"], None]
 
 
 class PartArray(Protocol):
-    """A stored array that reads only what is indexed: `part[a:b]` gives an ndarray."""
+    """A stored array that reads on indexing: `part[a:b]` is an ndarray."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -39,10 +39,10 @@ Parts = Mapping[str, PartArray]
 
 
 class Codec(Renamed):
-    """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them.
+    """A tensor codec. Parameters are plain data from the file; `parts` declares shapes for the core to check.
 
-    `id` is the id it was declared under: one class may serve a family. To decode, a codec needs `parts`, `grain` and
-    `decode`; to encode, `encode` too.
+    `id` is the declared id, since one class may implement several codecs. Decoding needs `parts`, `grain` and
+    `decode`; encoding also needs `encode`.
 
     Parameters
     ----------
@@ -51,16 +51,16 @@ class Codec(Renamed):
     params
         Of methods: parameters of the codec.
     parts
-        Of methods: role -> stored array, read where it is indexed.
+        Of methods: role -> stored array, read on indexing.
     region, out
-        Of methods: a slice per axis, and the array of that shape to fill.
+        Of methods: one slice per axis, and the array of that shape to fill.
     codec, inner
-        Of methods: the codec to encode for, and the one that is wrapped.
+        Of methods: the codec to encode for, and the wrapped one.
     panel, values, panels
-        Of methods: f32 values of a region; functions that give all regions, in row order, as often as they are called.
+        Of methods: f32 values of a region; a function that iterates over all regions in row order on each call.
     stats
         Of methods: activation statistics, such as f32 [columns] under "activations".
-    codes, made
+    codes, arrays
         Of methods: stored integers with their scales; the parts of one encoded panel.
 
     Examples
@@ -86,144 +86,146 @@ class Codec(Renamed):
     }  # fmt: skip
     id: str = ""
     encoder_only_params: tuple[str, ...] = ()
-    """Parameters that say how values are encoded, and that nothing stored shows: no format is asked about them."""
+    """Parameters that affect encoding but are not stored; formats never see them."""
     unsliced_parts: tuple[str, ...] = ()
-    """Roles that a region may read from their start: their contents say where its other bytes lie."""
+    """Roles that every region may read as a whole: they locate the bytes of the other parts."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Role -> (dtype, shape) of every stored part for a tensor of this shape; CodecError if impossible."""
+        """Role -> (dtype, shape) of every stored part; CodecError if the tensor's shape is not supported."""
         raise NotImplementedError
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Smallest independent step along each logical axis; None where the axis cannot be divided."""
+        """Smallest independently decodable step along each logical axis; None if the axis cannot be divided."""
         raise NotImplementedError
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Smallest panel that encodes alone, and whose parts may be written one panel after the other; after axes that
-        are None the first that is not: a codec that stores matrices transposed has (None, step).
+        """Smallest panel that can be encoded alone, such that the parts of consecutive panels can be concatenated.
 
-        Coarser than `grain` where a scale spans more than what decodes alone (one scale a tensor).
+        Panels advance along the first axis that is not None; a codec that stores matrices transposed has
+        (None, step). The grain is coarser than `grain` if a scale spans several decodable blocks.
         """
         return self.grain(spec, params)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        """Fill `out` (C-contiguous, the region's shape) with the region's values.
+        """Decode a region into `out` (C-contiguous, in the region's shape).
 
-        `region` is on the grain; read only what it needs from `parts`. `out` has the codec's `value_dtype`.
+        `region` is aligned to the grain, and `out` has the codec's `value_dtype`. Read only what the region needs.
         """
         raise NotImplementedError
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        """Dtype that `decode` gives; f32 for quantized codecs."""
+        """Dtype of decoded values; f32 for quantized codecs."""
         return "f32"
 
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        """Raise the CodecError that `decode` has for these contents (indices, counts, masks); asked before parts are
-        copied undecoded. A codec that decodes any contents has nothing to check."""
+        """Raise the CodecError that `decode` would raise for these contents, such as indices, counts and masks.
+
+        Called before parts are copied without decoding. A codec that can decode any contents need not override it.
+        """
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Parts of a panel (f32, a region on the grain that spans the undivided axes).
+        """Encode a panel: f32 values of a region that is aligned to the grain and spans the undivided axes.
 
-        CodecError of the code "range" for values that it cannot hold. An encoder need not look for them: the core
-        refuses what does not decode to finite values.
+        May raise CodecError with code `range` for values that it cannot represent; the core also refuses values that
+        do not decode to finite ones.
         """
         raise self._decoded_only()
 
     def compare(
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> tuple[float, float, float, float] | None:
-        """As `Encoder.compare` says; None: the core decodes and compares."""
+        """See `Encoder.compare`; None makes the core decode and compare."""
         return None
 
     def decoder(
         self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> Decoder | None:
-        """As `Encoder.decoder` says; None: the codec decodes."""
+        """See `Encoder.decoder`; None makes the codec decode."""
         return None
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        """Complete and check the parameters given by a user for encoding this tensor; CodecError by a codec that has
-        no `encode` of its own."""
+        """Complete and check a user's parameters for encoding this tensor; CodecError if the codec only decodes."""
         if type(self).encode is Codec.encode:
             raise self._decoded_only()
         return params
 
     def needs_activations(self, params: Params) -> bool:
-        """Whether encoding with these parameters needs `stats`: "activations", f32 [columns of the panel], the mean
-        magnitude of what each column is multiplied by."""
+        """Whether encoding with these parameters needs `stats["activations"]`: f32 [columns of the panel], the mean
+        magnitude of the inputs of each column."""
         return False
 
     def canonical(self, params: Params) -> Params:
-        """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
+        """Normalize parameters, such as by removing defaults, so that those of two formats compare equal."""
         return params
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
-        """Complete the parameters with what only the values show (counts, bases); `panels` gives them in their
-        own dtype, in row order, as often as it is called. Done before anything is written."""
+        """Complete the parameters that depend on the values, such as counts and bases, before anything is written.
+
+        `panels` iterates over the values in their own dtype and in row order, on each call.
+        """
         return params
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
-        """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
-        raise CodecError("this codec wraps no other", code="wrap")
+        """Of wrapping codecs: bind this codec to the wrapped one and its parameters."""
+        raise CodecError("this codec does not wrap another one", code="wrap")
 
     def lossless_params(self, params: Params) -> Params | None:
-        """Wrapping codecs: the parameters with which one wraps another encoding of its own values without changing
-        any of them (a mask keeps its zeros); None: it does not."""
+        """Of wrapping codecs: parameters for wrapping another encoding of the same values without changing any of
+        them, as a mask does; None if there are none."""
         return None
 
     def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
-        """Share of the values that pruning made zero, from the smallest part that shows it; None: nothing prunes."""
+        """Share of pruned values, computed from the smallest part that shows it; None if the codec does not prune."""
         return None
 
-    def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        """The parameters of an encoded panel alone: others where one counts what the whole tensor holds."""
+    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
+        """Parameters of one encoded panel; they differ from `params` if one is a count over the whole tensor."""
         return params
 
     def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """The codec of the same tensor with its columns in another order, one that compiled loops know; None: no such
-        form."""
+        """A codec for the same tensor with permuted columns that compiled kernels support; None if there is none."""
         return None
 
     def permute_columns(
         self, parts: Parts, spec: TensorSpec, params: Params
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
-        """The `column_permuted` codec, its parts, and which column of this tensor each of theirs is (None: the same).
+        """The `column_permuted` codec, its parts, and the source column of each of its columns (None: unchanged).
 
-        CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
+        Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
         """
         raise NotImplementedError
 
     def error_bound(self, params: Params) -> Exactness:
-        """How far decoded values may be from the encoded ones."""
+        """Error bound of encoding and decoding."""
         return Exactness("bounded")
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """What `codes` of this tensor look like, declared without reading any data; None where it has none.
+        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
 
-        Formats that do not know the codec decide by it how they would store the codes.
+        Formats that do not know the codec use it to decide how to store the codes.
         """
         return None
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        """The stored integers of a region, in the declared `code_layout`; None where the data have no such form."""
+        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
         return None
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Parts that hold exactly these codes, or None when this codec cannot."""
+        """Parts that represent exactly these codes; None if the codec cannot."""
         return None
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        """What `from_codes` would say, without its parts: asked of every panel before anything is written."""
-        made = self.from_codes(codes, spec, params)
-        return None if made is None else made[1]
+        """The exactness that `from_codes` would return; called for every panel before anything is written."""
+        result = self.from_codes(codes, spec, params)
+        return None if result is None else result[1]
 
     def _decoded_only(self) -> CodecError:
-        hint = "`squish codecs` lists codecs; ask for one that encodes, such as int4 or f16."
-        return CodecError(f"{self.id} is decoded only", code=ErrorCode.ENCODE, hint=hint)
+        hint = "`squish codecs` lists all codecs; choose one that encodes, such as int4 or f16."
+        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
 
 
 PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
@@ -232,8 +234,8 @@ AliasResolver = Callable[[str], CodecSpec]
 
 @frozen
 class ModelFacts:
-    """What an allocator may know of the whole model: names of all tensors in the target, metadata, and the names of
-    tensors that have activation statistics (None: there are no statistics at all)."""
+    """Facts about the whole model for an allocator: names of all tensors in the target, metadata, and names of the
+    tensors with activation statistics (None without statistics)."""
 
     names: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(factory=dict)
@@ -241,17 +243,17 @@ class ModelFacts:
 
 
 class Allocator:
-    """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`).
+    """Chooses an encoding for each tensor; users select it with `encode=ID` (`AllocatorInfo`).
 
     Examples
     --------
     >>> from squish_core import api
     >>> class Wide(api.Allocator):
     ...     def choose(self, specs, params, values, short, model):
-    ...         return {spec.name: short("q8_0") if len(spec.shape) > 1 else "no matrix" for spec in specs}
+    ...         return {spec.name: short("q8_0") if len(spec.shape) > 1 else "not a matrix" for spec in specs}
     >>> spec = api.TensorSpec(name="norm", shape=(32,), dtype="f32")
     >>> Wide().choose([spec], {}, iter, api.CodecSpec, api.ModelFacts())
-    {'norm': 'no matrix'}
+    {'norm': 'not a matrix'}
     """
 
     id: str = ""
@@ -259,28 +261,28 @@ class Allocator:
     def choose(
         self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
-        """Name -> the encoding, or the reason why the tensor is kept as it is.
+        """Choose encodings: name -> codec, or the reason why the tensor stays unchanged.
 
         Parameters
         ----------
         specs, params
-            The tensors to choose for, and the parameters that the user gave.
+            The tensors to choose for, and the user's parameters.
         values, short
-            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target,
-            a SquishError where it means nothing.
+            A function from a tensor to an iterator over its row panels; a function that resolves a short name such as
+            int4 for the target, or raises SquishError.
         model
-            What is known of all tensors, those that are not to be encoded included.
+            Facts about the whole model, including tensors that are not to be encoded.
 
         Raises
         ------
         CodecError
-            The parameters make no sense.
+            The parameters are invalid.
         """
         raise NotImplementedError
 
 
 class Encoder(Protocol):
-    """The half of a codec that encodes; what `EncoderInfo` declares. Its constructor raises where it cannot run."""
+    """The encoding half of a codec, declared by `EncoderInfo`. The constructor raises if it cannot run here."""
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params: ...
 
@@ -291,14 +293,16 @@ class Encoder(Protocol):
     def compare(
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> tuple[float, float, float, float] | None:
-        """How far what `codec` decodes from these parts is from the values they were made of: the largest error, and
-        the sums in f64 of squared errors, values and decoded values. None where only decoding can tell, or where a
-        value or decoded value is not finite."""
+        """Compare encoded parts with their source values without decoding them.
+
+        Returns the largest error, and the sums in f64 of squared errors, squared values and squared decoded values.
+        None if that needs decoding, or if a value or decoded value is not finite.
+        """
         ...
 
     def decoder(
         self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> Decoder | None:
-        """What fills an array of f32, f16 or bf16 with the values of a region, those of `codec` rounded once, sooner
-        than it does. None where only the codec can."""
+        """A faster decoder than `codec` for arrays of f32, f16 or bf16, with equal values rounded once; None if there
+        is none."""
         ...

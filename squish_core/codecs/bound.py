@@ -1,4 +1,4 @@
-"""An encoding bound to its codec and its stored parts: the one argument of whatever reads values."""
+"""Bound encodings: an encoding with its codec and stored parts, as one argument for everything that reads values."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+HELD = 256 << 20
+"""Stored bytes of one tensor that are read into memory at once, from a source without cheap views."""
+
+
 class BoundEncoding:
     """One encoding of one tensor, ready to read.
 
     Parameters
     ----------
     codec
-        Implementation of `encoding.codec`, bound to what it wraps.
+        Implementation of `encoding.codec`, bound to the codec it wraps, if any.
     spec
         The tensor: name, logical shape and dtype.
     encoding
-        The encoding as the Index declares it.
+        The encoding from the Index.
     parts
         Role -> stored array.
     limits
-        What decoding may take; None for parts that are in memory already.
+        Limits for decoding; None for parts in memory.
     """
 
     __slots__ = ("_dtype", "_grain", "codec", "encoding", "limits", "parts", "spec")
@@ -57,30 +61,30 @@ class BoundEncoding:
 
     @property
     def grain(self) -> tuple[int | None, ...]:
-        """Smallest independently decodable block, per axis; None where the axis cannot be divided."""
+        """Smallest independently decodable block, per axis; None if the axis cannot be divided."""
         if self._grain is None:
             self._grain = self.codec.grain(self.spec, self.params)
         return self._grain
 
     @property
     def view(self) -> StoredArray | None:
-        """The stored array that is the values as they are; None where they must be decoded."""
+        """The stored array, if it contains the values themselves; None if they must be decoded."""
         if self.spec.stored_values(self.encoding) is None:
             return None
         array = self.parts["data"]
         return array if isinstance(array, StoredArray) else None
 
     def check_limits(self, shape: tuple[int, ...] | None = None) -> None:
-        """LimitError where a region of this shape (all by default) decodes to more than the limits allow."""
+        """Raise LimitError if a region of this shape (all by default) decodes to more than the limits allow."""
         if self.limits is not None:
             size = dtypes.nbytes(self.dtype, self.spec.shape if shape is None else shape)
             if size > SMALL or size > self.limits.decoded:
                 check_decoded(size, self.encoding.stored, self.limits)
 
     def read(self, region: Region | None = None, out: np.ndarray | None = None) -> np.ndarray:
-        """Values of a region (all by default), into `out` (C-contiguous) if given.
+        """Decode a region (all by default), into `out` (C-contiguous) if given.
 
-        Decodes the smallest region on the grain that holds it, and trims that.
+        Decodes the smallest enclosing region on the grain and trims it.
         """
         import numpy as np
 
@@ -94,7 +98,7 @@ class BoundEncoding:
             out = np.empty(size, dtype)
         if out.size == 0:
             return out
-        if size != shape:  # all of a tensor lies on its grain
+        if size != shape:  # the whole tensor is always on the grain
             wide = on_grain(region, shape, self.grain)
         if fits and wide == region:
             self.codec.decode(self.parts, self.spec, self.params, region=region, out=out)
@@ -106,21 +110,35 @@ class BoundEncoding:
 
     @property
     def arrays(self) -> dict[str, StoredArray]:
-        """The parts that lie in a file, by role."""
+        """The parts stored in a file, by role."""
         return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
+
+    def held(self) -> BoundEncoding:
+        """The same with its parts in memory, as far as `HELD` bytes go, where each look at a file reads it again.
+
+        What is read panel by panel is read once then: a codec looks at a table for each of them.
+        """
+        if all(array.is_cheap for array in self.arrays.values()):
+            return self
+        parts, left = dict(self.parts), HELD
+        for role, array in sorted(self.arrays.items(), key=lambda item: item[1].part.stored):
+            left -= array.part.stored
+            if left >= 0 and not array.is_cheap:
+                parts[role] = array.held()
+        return BoundEncoding(self.codec, self.spec, self.encoding, parts, self.limits)
 
     def panels(
         self, *, within: Region | None = None, axis: int = 0, budget: int = PANEL_BYTES, whole_rows: bool = False
     ) -> Iterator[Region]:
-        """Regions on the grain that cover the tensor (or `within`), each of at most `budget` bytes if it can."""
+        """Regions on the grain that cover the tensor (or `within`), each at most `budget` bytes if possible."""
         shape, grain = self.spec.shape, self.grain
         return panels(shape, grain, 4, within=within, axis=axis, budget=budget, whole_rows=whole_rows)
 
     @property
     def code_layout(self) -> CodeLayout | None:
-        """What the codes look like; None where the codec has none."""
+        """Layout of the codes; None if the codec has none."""
         return self.codec.code_layout(self.spec, self.params)
 
     def codes(self, region: Region) -> Codes | None:
-        """Stored integers of a region; None where the codec has no such form."""
+        """Stored integers of a region; None if the codec has none."""
         return self.codec.codes(self.parts, self.spec, self.params, region)

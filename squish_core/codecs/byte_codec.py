@@ -1,4 +1,4 @@
-"""The interface of byte codecs: filters on a part's bytes, and files that are compressed whole."""
+"""The interface of byte codecs: filters on the bytes of a part, and compression of whole files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class ByteCodec(Renamed):
-    """A byte codec (zstd): used in `Part.filters`, and for files that are compressed whole.
+    """A byte codec, such as zstd, for `Part.filters` and for compressed files.
 
     Parameters
     ----------
     data, chunks
-        Of methods: stored bytes; decoded bytes in pieces.
+        Of methods: stored bytes; decoded bytes in chunks.
     params
         Of methods: parameters of the filter.
     out, ratio
-        Of methods: memory of the decoded size, and the most that one stored byte may become.
+        Of methods: memory of the decoded size, and the maximum ratio of decoded to stored bytes.
     size, start, stop, most
-        Of methods: the decoded bytes in all, a range of them, and the most that are looked at.
+        Of methods: total decoded size, a range of decoded bytes, and the maximum number to decode.
     source, limits, write
-        Of methods: a file that was compressed whole, and where its compressed bytes go.
+        Of methods: a compressed file, limits for reading it, and a function that takes compressed bytes.
 
     Examples
     --------
@@ -47,29 +47,29 @@ class ByteCodec(Renamed):
     id: str = ""
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
-        """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""
+        """Decode into `out`; CodecError if the data is damaged or its decoded size differs."""
         raise NotImplementedError
 
     def covering(self, data: memoryview, params: Params, *, size: int, start: int, stop: int) -> tuple[int, int]:
-        """The smallest range around `start` to `stop` of the `size` decoded bytes that `decode_range` gives."""
+        """Smallest range of decoded bytes around `start` to `stop` that `decode_range` can decode."""
         return 0, size
 
     def decode_range(self, data: memoryview, params: Params, *, size: int, start: int, out: memoryview) -> None:
-        """Fill `out` with the decoded bytes from `start` on, a range that `covering` gave, if that is not all."""
+        """Decode a range that `covering` returned into `out`; not called for the full range."""
         raise NotImplementedError
 
     def decoded_size(self, data: memoryview, params: Params, *, most: int) -> int | None:
-        """Bytes that `decode` would give, found without keeping them; None when the codec cannot tell."""
+        """Decoded size, determined in constant memory; None if the codec cannot tell."""
         return None
 
     def encode(self, chunks: Any, params: Params) -> Any:
-        """Stored bytes, as an iterable of chunks, of an iterable of chunks."""
+        """Encode an iterable of chunks; returns an iterable of chunks."""
         raise NotImplementedError
 
     def unpacked(self, source: Source, limits: Limits) -> Source:
-        """The content of a file that was compressed whole; for a codec that declares a `signature`."""
+        """Open the content of a compressed file; for codecs that declare a `signature`."""
         raise NotImplementedError
 
     def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]:
-        """What takes the content of a file piece by piece and hands on its compressed bytes, the last on leaving."""
+        """Context manager for a function that takes file content and passes compressed bytes to `write`."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Code layouts: what the stored integers of a quantized tensor look like, declared without data; and the codes."""
+"""Code layouts: the form of a quantized tensor's stored integers, declared without data; and the codes themselves."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 OFFSET_KINDS = ("none", "zero_point", "bias")
 STORED_TABLE = "stored"
-"""`CodeLayout.table` of codes whose table is stored with the tensor, so that only the data show it."""
+"""`CodeLayout.table` of codes whose table is stored with the tensor."""
 
 
 @frozen(kw_only=True)
 class CodeLayout:
-    """How codes, scales and offsets of a tensor make values; plain data, without arrays.
+    """How codes, scales and offsets combine into values; plain data without arrays.
 
-    With integers `q`, a value is `(q - zero) * scale`, `(q - zero - offset) * scale` (zero points) or
-    `q * scale + offset` (biases), in float32. Formats match on this to say how they would store codes of a codec that
-    they do not know.
+    For a code `q`, the value is `(q - zero) * scale`, `(q - zero - offset) * scale` (zero points) or
+    `q * scale + offset` (biases), in float32. Formats match on the layout to decide how to store the codes of codecs
+    that they do not know.
 
     Parameters
     ----------
@@ -32,20 +32,23 @@ class CodeLayout:
     signed
         Whether codes are in two's complement.
     group
-        Elements per scale along each axis of the tensor; 0 stands for the whole axis.
+        Elements per scale along each axis of the tensor; 0 means the whole axis.
     run
-        For groups that cross the ends of rows: elements of the row-major order that share a scale. `group` is then
-        that of the largest cells within rows. 0 otherwise.
+        For groups that cross row boundaries: number of consecutive elements, in row-major order, that share a scale;
+        `group` then describes the largest cells within rows. 0 otherwise.
     scale_dtype
         Dtype of scales.
     offset_kind
         "none", "zero_point" or "bias".
     offset_dtype
-        Dtype of offsets, with "zero_point" and "bias"; "u3" for zero points packed in 3 bits each.
+        Dtype of offsets for "zero_point" and "bias"; "u3" for zero points packed in 3 bits each.
     zero
-        Constant zero point of all codes; not with a bias.
+        Constant zero point of all codes; not allowed with a bias.
     table
-        Values that codes stand for before scaling: one number for each code, or `STORED_TABLE`. None for integers.
+        Codebook: the value of each code before scaling, or `STORED_TABLE`. None for integers.
+    word
+        Dtype of the integers that codes are packed into, where the codec packs into words: a format that has words of
+        this width can keep it. It does not change a value.
 
     Examples
     --------
@@ -63,6 +66,7 @@ class CodeLayout:
     offset_dtype: str | None = None
     zero: int = 0
     table: tuple[float, ...] | str | None = None
+    word: str | None = None
 
     def __attrs_post_init__(self) -> None:
         rules = (
@@ -92,9 +96,9 @@ class CodeLayout:
 
     @property
     def row_group(self) -> int | None:
-        """Columns of one scale (0: all) once groups of several rows are divided into rows.
+        """Columns per scale (0: all) if groups of several rows are split into rows.
 
-        None where groups cross the ends of rows or lie across them.
+        None if groups cross row boundaries or consist of single columns.
         """
         *rows, columns = self.group or (0,)
         across = columns == 1 and any(step != 1 for step in rows)
@@ -105,24 +109,24 @@ class CodeLayout:
         return tuple(step or max(size, 1) for step, size in zip(self.group, shape))
 
     def run_length(self, shape: tuple[int, ...]) -> int | None:
-        """Neighbors in the row-major order that share a scale; None where groups are other boxes."""
+        """Number of consecutive elements, in row-major order, that share a scale; None if groups are not contiguous."""
         if self.run:
             return self.run
         sizes = self.group_sizes(shape)
         first = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
-        whole = all(size == max(extent, 1) for size, extent in zip(sizes[first + 1 :], shape[first + 1 :]))
-        return prod(sizes) if whole else None
+        contiguous = all(size == max(extent, 1) for size, extent in zip(sizes[first + 1 :], shape[first + 1 :]))
+        return prod(sizes) if contiguous else None
 
 
 @frozen(kw_only=True, eq=False)
 class Codes:
-    """Codes of a region in a `layout`: a `CodeLayout` with its arrays, for repacking without floats.
+    """Codes of a region: a `CodeLayout` with its arrays, for repacking without floats.
 
-    `values`: integers of the region's `shape` (i8 or u8). `group`: elements per scale along each axis of the region,
-    finer than the layout's where that suits. `scale` and `offset`: arrays of the region's grid of groups; the constant
-    zero point is not in `offset`. `table` (f32): needed for a stored table only. `words`: the same integers still
-    packed, where a codec can give them so: unsigned little-endian words [..., words of a row], of any strides; each row
-    fills its words as one bit stream, first code lowest. `unpack` and `pack` make them when a target asks.
+    `values`: integers in the region's `shape` (i8 or u8). `group`: elements per scale along each axis of the region;
+    may be finer than the layout's. `scale` and `offset`: one element per group; `offset` excludes the constant zero
+    point. `table` (f32): only for a stored table. `words`: the same integers still packed, if the codec can provide
+    them: unsigned little-endian words [..., words per row] with any strides, each row one bit stream with the first
+    code in the lowest bits. `unpack` and `pack` compute `values` and `words` on demand.
     """
 
     layout: CodeLayout
@@ -146,20 +150,20 @@ class Codes:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """The integers, one a byte."""
+        """The integers, one per byte."""
         return self.unpack()
 
     @cached_property
     def words(self) -> np.ndarray | None:
-        """The integers as packed rows; None where they cannot be had without unpacking them."""
+        """The integers as packed rows; None if that would require unpacking them."""
         return self.pack()
 
     @cached_property
     def offsets(self) -> np.ndarray | None:
-        """Biases, or all that is subtracted from codes: zero points and the constant one; None without either."""
+        """Biases, or zero points including the constant one; None without either."""
         import numpy as np
 
         if not self.layout.zero:
             return self.offset
-        stored = np.zeros(self.scale.shape) if self.offset is None else self.offset.astype(np.float64)
-        return (stored + self.layout.zero).astype(np.float32)
+        offset = np.zeros(self.scale.shape) if self.offset is None else self.offset.astype(np.float64)
+        return (offset + self.layout.zero).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The dense codec: the stored values are the values."""
+"""The dense codec: unencoded values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Dense(Codec):
-    """Row-major values of the tensor's own dtype, or of `dtype` (an encoding beside the tensor's first, or one to
-    `encode`); types under a byte are packed."""
+    """Row-major values in the tensor's dtype, or in `dtype` (for a second encoding, or as a target). Dtypes below 8
+    bits are packed."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype = self.value_dtype(spec, params)
@@ -40,7 +40,7 @@ class Dense(Codec):
         values = parts["data"][region]
         if dtype == "bool" and values.size and int(values.view("u1").max()) > 1:
             raise CodecError(
-                "a bool is stored as something else than 0 or 1",
+                "a bool is not 0 or 1",
                 found=int(values.view("u1").max()),
                 code="bool",
             )
@@ -49,7 +49,7 @@ class Dense(Codec):
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
         dtype = self.value_dtype(spec, params)
         if dtype == "bool" or dtypes.bits(dtype) < 8:
-            from squish_core.codecs.regions import decode_all  # regions are of codecs
+            from squish_core.codecs.regions import decode_all  # `regions` imports codecs
 
             decode_all(self, parts, spec, params)
 
@@ -58,7 +58,7 @@ class Dense(Codec):
     ) -> dict[str, np.ndarray]:
         import numpy as np
 
-        with np.errstate(over="ignore"):  # what becomes infinite is told with the other errors
+        with np.errstate(over="ignore"):  # the core reports overflow
             return {"data": dtypes.cast(panel, params.get("dtype") or dtypes.from_numpy(panel.dtype))}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
@@ -72,7 +72,7 @@ class Dense(Codec):
         dtype = params.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
             raise CodecError(
-                "dense encoding needs a float dtype of a byte or more",
+                "dense encoding needs a float dtype of at least 8 bits",
                 found=repr(dtype),
                 code=ErrorCode.PARAMS if params else "dtype",
             )
@@ -83,7 +83,7 @@ class Dense(Codec):
 
 
 def unpack(data: np.ndarray, dtype: str, count: int) -> np.ndarray:
-    """Elements of a type under one byte, one per byte, from a packed stream with the first in the low bits."""
+    """Unpack elements of a dtype below 8 bits to one per byte; the first element is in the lowest bits."""
     import numpy as np
 
     width = dtypes.bits(dtype)

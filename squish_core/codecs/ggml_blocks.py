@@ -1,4 +1,4 @@
-"""Sizes and type codes of GGML's block types, which formats and backends share. Source: ggml.h, ggml-common.h."""
+"""Sizes and type codes of GGML's block types, shared by formats and backends. Source: ggml.h, ggml-common.h."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class BlockType(NamedTuple):
-    """A block type: `elements` weights of a row take `nbytes` bytes; `code` is its `ggml_type` in files."""
+    """A block type: a block of `elements` weights takes `nbytes` bytes; `code` is the `ggml_type` in files."""
 
     name: str
     code: int
@@ -22,7 +22,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
         BlockType("q5_0", 6, 32, 22),
         BlockType("q5_1", 7, 32, 24),
         BlockType("q8_0", 8, 32, 34),
-        BlockType("q8_1", 9, 32, 36),  # two halves and 32 bytes; gguf-py still counts two floats
+        BlockType("q8_1", 9, 32, 36),  # two f16 and 32 bytes; gguf-py still assumes two f32
         BlockType("q2_k", 10, 256, 84),
         BlockType("q3_k", 11, 256, 110),
         BlockType("q4_k", 12, 256, 144),

@@ -1,4 +1,4 @@
-"""Another codec's matrix with the rows of each head in another order, for parts that cannot be moved by rows."""
+"""Permutes the rows of heads on reading, for codecs whose parts cannot be permuted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=16)
 def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
-    """Source row of each row when the halves of every head are interleaved, or (`inverse`) taken apart again.
+    """Source row of each row when the halves of every head are interleaved, or (`inverse`) de-interleaved.
 
     Examples
     --------
@@ -33,16 +33,16 @@ def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
 
 
 class Heads(Codec):
-    """Bound to the codec it wraps by `wrap`; decoded only.
+    """A wrapping codec; decodes only.
 
-    `heads`: number of heads that the rows are. `inverse`: their halves are taken apart, not interleaved.
+    `heads`: number of heads. `inverse`: de-interleave the halves of each head instead of interleaving them.
     """
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("heads is an order of another codec's rows", code=ErrorCode.PARAMS, expected="heads(CODEC)")
+        raise CodecError("heads must wrap another codec", code=ErrorCode.PARAMS, expected="heads(CODEC)")
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         self.parts(spec, params)
@@ -50,7 +50,7 @@ class Heads(Codec):
 
 
 class _Bound(Codec):
-    """`Heads` around one codec."""
+    """`Heads` bound to the codec it wraps."""
 
     id = "heads"
 
@@ -62,7 +62,7 @@ class _Bound(Codec):
         return self.inner.parts(spec, self.own)
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Whole heads: their rows come from the same rows of the wrapped codec, in another order."""
+        """Whole heads: the rows of a head come from the same rows of the wrapped codec."""
         first, *rest = self.inner.grain(spec, self.own)
         step = None if first is None else lcm(first, _rows(spec, params))
         return (step if step is not None and step < spec.shape[0] else None, *rest)
@@ -93,24 +93,25 @@ class _Bound(Codec):
             return None
         order = _order(spec, params, codes.shape[0])
 
-        def moved(array: np.ndarray | None) -> np.ndarray | None:
+        def permute(array: np.ndarray | None) -> np.ndarray | None:
             return array if array is None or array.shape[0] != len(order) else array[order]
 
-        if codes.scale.shape[0] not in (1, len(order)):
+        scale = codes.scale
+        if scale.shape[0] not in (1, len(order)):
             return None
         return Codes(
-            layout=codes.layout, shape=codes.shape, group=codes.group, scale=codes.scale if codes.scale.shape[0] == 1
-            else codes.scale[order], offset=moved(codes.offset), table=codes.table, unpack=lambda: codes.values[order],
-            pack=lambda: moved(codes.words),
+            layout=codes.layout, shape=codes.shape, group=codes.group,
+            scale=scale if scale.shape[0] == 1 else scale[order], offset=permute(codes.offset), table=codes.table,
+            unpack=lambda: codes.values[order], pack=lambda: permute(codes.words),
         )  # fmt: skip
 
 
 def _rows(spec: TensorSpec, params: Params) -> int:
-    """Rows of a head; CodecError where the heads do not divide the rows into halves."""
+    """Rows per head; CodecError if the rows do not divide into heads with two halves."""
     heads, rows = params.get("heads"), spec.shape[0] if spec.shape else 0
     if type(heads) is not int or heads < 1 or rows % (2 * heads) or type(params.get("inverse")) is not bool:
         raise CodecError(
-            "its rows do not divide into heads of an even size", code=ErrorCode.PARAMS,
+            "cannot be divided into heads with an even number of rows", code=ErrorCode.PARAMS,
             expected=f"heads= that divides {rows} rows, inverse=", found=str(dict(params))[:120],
         )  # fmt: skip
     return rows // heads

@@ -1,4 +1,4 @@
-"""Regions of a tensor: those that an index asks for, panels that bound memory, and reads that trim to the grain."""
+"""Regions of a tensor: regions of an index, panels of bounded size, and alignment to the grain."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from squish_core.errors import RangeError
 from squish_core.model import TensorSpec
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     import numpy as np
 
 PANEL_BYTES = 4 << 20
-"""Decoded bytes of one panel: large enough to amortise a call, small enough to stay near the cache."""
+"""Decoded bytes per panel: large enough to amortize a call, small enough for the cache."""
 
 
 def full(shape: tuple[int, ...]) -> Region:
-    """The region that is everything."""
+    """The region of a whole tensor."""
     return tuple([slice(0, size) for size in shape])
 
 
@@ -41,10 +38,10 @@ def panels(
     budget: int = PANEL_BYTES,
     whole_rows: bool = False,
 ) -> Iterator[Region]:
-    """Regions that cover `within` in row-major order, each at most `budget` decoded bytes where the grain allows.
+    """Split `within` into regions in row-major order, each at most `budget` decoded bytes if the grain allows.
 
-    Splits along `axis`, and along the next axis when a single step is still over the budget (never along
-    the last one with `whole_rows`, for sums along a row and for parts that are stored row after row).
+    Splits along `axis`, and along the next axis if a single step exceeds the budget, but with `whole_rows` never
+    along the last one (for sums along rows, and for parts stored row by row).
     """
     within = within or full(shape)
     extent = sizes(within)
@@ -69,9 +66,9 @@ def panels(
 def stored_panels(
     shape: tuple[int, ...], grain: tuple[int | None, ...], itemsize: int, *, budget: int = PANEL_BYTES
 ) -> Iterator[Region]:
-    """Whole rows, in the order in which parts are stored; columns of each matrix where it is stored transposed.
+    """Panels in storage order: whole rows, or columns for matrices that are stored transposed.
 
-    The latter is so where `grain`, that of encoding, divides the last axis and not the one before it.
+    A matrix is stored transposed if the encode grain divides the last axis but not the one before it.
     """
     transposed = len(shape) > 1 and grain[-2] is None and grain[-1] is not None
     for region in panels(shape, grain, itemsize, budget=budget, whole_rows=True):
@@ -82,7 +79,7 @@ def stored_panels(
 
 
 def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ...]) -> Region:
-    """The smallest region on the grain that holds `region`."""
+    """The smallest region on the grain that contains `region`."""
     wide = []
     for part, size, step in zip(region, shape, grain):
         if step is None:
@@ -93,7 +90,7 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
 
 
 def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
-    """Decode a tensor panel by panel and keep nothing; raises what `decode` raises. `scratch`: bytes for a panel."""
+    """Decode a tensor panel by panel to find errors. `scratch`: memory for a panel, in bytes."""
     import numpy as np
 
     dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
@@ -107,11 +104,11 @@ def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scr
 
 
 def normalize(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
-    """A NumPy basic index as the region that must be read and the index that is left for the result."""
+    """Split a NumPy basic index into the region to read and the remaining index of the result."""
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(item is Ellipsis for item in keys):  # `in` would compare arrays
-        at = next(number for number, item in enumerate(keys) if item is Ellipsis)
-        keys[at : at + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
+        position = next(number for number, item in enumerate(keys) if item is Ellipsis)
+        keys[position : position + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
     if len(keys) > len(shape):
         raise RangeError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
     keys += [slice(None)] * (len(shape) - len(keys))
@@ -120,14 +117,12 @@ def normalize(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
     for item, size in zip(keys, shape):
         if isinstance(item, slice):
             try:
-                picked = range(*item.indices(size))
+                indices = range(*item.indices(size))
             except (TypeError, ValueError) as error:
-                raise RangeError(
-                    "a slice cannot be used", expected=str(error), found=repr(item), code="index"
-                ) from None
-            low, high = sorted((picked[0], picked[-1])) if picked else (0, -1)
+                raise RangeError("a slice is invalid", expected=str(error), found=repr(item), code="index") from None
+            low, high = sorted((indices[0], indices[-1])) if indices else (0, -1)
             region.append(slice(low, high + 1))
-            rest.append(slice(None, None, picked.step))
+            rest.append(slice(None, None, indices.step))
             continue
         position = position_of(item)
         if not -size <= position < size:
@@ -139,21 +134,21 @@ def normalize(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
 
 
 def sliced(key: Any, shape: tuple[int, ...]) -> Region:
-    """An index of slices without steps as a region, so that its values need no further index."""
+    """Convert an index to a region; RangeError unless it consists of slices with step 1."""
     region, rest = normalize(key, shape)
     if any(item != slice(None, None, 1) for item in rest):
-        raise RangeError("a region is slices without steps", found=repr(key), code="index")
+        raise RangeError("a region must consist of slices without steps", found=repr(key), code="index")
     return region
 
 
 def position_of(item: Any) -> int:
-    """An integer index; TensorError for anything else. A bool is none: NumPy would add an axis."""
+    """Convert an integer index; RangeError for anything else, including bool, for which NumPy would add an axis."""
     try:
         if not isinstance(item, bool):
             return operator.index(item)
     except TypeError:
         pass
     raise RangeError(
-        "an index is not an integer or a slice", found=repr(item), code="index",
-        hint="Integers and slices select a region; for anything else, index the array of numpy().",
+        "an index must be an integer or a slice", found=repr(item), code="index",
+        hint="A list may pick rows (the first axis). For any other index, call numpy() and index the array.",
     )  # fmt: skip

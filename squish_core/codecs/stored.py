@@ -1,9 +1,11 @@
-"""Stored arrays: a part's bytes, read only where they are indexed."""
+"""Stored arrays: the bytes of a part, read on indexing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.errors import CodecError, LimitError, TensorError
@@ -19,18 +21,18 @@ if TYPE_CHECKING:
 
 
 SMALL = 256 * MIB
-"""Decoded bytes that no ratio of stored ones forbids."""
+"""Decoded size up to which the compression ratio is not limited."""
 
 
 class StoredArray:
-    """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
+    """One part as a lazy array: `array[a:b]` reads only the bytes of those rows, without a copy if possible."""
 
     def __init__(
         self, part: Part, source_for: Callable[[int], Source], byte_codec: Callable[[str], ByteCodec], limits: Limits
     ) -> None:
         self.part, self._source_for, self._byte_codec, self._limits = part, source_for, byte_codec, limits
         self._decoded: tuple[int, memoryview] | None = None
-        self._run: Segment | None = None  # the one byte range that holds the part, once its size was checked
+        self._run: Segment | None = None  # the part's only byte range, once its size is checked
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,9 +53,9 @@ class StoredArray:
         keys = key if isinstance(key, tuple) else (key,)
         if Ellipsis in keys or not self.part.shape:
             return self._array(0, self.part.shape)[key if self.part.shape else ...]
-        # Narrow along leading axes while a single index is taken, so that the bytes stay one range.
+        # Narrow along leading axes as long as the bytes stay one range.
         offset, shape = 0, self.part.shape
-        if _is_whole(keys, shape):
+        if _selects_all(keys, shape):
             return self._array(0, shape)
         lead: list[Any] = []
         for position, item in enumerate(keys):
@@ -70,10 +72,10 @@ class StoredArray:
             if stop - start != 1:
                 break
         array, rest = self._array(offset, shape), keys[len(lead) :]
-        return array if _is_whole(rest, shape[len(lead) :]) else array[(*lead, *rest)]
+        return array if _selects_all(rest, shape[len(lead) :]) else array[(*lead, *rest)]
 
     def buffer(self) -> Buffer:
-        """The whole part as a Buffer."""
+        """The part as a Buffer."""
         part = self.part
         raw = self.bytes(0, part.nbytes)
         if not part.in_place or part.data is not None:
@@ -83,15 +85,15 @@ class StoredArray:
         return Buffer(raw, part.dtype, part.shape, view)
 
     def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
-        """The part's bytes before filters, in order."""
+        """The unfiltered bytes in order."""
         total = self.part.nbytes
         if self.part.filters:
-            size = max(size, 16 * MIB)  # several frames at once, where there are frames: they decode in parallel
+            size = max(size, 16 * MIB)  # several frames per chunk decode in parallel
         for start in range(0, total, size):
             yield self.bytes(start, min(size, total - start))
 
     def stored_chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
-        """The part's bytes as they lie in the file."""
+        """The stored bytes in order."""
         if self.part.data is not None:
             yield memoryview(self.part.data)
             return
@@ -100,12 +102,33 @@ class StoredArray:
             for start in range(0, segment.length, size):
                 yield source.view(segment.offset + start, min(size, segment.length - start))
 
+    @property
+    def is_cheap(self) -> bool:
+        """Whether looking at it again costs nothing: it is in memory, or mapped."""
+        return self.part.data is not None or all(source.cheap_views for source, _, _ in self.runs())
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it goes over a network."""
+        return any(source.is_remote for source, _, _ in self.runs())
+
+    def check_size(self) -> None:
+        """TruncatedError once a file that it lies in has become shorter."""
+        for source, _, _ in self.runs():
+            source.check_size()
+
+    def held(self) -> StoredArray:
+        """The same part with its stored bytes in memory."""
+        pieces = list(self.stored_chunks(1 << 62))
+        data: Any = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        return StoredArray(evolve(self.part, segments=(), data=data), self._source_for, self._byte_codec, self._limits)
+
     def runs(self) -> Iterator[tuple[Source, int, int]]:
-        """Source, offset and length of each byte range that it is stored in."""
+        """Source, offset and length of each stored byte range."""
         return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
 
     def read_into(self, out: memoryview) -> None:
-        """Copy the whole part into `out` (bytes), by pread if nothing has to be decoded."""
+        """Copy the part into `out`, through pread if it has no filters."""
         part = self.part
         if part.filters or part.data is not None:
             out[:] = self.bytes(0, part.nbytes)
@@ -117,7 +140,7 @@ class StoredArray:
             position += segment.length
 
     def bytes(self, start: int, length: int) -> memoryview:
-        """A range of the part's bytes before filters."""
+        """A range of the unfiltered bytes."""
         part = self.part
         if part.filters:
             low, chunk = self._decoded or (0, memoryview(b""))
@@ -157,40 +180,40 @@ class StoredArray:
             )  # fmt: skip
 
     def _decode(self, start: int, stop: int) -> tuple[int, memoryview]:
-        """Undo the filters around a range, into memory of a size that is checked against the limits before it is taken.
+        """Decode the filter for a range; returns the start of the decoded bytes, and the bytes.
 
-        Returns where the decoded bytes begin, and them; what was decoded last is kept for the next range.
+        The size is checked against the limits before memory is allocated.
         """
         part, limits = self.part, self._limits
         size = part.nbytes
         if len(part.filters) > 1:
             raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
         check_decoded(size, part.stored, limits)
-        stored = (
+        data = (
             memoryview(b"".join(self.stored_chunks()))
             if len(part.segments) != 1
             else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
         )
         codec, params = self._byte_codec(part.filters[0].codec), part.filters[0].params
-        low, high = codec.covering(stored, params, size=size, start=start, stop=stop)
+        low, high = codec.covering(data, params, size=size, start=start, stop=stop)
         if (low, high) != (0, size):
             out = bytearray(high - low)
-            codec.decode_range(stored, params, size=size, start=low, out=memoryview(out))
+            codec.decode_range(data, params, size=size, start=low, out=memoryview(out))
             return low, memoryview(out).toreadonly()
-        if size > max(32 * MIB, 64 * len(stored)):
-            # Such ratios are rare: check the decoded size before allocating memory.
-            found = codec.decoded_size(stored, params, most=size)
-            if found is not None and found != size:
+        if size > max(32 * MIB, 64 * len(data)):
+            # Ratios this high are rare: check the decoded size before allocating memory.
+            decoded = codec.decoded_size(data, params, most=size)
+            if decoded is not None and decoded != size:
                 raise CodecError(
-                    "decodes to another size", expected=f"{size} bytes", found=f"{found} bytes", code="size"
+                    "decoded size mismatch", expected=f"{size} bytes", found=f"{decoded} bytes", code="size"
                 )
         out = bytearray(size)
-        codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
+        codec.decode(data, params, out=memoryview(out), ratio=limits.ratio)
         return 0, memoryview(out).toreadonly()
 
 
-def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
-    """Whether an index selects all of these axes."""
+def _selects_all(keys: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether an index selects everything along these axes."""
     if len(keys) > len(shape):
         return False
     for item, size in zip(keys, shape):
@@ -200,7 +223,7 @@ def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
 
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
-    """LimitError if `size` decoded bytes exceed the limits, absolutely or relative to `stored` bytes."""
+    """Raise LimitError if `size` decoded bytes exceed the limits, absolutely or relative to `stored` bytes."""
     limit = min(max(SMALL, stored * limits.ratio), limits.decoded)
     if size > limit:
         raise LimitError(

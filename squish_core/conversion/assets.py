@@ -42,7 +42,7 @@ def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Drop
 
 def asset_bytes(file: File, assets: Mapping[str, Part]) -> dict[str, bytes]:
     """The bytes of these assets, read from the source unless the part carries them."""
-    return {name: part.data if part.data is not None else bytes(file.assets[name].raw) for name, part in assets.items()}
+    return {name: bytes(file.assets[name].raw if part.data is None else part.data) for name, part in assets.items()}
 
 
 def _without_declarations(file: File, name: str, paths: Iterable[Sequence[str]]) -> tuple[Part, list[Sequence[str]]]:

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codes import ErrorCode
-from squish_core.errors import TensorError
+from squish_core.errors import MissingPluginError, TensorError
 from squish_core.model import CodecSpec, Encoding
 from squish_core.plugins.registry import Registry
 
@@ -69,6 +69,17 @@ def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     return (bool(widened) or byteorder_differs) and other_params[0] == other_params[1] and same_shapes and all(
         _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in widened
     )  # fmt: skip
+
+
+def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:
+    """Why an encoder that a plugin declares cannot be used here; None if it can, or none is declared."""
+    entry = registry.encoders.get(codec.id) if codec.inner is None else None
+    try:
+        if entry is not None:
+            registry.instance("encoder", entry)
+    except MissingPluginError as error:
+        return error.message
+    return None
 
 
 def _widths(source: Any, target: Any) -> bool:

@@ -16,11 +16,12 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.execute import execute, outgoing_tensors
+from squish_core.conversion.job import ARGUMENTS, JobFile
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.space import space_notes
@@ -31,8 +32,8 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def convert(
-    src: Any,
-    dst: Any,
+    src: Any = None,
+    dst: Any = None,
     to: str | None = None,
     encode: Encode | None = None,
     *,
@@ -45,6 +46,7 @@ def convert(
     names: str | None = None,
     stats: Any = None,
     delete_source: bool = False,
+    plan: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -80,6 +82,10 @@ def convert(
         Verify what was written, compare it with the source, then delete the files that held its tensors.
     progress
         Called with the tensor's name, the bytes done and the bytes in all.
+    plan
+        A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
+        If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
+        that names the first difference. It is never overwritten.
     names, stats
         Deprecated names of `rename` and `activations`.
     limits, registry
@@ -103,6 +109,16 @@ def convert(
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
+    job = None
+    if plan is not None:
+        values = (src, dst, to, encode, only, assets, rename, activations, requantize)
+        job = JobFile(Path(plan), dict(zip(ARGUMENTS, values)))
+        src, dst, to, encode, only, assets, rename, activations = map(job.arguments.get, ARGUMENTS[:-1])
+        requantize = bool(job.arguments[ARGUMENTS[-1]])
+    if src is None or dst is None:
+        raise UsageError(
+            "convert needs a source and a target", code=ErrorCode.USAGE, hint="Name them, or an existing plan=."
+        )
     target = Path(dst)
     with ExitStack() as stack:
         file = src
@@ -113,20 +129,22 @@ def convert(
         statistics = None
         if activations is not None:
             statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
-        plan, model = plan_mapped(
+        decided, model = plan_mapped(
             file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
         )
+        if job is not None:
+            job.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
         if delete_source:
-            to_delete = deletable(model if plan.model_map else file, target, plan.steps, plan.dropped)
+            to_delete = deletable(model if decided.model_map else file, target, decided.steps, decided.dropped)
         if dry_run:
-            report = plan.report()
-            report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, plan.estimate)))
+            report = decided.report()
+            report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
-            observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-            report = execute(plan, model, target, observer, activations=statistics)
+            observer = _ProgressObserver(progress, decided.size or decided.estimate) if progress else None
+            report = execute(decided, model, target, observer, activations=statistics)
             if to_delete:
-                delete(model, to_delete, target, plan.format, report.steps, plan.children, plan.whole)
+                delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

@@ -13,6 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
+    encoder_problem,
     needs_activations,
     same_encoding,
     with_encoder_params,
@@ -223,7 +224,7 @@ class Decision:
         try:
             params = self.registry.encoder(requested).params_for(spec, requested.params)
         except CodecError as error:
-            if reason := self.registry.encoder_missing(requested):
+            if reason := encoder_problem(self.registry, requested):
                 error.message += f"; {reason}"
             raise
         self._check_activations(spec, requested)

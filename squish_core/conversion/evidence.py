@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
     """How exactly the target can hold the source's codes, decided on the data; None if it cannot."""
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
-    panels = CodePanels(file, spec, origin, target)
+    panels = CodePanels(file, spec, origin, target, all_panels=True)
     for codes, panel in map(panels.read, panels.regions()):
         exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
         if exactness is None:

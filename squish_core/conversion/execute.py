@@ -9,11 +9,11 @@ from pathlib import Path
 from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
-from squish_core.analysis.verify import check_empty, check_part
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.companions import outgoing_companions
+from squish_core.conversion.digests import Digests
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, uses_activations
@@ -26,7 +26,7 @@ from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.local import common_mode
+from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -80,18 +80,20 @@ def execute(
     check_space(target, plan.size)
     space = space_notes(target, plan.size, plan.estimate)
     measurements = _Measurements(observer or ConversionObserver())
-    source = apply_map(source.without_caches(), plan.model_map, plan.options)
+    digests = Digests(source.without_caches(), on_the_way=True)
+    source = apply_map(digests.file, plan.model_map, plan.options)
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    tensors = outgoing_tensors(plan, source, measurements, activations)
+    tensors = _outgoing(plan, source, digests, measurements, activations)
+    parts = (part for step in plan.steps for _, _, part in stored_parts(source, step))
     # A full disk may show only when the file is closed, so the guard covers closing, too.
     with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measurements) as sink:
         container = source.registry.container(plan.format)
-        if isinstance(container, CompositeContainer):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, companions)
-        else:
-            container.write(sink, tensors, source.index.meta, assets, plan.options)
+        beside = (companions,) if isinstance(container, CompositeContainer) else ()
+        with original.reading_ahead(parts):
+            container.write(sink, tensors, source.index.meta, assets, plan.options, *beside)
+            digests.finish()
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=_size_of(target),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
@@ -110,16 +112,22 @@ def outgoing_tensors(
     is never signed again.
     """
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
+    return _outgoing(plan, file, Digests(file, on_the_way=False), observer or ConversionObserver(), activations)
+
+
+def _outgoing(
+    plan: ConversionPlan, file: File, digests: Digests, observer: ConversionObserver, activations: File | None
+) -> list[OutgoingTensor]:
     check_source(plan, file)
     for step in plan.steps:
         check_copy(file, step)
     statistics = None if activations is None else Activations(activations)
-    digests, tensors = Digests(file), []
-    observer = observer or ConversionObserver()
+    digests.expect(file, plan.steps)
+    tensors = []
     with gc_paused():
         for step in plan.steps:
             vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
-            before = partial(_begin, step, digests, observer)
+            before = partial(_begin, file, step, digests, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
     return tensors
 
@@ -147,25 +155,9 @@ class _Measurements(ConversionObserver):
         return evolve(step, quality=quality, clipped=clipped)
 
 
-class Digests:
-    """The digests of a source's parts, each tensor's checked once."""
-
-    def __init__(self, file: File) -> None:
-        self._file, self._checked = file, set[tuple[str, str]]()
-
-    def check(self, step: Step) -> None:
-        """FormatError if a part does not match its digest, or an empty part cannot be read."""
-        original = self._file.original if isinstance(self._file, MappedFile) else self._file
-        for name, role, part in stored_parts(self._file, step):
-            if (name, role) not in self._checked:
-                self._checked.add((name, role))
-                check_part(original, name, role, part)
-                check_empty(original, name, role, part)
-
-
-def _begin(step: Step, digests: Digests, observer: ConversionObserver) -> None:
+def _begin(file: File, step: Step, digests: Digests, observer: ConversionObserver) -> None:
     observer.tensor_started(step.name)
-    digests.check(step)
+    digests.check(file, step)
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:

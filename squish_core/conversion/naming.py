@@ -15,7 +15,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, missing_tensors, naming_of
+from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, map_file, missing_tensors, naming_of
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
@@ -70,6 +70,41 @@ def check_complete(file: File) -> None:
         file=file.original.name, code="tokenizer", expected="a tokenizer beside the model, or in its metadata",
         hint=f"Name a folder that has one: assets=FOLDER{request}.",
     )  # fmt: skip
+
+
+def with_names(file: File, layout: str = HF) -> File:
+    """A file under the names, rows and settings of a layout.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    layout
+        "hf" (transformers) or "gguf" (llama.cpp).
+
+    Returns
+    -------
+    File
+        The same file where it has these names already.
+
+    Raises
+    ------
+    FormatError
+        The file names its tensors otherwise, and does not state a family that is installed.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> file = squish.open("model.gguf")
+    >>> api.with_names(file, "gguf") is file
+    True
+    """
+    naming = naming_of(file)
+    if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
+        return file
+    if naming.family is None:
+        raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
+    return map_file(file, layout, {}, naming)
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
+def reader_of(
+    file: File, name: str, origin: Encoding, dtype: str, *, all_panels: bool = True
+) -> Callable[[Region], np.ndarray]:
     """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
 
     Values that already have `dtype` are never converted: f32 would lose NaN payloads.
@@ -29,8 +31,10 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
     import numpy as np
 
     bound, fill = file.bind(file.index.tensors[name], origin), None
+    bound = bound.held() if all_panels else bound
     arrays = bound.arrays
-    if bound.dtype != dtype and origin.codec.inner is None and all(array.part.in_place for array in arrays.values()):
+    in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
+    if bound.dtype != dtype and origin.codec.inner is None and in_place:
         parts = {role: array[...] for role, array in arrays.items()}
         fill = file.registry.encoder(origin.codec).decoder(bound.codec, parts, bound.spec, bound.params)
     if fill is None:
@@ -38,7 +42,7 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
 
     def read(region: Region) -> np.ndarray:
         for array in arrays.values():
-            array[...]  # raises if the file has shrunk
+            array.check_size()
         out = np.empty(sizes(region), np.float32)
         fill(region, out)
         return out

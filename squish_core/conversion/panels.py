@@ -74,15 +74,16 @@ class EncodedPanels:
 
     @cached_property
     def _read(self) -> Reader:
-        return self.encoder.reader()
+        return self.encoder.reader(all_panels=False)
 
 
 class RepackedPanels:
     """Panels of the source's codes, in the target's packing."""
 
-    def __init__(self, file: File, step: Step) -> None:
+    def __init__(self, file: File, step: Step, *, all_panels: bool = False) -> None:
         self._encoding, self._name = step.spec.encodings[0], step.name
-        self._codes = CodePanels(file, file.index.tensors[step.name], step.origin, self._encoding)
+        spec = file.index.tensors[step.name]
+        self._codes = CodePanels(file, spec, step.origin, self._encoding, all_panels=all_panels)
         self._codec = file.registry.codec(self._encoding.codec)
 
     def regions(self) -> Iterator[Region]:
@@ -99,10 +100,16 @@ class RepackedPanels:
 
 
 class CodePanels:
-    """Panels of a source's codes, on a grain that suits the target too."""
+    """Panels of a source's codes, on a grain that suits the target too.
 
-    def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> None:
-        self._spec, self._bound = spec, file.bind(spec, origin)
+    `all_panels`: every panel will be read, so that parts are held in memory where each look reads them again.
+    """
+
+    def __init__(
+        self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, all_panels: bool = False
+    ) -> None:
+        bound = file.bind(spec, origin)
+        self._spec, self._bound = spec, bound.held() if all_panels else bound
         grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
         self._grain = _common_grain(self._bound.grain, grain)
 

@@ -14,7 +14,8 @@ from attrs import evolve
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
 from squish_core.conversion.activations import Activations
-from squish_core.conversion.execute import Digests, check_copy, check_source
+from squish_core.conversion.digests import Digests
+from squish_core.conversion.execute import check_copy, check_source
 from squish_core.conversion.image import OutputFile, OutputImage, PartExtent
 from squish_core.conversion.panels import EncodedPanels, Panels, RepackedPanels
 from squish_core.conversion.plan import ConversionPlan, uses_activations
@@ -54,7 +55,7 @@ class ImageReader:
         check_source(plan, self._file)
         self._steps = {step.spec.name: step for step in plan.steps}
         self._activations = None if activations is None else Activations(activations)
-        self._digests, self._begun = Digests(self._file), set[str]()
+        self._digests, self._begun = Digests(self._file, on_the_way=False), set[str]()
         self._panels: dict[str, _PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
         self._budget, self._lock = cached, threading.Lock()
@@ -75,7 +76,7 @@ class ImageReader:
         step = self._steps[extent.tensor]
         with self._lock:
             if extent.tensor not in self._begun:
-                self._digests.check(step)
+                self._digests.check(self._file, step)
                 check_copy(self._file, step)
                 self._begun.add(extent.tensor)
         if step.action in ("copy", "widen"):

@@ -93,8 +93,12 @@ def _encode(file: File, step: Step, observer: ConversionObserver, activations: n
 
 def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
-    panels = RepackedPanels(file, step)
-    return lambda: map(panels.parts, panels.regions())
+
+    def pieces() -> Iterator[Parts]:
+        panels = RepackedPanels(file, step, all_panels=True)
+        return map(panels.parts, panels.regions())
+
+    return pieces
 
 
 def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:

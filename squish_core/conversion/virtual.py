@@ -17,27 +17,30 @@ from squish_core.specs import parse_format
 
 
 class VirtualSource(Source):
-    """One file of an output image, or the folder of all. `plan` is the conversion that it stands for."""
+    """One file of an output image, or the folder of all.
+
+    `plan` is the conversion that it stands for; `reader` has its image, and reads any range of it.
+    """
 
     def __init__(self, name: str, plan: ConversionPlan, reader: ImageReader, file: OutputFile | None = None) -> None:
-        self.plan, self._reader, self._file = plan, reader, file
+        self.plan, self.reader, self._file = plan, reader, file
         self.is_dir = file is None
         self._folder = name if file is None else name.removesuffix(f"/{file.name}")
         super().__init__(name, file.size if file else 0)
 
     def _view(self, offset: int, length: int) -> memoryview:
         assert self._file is not None
-        return memoryview(self._reader.read(self._file, offset, offset + length))
+        return memoryview(self.reader.read(self._file, offset, offset + length))
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         start = f"{folder}/" if folder else ""
-        names = (file.name.removeprefix(start) for file in self._reader.image.files if file.name.startswith(start))
+        names = (file.name.removeprefix(start) for file in self.reader.image.files if file.name.startswith(start))
         return tuple(sorted(name for name in names if name and "/" not in name))
 
     def _open_member(self, name: str) -> Source:
-        for file in self._reader.image.files:
+        for file in self.reader.image.files:
             if file.name == name:
-                return VirtualSource(f"{self._folder}/{name}", self.plan, self._reader, file)
+                return VirtualSource(f"{self._folder}/{name}", self.plan, self.reader, file)
         raise FormatError("there is no such file", file=f"{self._folder}/{name}", code=ErrorCode.MISSING)
 
 

@@ -16,8 +16,8 @@ from squish_core.errors import FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
-from squish_core.io.local import home_hint, missing
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
+from squish_core.io.paths import home_hint, missing
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.temporaries import new_temporary, remove_dead
 

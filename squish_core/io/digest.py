@@ -57,11 +57,15 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
     """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x."""
     if not is_supported(text):
         return Verdict("unverified")
-    algorithm, _, value = text.partition(":")
-    digest = Digest(algorithm.lower())
+    digest = Digest(text.partition(":")[0].lower())
     for chunk in chunks:
         digest.update(chunk)
-    expected, found = _digits(value), _digits(str(digest).partition(":")[2])
+    return compared(text, digest)
+
+
+def compared(text: str, digest: Digest) -> Verdict:
+    """The verdict on a digest string of the same algorithm as a digest that is complete."""
+    expected, found = (_digits(each.partition(":")[2]) for each in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 
 

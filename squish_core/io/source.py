@@ -42,6 +42,8 @@ class Source(Renamed):
     is_dir = False
     cheap_views = False
     """Whether a view costs nothing until it is used: of a mapping or of memory. Elsewhere each view reads its bytes."""
+    is_remote = False
+    """Whether reads go over a network, so that no file is fetched whole unless that was asked for."""
     lists_members = True
     """Whether `members` knows every file of a folder; else only `has` tells whether a file is there."""
     path: Path | None = None

@@ -206,7 +206,7 @@ def _item(part: Part, count: int, number: int) -> Part:
     return evolve(part, shape=part.shape[1:], segments=cut(part.segments, number * size, size), data=data, digest=None)
 
 
-def _take(data: bytes, rows: int, order: np.ndarray) -> bytes:
+def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
     import numpy as np
 
     return np.frombuffer(data, np.uint8).reshape(rows, -1)[order].tobytes()

@@ -1,4 +1,4 @@
-"""What the core itself brings, declared as any plugin would."""
+"""The core's own codecs and backend, declared like a plugin's."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec and the order of heads, with the names under which `--encode` knows it."""
+    """The dense codec with its short names for `--encode`, and the head permutation."""
     return [
         CodecInfo(
             id="dense",
-            title="plain arrays",
+            title="unencoded arrays",
             factory="squish_core.codecs.dense:Dense",
             lossless=True,
             aliases={name: f"dense:dtype={name}" for name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")},
         ),
         CodecInfo(
-            id="heads", title="another codec's rows, those of each head in another order",
+            id="heads", title="another codec with the rows of each head permuted",
             factory="squish_core.codecs.heads:Heads", lossless=True,
         ),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What exists but is not installed: which package brings an id, and what a file is that no plugin takes."""
+"""Known packages and file types: the package to install for an id, and what an unrecognized file may be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
 
-# kind -> id or family -> package of this repository that brings it
+# kind -> id or prefix of ids -> package of this repository
 PACKAGES: dict[str, dict[str, str]] = {
     "container": {
         "gguf": "squish-gguf", "safetensors": "squish-safetensors", "ztensor": "squish-ztensor",
@@ -37,13 +37,19 @@ PACKAGES: dict[str, dict[str, str]] = {
     "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
-DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})
+# command -> package of this repository
+COMMANDS = {
+    "cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor",
+    **dict.fromkeys(("serve", "refs"), "squish-remote"),
+    **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
+}  # fmt: skip
+
+DISTRIBUTIONS = frozenset(
+    {"squish-core", *COMMANDS.values(), *(package for table in PACKAGES.values() for package in table.values())}
+)
 """The distributions of this repository."""
 
-# command -> package of this repository that brings it
-COMMANDS = {"cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor"}
-
-# short name of `--encode` -> codec id, for codecs whose plugin may be absent
+# short name for `--encode` -> codec id, if the plugin is not installed
 SHORT_NAMES = {
     **dict.fromkeys(("int8", "int4", "int3", "int2"), "affine"), "nf4": "palette",
     **dict.fromkeys(("mxfp4", "mxfp8", "nvfp4"), "mx"),
@@ -51,29 +57,32 @@ SHORT_NAMES = {
     **{f"q{bits}_k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6)},
 }  # fmt: skip
 
-# head bytes -> format id, for formats whose plugin may be absent
+# (offset, bytes, format id), if the plugin is not installed
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GGUF", "gguf"), (0, b"SQZD", "squizd"), (0, b"ZTEN", "ztensor"), (0, b"\x89ZT2\r\n\x1a\n", "ztensor"),
     (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
 )  # fmt: skip
 
-# end of a file's name in a folder -> format id, for formats whose plugin may be absent
+# end of a file name in a folder -> format id, if the plugin is not installed
 MEMBERS = {
     ".safetensors": "safetensors", ".uqff": "uqff", "Manifest.json": "mlpackage", "manifest.json": "npydir",
     ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
 }  # fmt: skip
 
-# suffix -> format id, for formats whose plugin may be absent
+# files by which a folder is recognized where nothing lists it
+STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
+
+# suffix -> format id, if the plugin is not installed
 SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
 
-# id of a format -> what it refines, where a file declares it ("meta" or the name of an asset), and under which keys
-DECLARED: dict[str, tuple[str, str, tuple[str, ...]]] = {
+# refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys
+DECLARATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "uqff": ("safetensors", "meta", ("uqff.version",)),
     "hf": ("safetensors", "config.json", ("quantization_config", "quant_method")),
     "mlx": ("safetensors", "config.json", ("quantization",)),
 }
 
-# head bytes -> what the file is instead, and the next step
+# first bytes -> actual type of the file, and the next step
 LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a git-lfs pointer, not the weights", "Run `git lfs pull` to fetch the file."),
     (b"<!doctype html", "an HTML page, not weights", "The download was redirected; fetch the file again."),
@@ -86,7 +95,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     *((bytes((0x80, protocol)), "a Python pickle", "Squish never unpickles; convert it to safetensors first.")
       for protocol in range(2, 6)),
     (b"\x93NUMPY", "a single NumPy array", "Open it with numpy.load(path, allow_pickle=False)."),
-    *((magic, "a zstd-compressed file", "Install squish-zstd to open it as it is, or decompress it (`zstd -d`).")
+    *((magic, "a zstd-compressed file", "Install squish-zstd to open it, or decompress it (`zstd -d`).")
       for magic in (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18\4\0\0\0")),
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
@@ -95,22 +104,26 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
 )  # fmt: skip
 
 
-def package_for(kind: str, wanted: str) -> str | None:
-    """Package of this repository that brings an id (`ggml.q4_k` is found through its family `ggml`)."""
+def package_for(kind: str, name: str) -> str | None:
+    """The package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
     table = PACKAGES.get(kind, {})
-    return table.get(wanted) or table.get(wanted.split(".")[0])
+    return table.get(name) or table.get(name.split(".")[0])
 
 
 def install_command(*packages: str, extra: str = "") -> str:
-    """The command that installs packages of this repository, from the checkout that squish-core came from if any;
-    the last one with an extra (`[fsspec]`).
+    """The command that installs packages of this repository, from the checkout of squish-core if there is one.
 
-    pip does not look into a checkout for what a plugin needs, so those plugins are named too.
+    The command also lists required plugins, since pip does not search a checkout for dependencies. `extra`
+    (`[fsspec]`) applies to the last package.
     """
     import shlex
 
     folders = plugin_folders()
-    names = [name for package in packages for name in (*(_lacking(package) if package in folders else ()), package)]
+    names = [
+        name
+        for package in packages
+        for name in (*(_missing_dependencies(package) if package in folders else ()), package)
+    ]
     targets = [_path(folders[name]) if name in folders else name for name in dict.fromkeys(names)]
     targets[-1] += extra
     return f"pip install {' '.join(map(shlex.quote, targets))}"
@@ -118,7 +131,7 @@ def install_command(*packages: str, extra: str = "") -> str:
 
 @cache
 def checkout() -> Path | None:
-    """The checkout of this repository that squish-core was installed from, if it is still there."""
+    """The checkout of this repository that squish-core was installed from, if it still exists."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import urlsplit
@@ -136,7 +149,7 @@ def checkout() -> Path | None:
 
 
 def plugin_folders() -> dict[str, Path]:
-    """Package -> its folder in the checkout; nothing if squish-core came from a package index."""
+    """Package -> folder in the checkout; empty if squish-core came from a package index."""
     root = checkout()
     files = sorted(root.glob("plugins/*/pyproject.toml")) if root else []
     return {str(_project(file)["name"]): file.parent for file in files}
@@ -150,8 +163,8 @@ def _project(file: Path) -> dict[str, Any]:
     return project
 
 
-def _lacking(package: str) -> list[str]:
-    """The plugins that a package of the checkout needs and that are not installed, each after what it needs itself."""
+def _missing_dependencies(package: str) -> list[str]:
+    """Plugins that a package of the checkout requires and that are not installed, dependencies first."""
     from importlib.metadata import PackageNotFoundError, version
 
     folders, packages = plugin_folders(), list[str]()
@@ -161,44 +174,44 @@ def _lacking(package: str) -> list[str]:
             try:
                 version(name)
             except PackageNotFoundError:
-                packages += [*_lacking(name), name]
+                packages += [*_missing_dependencies(name), name]
     return packages
 
 
 def _path(folder: Path) -> str:
-    """A folder as the shell takes it here: relative if it lies below the current one."""
+    """A folder for a shell command: relative if it is below the current one."""
     here = Path.cwd()
     return f"./{folder.relative_to(here).as_posix()}" if folder.is_relative_to(here) else str(folder)
 
 
-def absent(kind: str, wanted: str) -> Refusal:
-    """The refusal for an id that no installed plugin brings."""
-    package, called = package_for(kind, wanted), {"container": "format"}.get(kind, kind)
-    why = f"the {called} {wanted!r} is not installed"
+def absent(kind: str, name: str) -> Refusal:
+    """The refusal for an id that no installed plugin provides."""
+    package, noun = package_for(kind, name), {"container": "format"}.get(kind, kind)
+    why = f"the {noun} {name!r} is not installed"
     if package is None:
-        why = f"there is no {called} {wanted!r} here, and no known package brings one"
+        why = f"there is no {noun} {name!r} here, and no known package provides it"
     return Refusal(why=why, code=ErrorCode.NOT_INSTALLED, install=install_command(package) if package else None)
 
 
 def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
-    """What a file is instead of weights, and the next step; from its first bytes.
+    """Type of a file that is commonly mistaken for weights, from its first bytes, and the next step.
 
-    `text`: plain text counts, too; for whoever knows that the file should not be any.
+    `text`: also report JSON and plain text, for a format that is neither.
     """
     start = head.lstrip()[:64].lower()
     for magic, what, hint in LOOKALIKES:
         if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
             return what, hint
     if text and start.startswith(b"{") and start[1:].lstrip().startswith(b'"'):
-        return "JSON, not weights", "Name the file of weights, or the folder that both lie in."
+        return "JSON, not weights", "Name the file with the weights, or the folder that contains both."
     line = head[:80].split(b"\n")[0].rstrip()
     if text and line and line.isascii() and line.decode().isprintable():
-        return f"text, not weights: {line.decode()!r}", "Read it: a server may have answered in place of the file."
+        return f"text, not weights: {line.decode()!r}", "Read it: it may be a server's error message."
     return None
 
 
 def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
-    """Id of a known format that the first bytes, or the names in a folder, announce."""
+    """Id of the known format that the first bytes or the names in a folder indicate."""
     for end, format_id in MEMBERS.items():
         if any(name.endswith(end) for name in members):
             return format_id

@@ -1,4 +1,4 @@
-"""Who brings which id. An id that several distributions bring is a conflict until the settings choose one of them."""
+"""Claims of distributions on ids. If several claim an id, it is in conflict until the settings choose one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from squish_core.plugins.entries import VARIABLE, Entry
 
 @frozen(kw_only=True)
 class Conflict:
-    """An id that several distributions bring; nothing that has this id can be used."""
+    """An id that several distributions provide; it cannot be used."""
 
     kind: str
     id: str
     dists: tuple[str, ...]
 
     def error(self) -> ConflictError:
-        """The error for a use of the id."""
+        """Error for using the id."""
         return ConflictError(
-            f"several distributions bring the {self.kind} {self.id!r}", found=", ".join(self.dists),
+            f"several distributions provide the {self.kind} {self.id!r}", found=", ".join(self.dists),
             code=ErrorCode.CONFLICT,
             hint=f"Uninstall all but one, or set {VARIABLE}={self.id}={self.dists[0]} to choose.",
         )  # fmt: skip
 
 
 class Claims:
-    """Entries by kind and id. `winners`: the one entry of an id, or the first of those in conflict."""
+    """Entries by kind and id. `winners`: the entry of each id; of ids in conflict, the first one."""
 
     def __init__(self, kinds: Iterable[str], prefer: Mapping[str, str]) -> None:
         self.winners: dict[str, dict[str, Entry]] = {kind: {} for kind in kinds}
@@ -38,7 +38,7 @@ class Claims:
         self._prefer = prefer
 
     def add(self, entries: Sequence[tuple[str, Entry]], *, exclusive: bool) -> None:
-        """Add what one plugin declares, all or nothing; `exclusive`: raise a conflict instead of recording it."""
+        """Add all declarations of a plugin, or none. `exclusive`: raise conflicts instead of recording them."""
         claims = dict(self._entries)
         for kind, entry in entries:
             key = kind, entry.info.id
@@ -54,7 +54,7 @@ class Claims:
             self._settle((kind, entry.info.id))
 
     def of(self, kind: str) -> list[Entry]:
-        """All entries of a kind by id, also those in conflict; of an id that the settings settled, the chosen one."""
+        """All entries of a kind by id, including every entry of ids in conflict."""
         return [
             entry
             for name in sorted(self.winners[kind])
@@ -64,8 +64,8 @@ class Claims:
     def _settle(self, key: tuple[str, str]) -> None:
         kind, name = key
         entries = self._entries[key]
-        chosen = (entry for entry in entries if entry.dist == self._prefer.get(name))
-        self.winners[kind][name] = next(chosen, entries[0])
+        preferred = (entry for entry in entries if entry.dist == self._prefer.get(name))
+        self.winners[kind][name] = next(preferred, entries[0])
         conflict = self._conflict(key, entries)
         if conflict is None:
             self.conflicts.pop(key, None)

@@ -1,4 +1,4 @@
-"""Entry points of plugins, what is checked of a plugin, and the import of an implementation."""
+"""Entry points of plugins, checks of plugins, and the import of implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "squish"
 
 
 def installed_entry_points() -> Iterable[Any]:
-    """Entry points of the group `squish`, by distribution."""
+    """Entry points of the group `squish`, ordered by distribution."""
     import importlib_metadata
 
     return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
@@ -34,24 +34,24 @@ def check_hooks(manager: Any, plugin: Any) -> None:
 
 
 def check_api(plugin: Any) -> None:
-    """Refuse a plugin that was written for another version of the plugin interface."""
+    """Refuse a plugin for another version of the plugin interface."""
     version = getattr(plugin, "SQUISH_API", SQUISH_API)
     if version != SQUISH_API:
         raise SquishError(
-            "the plugin was written for another plugin interface",
+            "the plugin needs another version of the plugin interface",
             expected=f"SQUISH_API {SQUISH_API}", found=version, code="api",
-            hint="Install versions of the plugin and of squish-core that belong together.",
+            hint="Install matching versions of the plugin and squish-core.",
         )  # fmt: skip
 
 
 def import_implementation(entry: Entry) -> Any:
-    """An instance of what an entry's factory names; MissingPluginError if it cannot be imported."""
+    """Import and instantiate an entry's factory; MissingPluginError if that fails."""
     module, _, name = entry.info.factory.partition(":")
     try:
         implementation = getattr(importlib.import_module(module), name)()
         implementation.id = entry.info.id
         return implementation
-    except Exception as error:  # whatever a plugin's module or constructor raises
+    except Exception as error:  # a plugin's module or constructor may raise anything
         raise MissingPluginError(
             f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
             code=ErrorCode.IMPORT, hint=f"Reinstall {entry.dist}.",

@@ -1,4 +1,4 @@
-"""What the registry holds: declarations and who brought them, what broke, and the settings that choose."""
+"""Records of the registry: declarations with their distributions, broken plugins, and settings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from squish_core.errors import ConflictError
 from squish_core.plugins.hookspecs import Info
 
 VARIABLE = "SQUISH_PLUGINS"
-"""The environment variable that holds the settings."""
+"""The environment variable with the settings."""
 
 
 _BYTES = ("signature", "signatures", "skippable")
-"""Fields of declarations that JSON has no form for."""
+"""Fields of declarations that JSON cannot represent."""
 
 
 @frozen(kw_only=True, repr=False)
 class Entry:
-    """A declaration and the distribution that brought it."""
+    """A declaration and its distribution."""
 
     info: Info
     dist: str
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """Id of what is declared."""
+        """Id in the declaration."""
         return self.info.id
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Entry:
 
 @frozen(kw_only=True)
 class Broken:
-    """A plugin that could not be used, and why."""
+    """A plugin that cannot be used, with the reason."""
 
     dist: str
     name: str
@@ -52,7 +52,7 @@ class Broken:
 
 @frozen(kw_only=True)
 class Loaded:
-    """A plugin that was found: its distribution, entry point and how much it brings."""
+    """A loaded plugin: distribution, name and version."""
 
     dist: str
     name: str
@@ -61,10 +61,10 @@ class Loaded:
 
 @frozen
 class Settings:
-    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers.
+    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only the listed plugins, "id=dist" prefers.
 
-    A name is that of a distribution or an entry point; behind "+" also an id that a plugin brings. Plugins that "-name"
-    blocks are never imported.
+    A name is a distribution or an entry point; after "+" also an id that a plugin provides. Blocked plugins are never
+    imported.
     """
 
     allow: frozenset[str] = frozenset()
@@ -73,13 +73,13 @@ class Settings:
 
     @classmethod
     def parse(cls, text: str) -> Settings:
-        """From "+a,-b,id=dist"."""
+        """Parse "+a,-b,id=dist"."""
         items = [item.strip() for item in text.split(",") if item.strip()]
         bad = [item for item in items if item[0] not in "+-" and "=" not in item]
         if bad:
             raise ConflictError(
-                "plugin settings cannot be read", found=repr(bad[0]), code="settings",
-                hint=f"{VARIABLE} takes +name (only these), -name (not this), id=distribution, with commas.",
+                "invalid plugin settings", found=repr(bad[0]), code="settings",
+                hint=f"{VARIABLE} takes +name (only these), -name (not this) and id=distribution, with commas.",
             )  # fmt: skip
         return cls(
             frozenset(item[1:] for item in items if item[0] == "+"),
@@ -96,7 +96,7 @@ class Settings:
         return bool(self.block.intersection(names))
 
     def check(self, dists: set[str], names: set[str]) -> None:
-        """Warn of names that no distribution, entry point or id has: a typo lets in, or keeps out, the wrong plugin."""
+        """Warn of unknown names: a typo would allow or block the wrong plugin."""
         if unknown := sorted({*self.allow, *self.block, *self.prefer.values()} - dists - names):
-            here = ", ".join(sorted(dists))
-            warnings.warn(f"{VARIABLE}: no plugin is called {', '.join(unknown)}; here are {here}", stacklevel=3)
+            installed = ", ".join(sorted(dists))
+            warnings.warn(f"{VARIABLE}: no plugin is called {', '.join(unknown)}; installed: {installed}", stacklevel=3)

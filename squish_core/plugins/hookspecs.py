@@ -1,4 +1,4 @@
-"""What a plugin declares: light records with import strings, and the pluggy hooks that return them."""
+"""Declarations of plugins: records with import strings, and the pluggy hooks that return them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pluggy
 from attrs import field, frozen
 
 SQUISH_API = 1
-"""Version of the plugin interface; a plugin may state the one it was written for as `SQUISH_API`."""
+"""Version of the plugin interface; a plugin may declare the version it needs as `SQUISH_API`."""
 
 hookspec = pluggy.HookspecMarker("squish")
 hookimpl = pluggy.HookimplMarker("squish")
@@ -17,8 +17,8 @@ hookimpl = pluggy.HookimplMarker("squish")
 
 @frozen
 class Signature:
-    """Bytes that identify a format: at `offset` from the start ("head") or the end ("tail", negative), or the
-    plain name of a file in a folder ("member")."""
+    """Bytes that identify a format: at `offset` from the start ("head") or the end ("tail", negative), or the name of
+    a file in a folder ("member")."""
 
     bytes: bytes
     where: str = "head"
@@ -29,12 +29,12 @@ class Signature:
 class ContainerInfo:
     """A file format. `factory` is "module:Class"; `refines` names the format whose Index it refines.
 
-    `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts, and `bits` the
-    bit of each value of a feature that files store as a word of flags;
-    `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
-    (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
-    `sniffs`: other formats share the signature (a zip archive), and `Container.sniff` looks into the file.
-    `views`: tensors may be views of one storage, so that their byte ranges overlap; elsewhere that is an error.
+    `features`: values of each feature that `resolve(container=..., **features)` accepts; `bits`: the bit of each value,
+    for features that files store as a word of flags. `aliases`: short names for `convert --encode` in this format.
+    `options`: write options (`--to ID:key=value`) and `reading`: read options of a refinement
+    (`--format ID:key=value`), each with a description. `codecs`: ids of the codecs that files use. `sniffs`: other
+    formats share the signature (as in zip archives), so `Container.sniff` decides. `views`: byte ranges of tensors may
+    overlap, which is otherwise an error.
     """
 
     id: str
@@ -56,11 +56,12 @@ class ContainerInfo:
 
 @frozen(kw_only=True)
 class CodecInfo:
-    """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes).
-    `lossless` says whether encoding keeps every value, `needs` which codecs of other distributions decoding takes.
+    """A codec. `kind` is "tensor", "bytes" or "whole" (a whole model for another runtime, which cannot be decoded).
+    `lossless`: encoding preserves every value. `needs`: codecs of other distributions that decoding needs.
 
-    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
-    how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
+    `signature` and `suffix`: first bytes and suffix of files that a byte codec compresses. `skippable`: first bytes of
+    frames that may precede the signature; a little-endian u32 with the size of the frame follows them.
+    """
 
     id: str
     title: str
@@ -76,7 +77,7 @@ class CodecInfo:
 
 @frozen(kw_only=True)
 class BackendInfo:
-    """A place to execute. A higher `preference` wins among equal offers."""
+    """A backend. The higher `preference` wins among otherwise equal offers."""
 
     id: str
     title: str
@@ -86,7 +87,7 @@ class BackendInfo:
 
 @frozen(kw_only=True)
 class EncoderInfo:
-    """Another encoder of a codec, whose id it has: taken for the codec's own wherever values are encoded."""
+    """An alternative encoder with the id of a codec, used instead of the codec's own."""
 
     id: str
     title: str
@@ -96,7 +97,7 @@ class EncoderInfo:
 
 @frozen(kw_only=True)
 class AllocatorInfo:
-    """What chooses an encoding for each tensor; `convert --encode` takes its id as it takes a codec's."""
+    """An allocator, which chooses an encoding for each tensor; `convert --encode` accepts its id like a codec's."""
 
     id: str
     title: str
@@ -105,10 +106,10 @@ class AllocatorInfo:
 
 @frozen(kw_only=True)
 class FamilyInfo:
-    """A family of models: what each engine calls their tensors and settings.
+    """A model family: the names of its tensors and settings in each engine.
 
-    `model_types` are its names in `config.json` (`model_type`), `architecture` is GGUF's `general.architecture`. Of two
-    families with one architecture, the one with `experts` has the models whose GGUF states experts.
+    `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
+    `experts`: among families of one architecture, this one is for GGUF files with experts.
     """
 
     id: str
@@ -121,10 +122,10 @@ class FamilyInfo:
 
 @frozen(kw_only=True)
 class SourceInfo:
-    """Where files that are no local ones are read from.
+    """A source of remote files.
 
-    `factory` is "module:Class" of a `SourceOpener`. `schemes` are the URL schemes, in lower case ("s3"); "*" stands for
-    those that no other source declares. `options` are those of `open(source_options=...)`, each with what it does.
+    `factory` is "module:Class" of a `SourceOpener`. `schemes`: URL schemes in lower case ("s3"); "*" matches schemes
+    that no other source declares. `options`: options of `open(source_options=...)`, each with a description.
     """
 
     id: str
@@ -139,7 +140,7 @@ INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
     "allocator": AllocatorInfo, "family": FamilyInfo, "source": SourceInfo,
 }  # fmt: skip
-"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s` (`PLURALS`: or its irregular plural)."""
+"""Kind of plugin -> class of its declarations. The hook is `squish_<kind>s`, or has the plural in `PLURALS`."""
 PLURALS = {"family": "families"}
 
 
@@ -162,72 +163,72 @@ class Hooks:
 
     @hookspec
     def squish_containers(self) -> Iterable[ContainerInfo]:  # type: ignore[empty-body]
-        """File formats that the plugin brings.
+        """File formats of the plugin.
 
         Returns
         -------
         iterable of ContainerInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_codecs(self) -> Iterable[CodecInfo]:  # type: ignore[empty-body]
-        """Codecs that the plugin brings.
+        """Codecs of the plugin.
 
         Returns
         -------
         iterable of CodecInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_encoders(self) -> Iterable[EncoderInfo]:  # type: ignore[empty-body]
-        """Encoders that the plugin brings for codecs, its own or others'.
+        """Encoders of the plugin, for its own codecs or others'.
 
         Returns
         -------
         iterable of EncoderInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_allocators(self) -> Iterable[AllocatorInfo]:  # type: ignore[empty-body]
-        """Allocators that the plugin brings.
+        """Allocators of the plugin.
 
         Returns
         -------
         iterable of AllocatorInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
-        """Backends that the plugin brings.
+        """Backends of the plugin.
 
         Returns
         -------
         iterable of BackendInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_families(self) -> Iterable[FamilyInfo]:  # type: ignore[empty-body]
-        """Families of models that the plugin brings.
+        """Model families of the plugin.
 
         Returns
         -------
         iterable of FamilyInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
     def squish_sources(self) -> Iterable[SourceInfo]:  # type: ignore[empty-body]
-        """Sources that the plugin brings: where URLs of some schemes are read from.
+        """Sources of the plugin, which open URLs.
 
         Returns
         -------
         iterable of SourceInfo
-            Declarations; no implementation is imported for them.
+            Declarations; listing them imports no implementation.
         """
 
     @hookspec
@@ -237,5 +238,5 @@ class Hooks:
         Parameters
         ----------
         app
-            The typer app; a command that returns an `Answer` prints it, with `--json` too.
+            The typer app. A command may return an `Answer`, which is printed as text or, with `--json`, as JSON.
         """

@@ -1,4 +1,4 @@
-"""What each distribution brings, what is in conflict, and which packages of this repository are not installed."""
+"""Inventory of plugins: ids by distribution, conflicts, and packages of this repository that are not installed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 
 FAMILY = 6
-"""Ids of a family that are listed one by one for people."""
+"""Number of ids with a common prefix above which only their count is listed."""
 
 
 def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
-    """The ids that a distribution brings, by kind."""
+    """The ids that a distribution provides, by kind."""
     ids = {
         kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.PACKAGES
     }
@@ -22,12 +22,12 @@ def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
 
 
 def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
-    """What is wrong with each id that several distributions bring; only those of `dist`, if given."""
+    """Errors for all ids in conflict, or only those that `dist` provides."""
     return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
 
 
 def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
-    """Package -> ids and families of a kind, for the packages of this repository that are not installed."""
+    """Package -> ids and prefixes of a kind, for packages of this repository that are not installed."""
     present = {plugin.dist for plugin in registry.plugins} | {plugin.dist for plugin in registry.broken}
     absent: dict[str, list[str]] = {}
     for name, package in catalog.PACKAGES[kind].items():
@@ -37,7 +37,7 @@ def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
 
 
 def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
-    """Package -> what it would bring by kind, for the packages of this repository that are not installed."""
+    """Package -> kind -> ids, for packages of this repository that are not installed."""
     absent: dict[str, dict[str, list[str]]] = {}
     for kind in catalog.PACKAGES:
         for package, ids in missing_ids(kind, registry).items():
@@ -46,29 +46,29 @@ def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
 
 
 def add_commands(registry: Registry, app: Any) -> list[tuple[str, str]]:
-    """Let every plugin add its commands to a typer app, each alone; returns (plugin, reason) for those that failed."""
+    """Add the commands of all plugins to a typer app; returns (plugin, reason) for each that failed."""
     failed = []
     for implementation in registry.manager.hook.squish_commands.get_hookimpls():
         try:
             implementation.function(app)
-        except Exception as error:  # a plugin may fail in any way at all
+        except Exception as error:  # a plugin may raise anything
             failed.append((implementation.plugin_name, f"{type(error).__name__}: {error}"))
     return failed
 
 
 def kind_name(kind: str) -> str:
-    """A kind of plugin as people read it."""
+    """A kind of plugin, in the plural."""
     return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
 
 
 def listed(brings: Mapping[str, Sequence[str]]) -> str:
-    """What a plugin brings in a few words; of a large family only how many."""
+    """Summary of what a plugin provides; long lists of ids with a common prefix are counted."""
     kinds = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
     return "; ".join(f"{kind} {' '.join(_by_family(ids))}" for kind, ids in kinds) or "commands only"
 
 
 def _by_family(ids: Sequence[str]) -> Iterator[str]:
-    """Ids, or `family.* (27)` in place of more than `FAMILY` that begin alike."""
+    """Ids, with more than `FAMILY` of one prefix collapsed to `prefix.* (27)`."""
     for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
         names = list(members)
         yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

@@ -1,8 +1,8 @@
-"""Modules whose names are loaded on first use, such as `squish_core`, `squish_core.api` and the plugins' interfaces."""
+"""Lazy modules: names loaded on first use, as in `squish_core`, `squish_core.api` and the plugins' interfaces."""
 
 from __future__ import annotations
 
-# `import squish_core` runs this: neither typing nor importlib is imported before a name is used.
+# `import squish_core` runs this, so typing and importlib are imported only when a name is used.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,17 +12,16 @@ if TYPE_CHECKING:
 def lazy_exports(
     interface: str, names: Mapping[str, tuple[str, ...]], renamed: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a module whose names live in other modules.
+    """Make `__getattr__`, `__dir__` and `__all__` for a module that re-exports names from other modules.
 
     Parameters
     ----------
     interface
         Name of the module, `__name__`.
     names
-        Home module, as an absolute name -> the names that it exports; a name may be a submodule of its home.
+        Absolute name of a module -> names to export from it; a name may be a submodule.
     renamed
-        Old name -> new name, which may be an attribute of another (`Owner.NAME`); an old name works with a
-        DeprecationWarning.
+        Old name -> new name, possibly an attribute (`Owner.NAME`). Old names work with a DeprecationWarning.
 
     Returns
     -------

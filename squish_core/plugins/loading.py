@@ -1,4 +1,4 @@
-"""Finds plugins, loads their declarations and keeps what they bring; a plugin that fails is a record, no error."""
+"""Loads plugins and their declarations; a plugin that fails is recorded as broken, not raised."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecIn
 
 if TYPE_CHECKING:
     from squish_core.backends.answers import AnswerTable
+    from squish_core.backends.resolve import Resolver
 
 
 class Plugins:
-    """The plugins of this process: those installed, as far as the settings allow, and those registered in it."""
+    """The plugins of this process: installed ones that the settings allow, and ones registered in the process."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Plugins:
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
         self.answers: AnswerTable = {}
+        self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
         from squish_core import __version__
         from squish_core.plugins import builtin
@@ -65,7 +67,7 @@ class Plugins:
 
     @property
     def conflicts(self) -> tuple[Conflict, ...]:
-        """Ids that several distributions bring, each unusable until one is uninstalled or chosen."""
+        """Ids that several distributions provide, unusable until one is uninstalled or chosen."""
         return tuple(self._claims.conflicts.values())
 
     def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
@@ -83,7 +85,7 @@ class Plugins:
         Raises
         ------
         ConflictError
-            It brings an id that another distribution has brought; nothing of it is registered.
+            Another distribution provides one of its ids; nothing is registered.
 
         Examples
         --------
@@ -99,7 +101,7 @@ class Plugins:
         self._register(plugin, dist, version, exclusive=True)
 
     def instance(self, kind: str, entry: Entry) -> Any:
-        """Implementation of one entry of `find`, even where its id is in conflict."""
+        """Implementation of an entry from `find`, even if its id is in conflict."""
         key = kind, entry.info.id, entry.dist
         implementation = self._instances.get(key)  # looked up for every tensor, so without the lock
         if implementation is None:
@@ -112,16 +114,16 @@ class Plugins:
     def _register(
         self, plugin: Any, dist: str | None, version: str, *, exclusive: bool, ids: Collection[str] = ()
     ) -> frozenset[str]:
-        """Add a plugin and return its ids; with `ids` only a plugin that brings one of them."""
+        """Add a plugin and return its ids; with `ids`, only if it provides one of them."""
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
         check_api(plugin)
         with self._lock:
             count = sum(loaded.dist == name for loaded in self.plugins)
-            label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
+            label = f"{name} ({count + 1})" if count else name  # a distribution may have several plugins
             self.manager.register(plugin, name=label)
             try:
                 check_hooks(self.manager, plugin)
-                infos = list(self._declared(plugin))
+                infos = list(self._declarations(plugin))
                 names = frozenset(info.id for _, info in infos)
                 if ids and not names.intersection(ids):
                     self.manager.unregister(plugin)
@@ -131,14 +133,14 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers = {}
+            self.answers, self.resolvers = {}, {}
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 
     def _load(self, point: Any, ids: Collection[str]) -> None:
-        """Register one entry point if the settings allow it; whatever goes wrong becomes a `broken` record.
+        """Register an entry point if the settings allow it; a failure becomes a `broken` record.
 
-        `ids`: names in the settings that no entry point or distribution has, so that they may be ids of a plugin.
+        `ids`: names in the settings that are neither entry points nor distributions, and so may be ids of a plugin.
         """
         dist = distribution(point)
         version = point.dist.version if point.dist else ""
@@ -149,24 +151,24 @@ class Plugins:
             names = self._register(point.load(), dist, version, exclusive=False, ids=() if is_named else ids)
             if dist not in catalog.DISTRIBUTIONS and not self.settings.allow.intersection((dist, point.name, *names)):
                 self._outside.add(dist)
-        except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
+        except Exception as error:  # a plugin may raise anything, and must not affect the others
             if is_named:
                 self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
 
-    def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
-        # Each implementation is called alone, so that a result has its distribution and its failure a name.
+    def _declarations(self, plugin: Any) -> Iterator[tuple[str, Info]]:
+        # Implementations are called one by one, to attribute results and failures to their distributions.
         for kind, info_type in INFOS.items():
             hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:
                     for info in cast(Iterable[Any], implementation.function()):
                         if not isinstance(info, info_type):
-                            raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
+                            raise TypeError(f"{hook.name} must return {info_type.__name__}, not {type(info).__name__}")
                         yield _allocator(info) if getattr(info, "kind", "") == "policy" else (kind, info)
 
 
 def _allocator(info: CodecInfo) -> tuple[str, AllocatorInfo]:
-    """What the declaration of a policy among the codecs means now."""
+    """Convert the deprecated declaration of a policy as a codec."""
     warnings.warn(
         f'CodecInfo(id={info.id!r}, kind="policy") is now AllocatorInfo, of the hook squish_allocators',
         DeprecationWarning, stacklevel=2,

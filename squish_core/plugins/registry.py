@@ -1,4 +1,4 @@
-"""The registry: which containers, codecs and backends are installed, who brought them, and what is missing."""
+"""The registry of installed formats, codecs, backends and other plugins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Registry(Plugins, Renamed):
-    """Discovers plugins on first use; every query is plain data and imports no implementation."""
+    """The installed plugins; queries return plain data and import no implementations."""
 
     renamed = {"policy": "allocator"}  # noqa: RUF012
 
@@ -51,19 +51,19 @@ class Registry(Plugins, Renamed):
         """Installed backends by id."""
         return self._tables["backend"]
 
-    def container(self, wanted: str) -> Container:
-        """Implementation of a format; MissingPluginError with the package to install."""
-        return self._implementation("container", wanted)
+    def container(self, name: str) -> Container:
+        """Implementation of a format; a MissingPluginError names the package to install."""
+        return self._implementation("container", name)
 
-    def codec(self, wanted: str | CodecSpec) -> Codec:
-        """Implementation of a tensor codec, by id or by its spec (a wrapping one comes bound to what it wraps)."""
-        if isinstance(wanted, str):
-            return self._implementation("codec", wanted)
-        codec: Codec = self._implementation("codec", wanted.id)
-        return codec if wanted.inner is None else codec.wrap(self.codec(wanted.inner), wanted.inner.params)
+    def codec(self, spec: str | CodecSpec) -> Codec:
+        """Implementation of a tensor codec, by id or specification; a wrapping codec is bound to the wrapped one."""
+        if isinstance(spec, str):
+            return self._implementation("codec", spec)
+        codec: Codec = self._implementation("codec", spec.id)
+        return codec if spec.inner is None else codec.wrap(self.codec(spec.inner), spec.inner.params)
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
-        """Whether two specs say the same, if in other words (`Codec.canonical`)."""
+        """Whether two specifications are equivalent (`Codec.canonical`)."""
         if one == other or one is None or other is None:
             return one == other
         if one.id != other.id or one.id not in self.codecs or not self.same_codec(one.inner, other.inner):
@@ -71,41 +71,32 @@ class Registry(Plugins, Renamed):
         codec: Codec = self._implementation("codec", one.id)
         return codec.canonical(one.params) == codec.canonical(other.params)
 
-    def encoder(self, wanted: CodecSpec) -> Encoder:
-        """What encodes values for a codec: an encoder that a plugin brings and that can be used here, or the codec."""
-        if wanted.inner is None and wanted.id in self._tables["encoder"]:
+    def encoder(self, spec: CodecSpec) -> Encoder:
+        """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
+        if spec.inner is None and spec.id in self._tables["encoder"]:
             try:
-                return self._implementation("encoder", wanted.id)
-            except MissingPluginError:  # it cannot run here; the codec may
-                return self.codec(wanted)
-        return self.codec(wanted)
-
-    def encoder_missing(self, wanted: CodecSpec) -> str | None:
-        """Why an encoder that a plugin declares cannot be used here; None when it can, or none is declared."""
-        try:
-            if wanted.inner is None and wanted.id in self._tables["encoder"]:
-                self._implementation("encoder", wanted.id)
-        except MissingPluginError as error:
-            return error.message
-        return None
+                return self._implementation("encoder", spec.id)
+            except MissingPluginError:  # it cannot run here, but the codec may
+                return self.codec(spec)
+        return self.codec(spec)
 
     @property
     def encoders(self) -> Mapping[str, Entry]:
-        """Installed encoders by the id of their codec."""
+        """Installed alternative encoders by codec id."""
         return self._tables["encoder"]
 
     @property
     def families(self) -> Mapping[str, Entry]:
-        """Installed families of models by id."""
+        """Installed model families by id."""
         return self._tables["family"]
 
-    def family(self, wanted: str) -> Family:
-        """Implementation of a family of models."""
-        return self._implementation("family", wanted)
+    def family(self, name: str) -> Family:
+        """Implementation of a model family."""
+        return self._implementation("family", name)
 
-    def byte_codec(self, wanted: str) -> ByteCodec:
-        """Implementation of a byte codec (a filter)."""
-        return self._implementation("codec", wanted)
+    def byte_codec(self, name: str) -> ByteCodec:
+        """Implementation of a byte codec."""
+        return self._implementation("codec", name)
 
     @property
     def sources(self) -> Mapping[str, Entry]:
@@ -117,38 +108,38 @@ class Registry(Plugins, Renamed):
         """Installed allocators by id."""
         return self._tables["allocator"]
 
-    def allocator(self, allocator_id: str) -> Allocator:
-        """Implementation of an allocator; MissingPluginError with the package to install."""
-        return self._implementation("allocator", allocator_id)
+    def allocator(self, name: str) -> Allocator:
+        """Implementation of an allocator; a MissingPluginError names the package to install."""
+        return self._implementation("allocator", name)
 
-    def backend(self, wanted: str) -> Backend:
+    def backend(self, name: str) -> Backend:
         """Implementation of a backend."""
-        return self._implementation("backend", wanted)
+        return self._implementation("backend", name)
 
     def writing_options(self, container: str) -> Mapping[str, str] | None:
-        """Options of writing that a format declares (`--to ID:key=value`); None where it is not installed."""
+        """Write options of a format (`--to ID:key=value`) with descriptions; None if it is not installed."""
         entry = self.containers.get(container)
         return getattr(entry.info, "options", None) if entry else None
 
     def reading_options(self, container: str) -> Mapping[str, str] | None:
-        """Options of opening that a format declares (`--format ID:key=value`); None where it is not installed."""
+        """Read options of a format (`--format ID:key=value`) with descriptions; None if it is not installed."""
         entry = self.containers.get(container)
         return getattr(entry.info, "reading", None) if entry else None
 
     def absent_backends(self) -> list[Refusal]:
-        """The backends that exist and are not installed."""
+        """Refusals for known backends that are not installed."""
         names = (name for name in catalog.PACKAGES["backend"] if name not in self.backends)
         return [evolve(catalog.absent("backend", name), backend=name, why="not installed") for name in names]
 
     def is_outside(self, backend: str) -> bool:
-        """Whether a backend is an installed third party's, named neither by `+name` in the settings nor by `prefer`."""
+        """Whether a backend is from a third party and named neither by `+name` in the settings nor by `prefer`."""
         entry = self.backends.get(backend)
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of a kind whose declarations have some values.
+        """Find entries of a kind by the values of their declarations.
 
-        All distributions that bring an id in conflict have theirs in the list.
+        For an id in conflict, the entries of all distributions are included.
 
         Parameters
         ----------
@@ -160,12 +151,12 @@ class Registry(Plugins, Renamed):
         Returns
         -------
         list of Entry
-            By id.
+            In order of ids.
 
         Raises
         ------
         UsageError
-            There is no such kind, or no declaration of the kind has such a field.
+            The kind or a field does not exist.
 
         Examples
         --------
@@ -179,24 +170,23 @@ class Registry(Plugins, Renamed):
         legal = {name for info in (INFOS[kind], *(type(entry.info) for entry in entries)) for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
             raise UsageError(
-                f"no {kind} declares such a fact", found=", ".join(unknown),
+                f"{kind} declarations have no such field", found=", ".join(unknown),
                 expected=", ".join(sorted(legal)), code="fact",
             )  # fmt: skip
         return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
 
     def needs(self, name: str) -> list[Requirement]:
-        """What a format, codec, backend, short name or file needs here, and how to install it.
+        """List what a format, codec, backend, short name or file requires, and how to install it.
 
         Parameters
         ----------
         name
-            An id, installed or not; a short name of `--encode` ("int4"); or a file, by its content where it is there,
-            else by its name.
+            An id, installed or not; a short name for `--encode` ("int4"); or a file, which need not exist.
 
         Returns
         -------
         list of Requirement
-            What was asked for, then each distribution that brings codecs that it needs and that are not installed.
+            The plugin itself, then every distribution to install for the codecs it needs.
 
         Examples
         --------
@@ -210,10 +200,12 @@ class Registry(Plugins, Renamed):
         return requirements(name, self._tables)
 
     def missing(self, encoding: Encoding) -> Refusal | None:
-        """Why the codecs and filters of an encoding cannot be had here, or that nothing decodes it; else None."""
+        """Why an encoding cannot be decoded here: a missing codec or filter, or a whole model. None if it can."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
-            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
+            return Refusal(
+                why=f"{encoding.codec.id} is a whole model, which only its own runtime can run", code=ErrorCode.WHOLE
+            )
         refusals = {codec: refusal for codec in self._codecs(encoding) if (refusal := self._unusable(codec))}
         if not refusals:
             return None
@@ -223,7 +215,7 @@ class Registry(Plugins, Renamed):
         return evolve(first, why="; ".join(dict.fromkeys(item.why for item in refusals.values())), install=install)
 
     def _codecs(self, encoding: Encoding) -> list[str]:
-        """Ids of an encoding's codec, of those that it wraps, of its filters, and of what these need."""
+        """Ids of an encoding's codec, wrapped codecs and filters, and of the codecs that these need."""
         ids = list[str]()
         spec: CodecSpec | None = encoding.codec
         while spec is not None:
@@ -253,7 +245,7 @@ class Registry(Plugins, Renamed):
         backend: str | None = None,
         **features: Any,
     ) -> Chain:
-        """The chain for a combination of a format's features, without any file.
+        """Resolve a combination of a format's features, without a file.
 
         Parameters
         ----------
@@ -262,19 +254,19 @@ class Registry(Plugins, Renamed):
         policy, op, backend
             As in `Tensor.plan`.
         **features
-            Flags and options that the format declares -> their value, or a set of values.
+            Declared feature -> value or set of values.
 
         Returns
         -------
         Chain
-            The chosen way, the others and the refusals, without costs.
+            The choice, other offers and refusals, without costs.
 
         Raises
         ------
         UsageError
             The format has no such feature.
         SquishError
-            Nothing here runs it; the message holds each reason.
+            Nothing here can run it; the message lists the reasons.
 
         Examples
         --------
@@ -296,14 +288,14 @@ class Registry(Plugins, Renamed):
             raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)
 
-    def _absent(self, kind: str, wanted: str) -> Refusal:
-        refusal = catalog.absent(kind, wanted)
-        package = catalog.package_for(kind, wanted)
+    def _absent(self, kind: str, name: str) -> Refusal:
+        refusal = catalog.absent(kind, name)
+        package = catalog.package_for(kind, name)
         for broken in self.broken:
             if package == broken.dist:
                 return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code=ErrorCode.BROKEN)
         if package in {loaded.dist for loaded in self.plugins}:
-            return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
+            return Refusal(why=f"{package} is installed, but does not provide the {kind} {name!r}")
         return refusal
 
 
@@ -312,12 +304,12 @@ _default_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of everything installed; made on first use and kept.
+    """The registry of all installed plugins, created on first use.
 
     Returns
     -------
     Registry
-        The same object at each call.
+        The same object on every call.
 
     Examples
     --------

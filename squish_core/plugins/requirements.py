@@ -1,4 +1,4 @@
-"""What a name needs, and how to install it."""
+"""Requirements of formats, codecs and files, and how to install them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Tables = Mapping[str, Mapping[str, Entry]]
 
 @frozen(kw_only=True)
 class Requirement:
-    """A format, codec, backend or encoder that is needed, and whether it is here.
+    """A required format, codec, backend or encoder, and whether it is installed.
 
-    `kind` is None for a name that nobody knows; `dist` is the distribution that brings it, `install` the command that
-    installs it. `others` are further ids of the same distribution that are needed, too.
+    `kind` is None for an unknown name. `dist` is the distribution that provides it, `install` the command to install
+    it. `others`: more required ids of the same distribution.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Requirement:
 
 
 def requirements(name: str, tables: Tables) -> list[Requirement]:
-    """What a name needs: what it stands for, then the distributions of the codecs that this lacks."""
+    """Requirements of a name: the plugin it refers to, then the distributions of missing codecs."""
     for kind, table in tables.items():
         if name in table:
             return _with_codecs(kind, name, tables)
@@ -67,7 +67,7 @@ def requirements(name: str, tables: Tables) -> list[Requirement]:
 
 
 def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
-    """An id, and what it declares to need that is not installed."""
+    """Requirements of an id: itself, and what it needs that is not installed."""
     entry = tables[kind].get(name)
     if entry is None:
         return [_absent(kind, name)]
@@ -75,8 +75,8 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
     base = getattr(info, "refines", None)
     absent = [_absent("container", base)] if base and base not in tables["container"] else []
     codecs = [*getattr(info, "codecs", ()), *getattr(info, "needs", ())]
-    needed = [need for codec in codecs if codec in tables["codec"] for need in _needs(tables["codec"][codec])]
-    absent += [_absent("codec", codec) for codec in (*codecs, *needed) if codec not in tables["codec"]]
+    indirect = [need for codec in codecs if codec in tables["codec"] for need in _needs(tables["codec"][codec])]
+    absent += [_absent("codec", codec) for codec in (*codecs, *indirect) if codec not in tables["codec"]]
     return [Requirement(id=name, kind=kind, installed=True, dist=entry.dist), *_merged(absent)]
 
 
@@ -85,7 +85,7 @@ def _needs(entry: Entry) -> tuple[str, ...]:
 
 
 def _merged(items: Iterable[Requirement]) -> list[Requirement]:
-    """One requirement for each distribution that is not installed, with all of its ids that are needed."""
+    """Merge the requirements of each distribution that is not installed into one."""
     merged: dict[Any, Requirement] = {}
     ids: dict[Any, dict[str, None]] = {}
     for item in items:
@@ -97,11 +97,11 @@ def _merged(items: Iterable[Requirement]) -> list[Requirement]:
 
 
 def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
-    """Ids of the codecs that a short name stands for: by the codecs' own declarations, else by the formats'."""
+    """Ids of the codecs that a short name stands for, from the declarations of codecs, else of formats."""
     for kinds in (("codec", "encoder"), ("container",)):
         entries = [entry for kind in kinds for entry in tables[kind].values()]
         aliases = [getattr(entry.info, "aliases", {}) for entry in entries]
-        texts = dict.fromkeys(declared[name] for declared in aliases if name in declared)
+        texts = dict.fromkeys(table[name] for table in aliases if name in table)
         if texts:
             for text in texts:
                 spec: CodecSpec | None = parse_spec(text)
@@ -115,35 +115,36 @@ def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
 
 
 def _format_of(name: str, containers: Mapping[str, Entry]) -> str | None:
-    """Id of the format of a file: by its first bytes or the names in a folder if it is there, else by its suffix."""
-    path, found = Path(name), None
+    """Format of a file or folder: from its content if it exists, else from its suffix."""
+    path, by_content = Path(name), None
     if path.is_dir():
         members = tuple(sorted(os.listdir(path)))
-        found = _by_signature("member", members, containers) or catalog.absent_format(b"", members)
+        by_content = _by_signature("member", members, containers) or catalog.absent_format(b"", members)
     elif path.is_file():
         with path.open("rb") as file:
             head = file.read(HEAD)
-        found = _by_signature("head", (head,), containers) or catalog.absent_format(head)
+        by_content = _by_signature("head", (head,), containers) or catalog.absent_format(head)
     suffixes = {suffix: entry.id for entry in containers.values() for suffix in getattr(entry.info, "suffixes", ())}
     longest = sorted((*suffixes, *catalog.SUFFIXES), key=len, reverse=True)
     suffix = next((suffix for suffix in longest if name.lower().endswith(suffix)), None)
     by_suffix = (suffixes.get(suffix) or catalog.SUFFIXES[suffix]) if suffix else None
-    # A refinement's files begin as those of the format that it refines.
+    # Files of a refinement have the signature of the base format.
     refined = containers.get(by_suffix or "")
-    return by_suffix if found is None or (refined and getattr(refined.info, "refines", None) == found) else found
+    is_refined = refined is not None and getattr(refined.info, "refines", None) == by_content
+    return by_suffix if by_content is None or is_refined else by_content
 
 
 def _by_signature(where: str, texts: Iterable[Any], containers: Mapping[str, Entry]) -> str | None:
-    """The installed format with the longest signature that fits."""
+    """The installed format with the longest matching signature."""
     matches = [
         (len(signature.bytes), entry.id)
         for entry in containers.values() for signature in getattr(entry.info, "signatures", ())
-        if signature.where == where and any(_fits(signature, text) for text in texts)
+        if signature.where == where and any(_matches(signature, text) for text in texts)
     ]  # fmt: skip
     return max(matches)[1] if matches else None
 
 
-def _fits(signature: Any, text: Any) -> bool:
+def _matches(signature: Any, text: Any) -> bool:
     if signature.where == "member":
         return bool(text.endswith(signature.bytes.decode()))
     return bool(text[signature.offset : signature.offset + len(signature.bytes)] == signature.bytes)

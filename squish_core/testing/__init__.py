@@ -1,4 +1,4 @@
-"""The conformance kit: test suites that any plugin, of this repository or another, runs on itself.
+"""The conformance kit: test suites for plugins, in this repository or any other.
 
     class TestFoo(ContainerSuite):
         container = "acme.foo"

@@ -1,4 +1,4 @@
-"""The suite for backends."""
+"""Test suite for backends."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 SLACK = 1 << 16
-"""Bytes of small objects that no offer counts."""
+"""Allowance for small objects that offers do not count, in bytes."""
 
 
 class BackendSuite(Suite):
-    """Checks of a backend. Set `backend`; give `cases` to try more codecs than the dense one.
+    """Tests of a backend. Set `backend`; override `cases` to test more codecs than the dense one.
 
-    `tolerance`: the greatest error of `linear` relative to the largest result. `exact_tolerance`: that of `dense` by an
-    offer that says `exact`, for a stand-in of the device that rounds more often. `resident_rows`: rows of the tensor
-    whose memory is measured. `allocated` adds what lies where Python does not see it, as on a device.
+    `tolerance`: maximum error of `linear`, relative to the largest result. `exact_tolerance`: maximum relative error
+    of `dense` for offers with `exact`, above 0 for an emulated device that rounds more often. `resident_rows`: rows of
+    the tensor in the memory test. `allocated` adds memory that Python does not see, such as a device's.
     """
 
     kind = "backend"
@@ -44,21 +44,21 @@ class BackendSuite(Suite):
     resident_rows = 4096
 
     def allocated(self, weight: Weight) -> int:
-        """Bytes that a loaded weight holds outside Python's and NumPy's allocators."""
+        """Bytes of a loaded weight outside Python's and NumPy's allocators."""
         return 0
 
     def cases(self) -> Mapping[str, tuple[CodecSpec, np.ndarray]]:
-        """Name -> (codec with parameters, a matrix to encode with it)."""
+        """Name -> (codec with parameters, matrix to encode)."""
         import numpy as np
 
-        chance = np.random.default_rng(0)
+        generator = np.random.default_rng(0)
         return {
-            dtype: (CodecSpec("dense", {"dtype": dtype}), chance.standard_normal((24, 64), np.float32))
+            dtype: (CodecSpec("dense", {"dtype": dtype}), generator.standard_normal((24, 64), np.float32))
             for dtype in ("f32", "f16", "bf16")
         }
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Run the tests that ask for a case once for each."""
+        """Parametrize tests that take a case."""
         parametrize(metafunc, "case", self.cases())
 
     def implementation(self) -> Backend:
@@ -66,25 +66,25 @@ class BackendSuite(Suite):
         return self.registry.backend(self.backend)
 
     def test_probe_answers_and_never_raises(self) -> None:
-        """Availability says yes, or no with a reason."""
+        """A backend that is not available gives a reason."""
         available = self.implementation().probe()
         assert isinstance(available, Availability), f"probe() gives {type(available).__name__}"
         assert available.ok or available.reason, f"probe() gives ok={available.ok} and no reason"
 
     def test_refusals_carry_a_reason(self) -> None:
-        """A codec that is not installed is refused before the backend is asked."""
+        """A codec that is not installed is refused without calling the backend."""
         encoding = Encoding(codec=CodecSpec("nobody.knows.this"))
         with pytest.raises(SquishError) as refusal:
             resolve(self.registry, "w", "memory", [encoding], backend=self.backend)
         assert refusal.value.code == ErrorCode.NO_CHAIN, f"an unknown codec is refused with code {refusal.value.code!r}"
 
     def test_an_offer_without_a_file_answers(self) -> None:
-        """`resolve` by features has no tensor: `spec` is None."""
+        """Without a tensor (`spec` is None), `offer` still answers."""
         answer = self.implementation().offer(self._request(Encoding(codec=DENSE), None))
         assert isinstance(answer, (Offer, Refusal)), f"offer() without a tensor gives {type(answer).__name__}"
 
     def test_offer_reads_nothing_and_is_stable(self, case: str) -> None:
-        """An offer is plain data, made from the declaration alone, and the same each time."""
+        """An offer is plain data and depends on nothing but the request."""
         tensor, source = self._tensor(case)
         request = self._request(tensor.spec.encodings[0], tensor.spec)
         first, second = (self.implementation().offer(request) for _ in range(2))
@@ -100,45 +100,45 @@ class BackendSuite(Suite):
             assert first.storage, f"{case}: the offer has an empty `storage`"
             assert first.cost is not None, f"{case}: the offer for a tensor has no cost"
 
-    def test_stored_cost_is_what_is_read(self, case: str) -> None:
+    def test_stored_cost_is_the_number_of_bytes_read(self, case: str) -> None:
         """`cost.stored` is the number of bytes that loading and one use read from the file."""
         weight, source = self._load(case)
         self._use(weight)
         index, encoding = weight.tensor.file.index, weight.chain.chosen.encoding
-        read = sum(touched_part(source.log, index, part) for part in encoding.parts.values())
+        size = sum(touched_part(source.log, index, part) for part in encoding.parts.values())
         cost = weight.chain.chosen.cost
         assert cost is not None, f"{case}: the offer for a tensor has no cost"
-        assert cost.stored == read, f"{case}: the offer says {cost.stored} bytes stored, {read} were read"
+        assert cost.stored == size, f"{case}: the offer says {cost.stored} bytes stored, {size} were read"
 
-    def test_resident_cost_is_what_is_held(self, case: str) -> None:
-        """`cost.resident` covers the memory that a loaded weight holds, and is no more than holding and using takes."""
+    def test_resident_cost_covers_a_loaded_weight(self, case: str) -> None:
+        """`cost.resident` is at least the memory of a loaded weight, and at most that of loading and using it."""
         tensor, _ = self._tensor(case, rows=self.resident_rows)
-        self._offered(tensor)
-        weight, resident, peak = measured_load(tensor, self.backend, self._use)
+        self._offer(tensor)
+        weight, resident, peak = measure_load(tensor, self.backend, self._use)
         cost = weight.chain.chosen.cost
         assert cost is not None, f"{case}: the offer for a tensor has no cost"
         resident, peak = resident + self.allocated(weight), peak + self.allocated(weight)
         message = f"{case}: the offer says {cost.resident} bytes in memory"
-        assert resident <= cost.resident * 1.05 + SLACK, f"{message}; the loaded weight holds {resident}"
-        most = peak + cost.stored
-        assert cost.resident <= most * 1.05 + SLACK, f"{message}; resident, mapped and used at most {most}"
+        assert resident <= cost.resident * 1.05 + SLACK, f"{message}; the loaded weight takes {resident}"
+        maximum = peak + cost.stored
+        assert cost.resident <= maximum * 1.05 + SLACK, f"{message}; loading and using it takes at most {maximum}"
 
     def test_dense_equals_the_codec(self, case: str) -> None:
-        """`dense` gives what the codec's own decoding gives; one that says `exact`, to the last bit."""
+        """`dense` agrees with the codec's own decoding, bit for bit if the offer says `exact`."""
         import numpy as np
 
         weight, _ = self._load(case)
         self._needs(weight, "dense")
         expected = weight.tensor.numpy().astype(np.float32)
-        message = f"{case}: `dense` is not what the codec decodes"
+        message = f"{case}: `dense` differs from the codec's decoding"
         actual = np.asarray(weight.dense(), np.float32)
         exact = weight.chain.chosen.exact
         np.testing.assert_allclose(
             actual, expected, rtol=self.exact_tolerance if exact else self.tolerance, atol=0, err_msg=message
         )
 
-    def test_dense_gives_a_region_as_a_dtype_into_given_memory(self, case: str) -> None:
-        """`region`, `dtype` and `out` of `dense`, alone and together."""
+    def test_dense_fills_out_with_a_region_in_a_dtype(self, case: str) -> None:
+        """`dense` accepts `region`, `dtype` and `out`, alone and together."""
         import numpy as np
 
         weight, _ = self._load(case)
@@ -152,8 +152,8 @@ class BackendSuite(Suite):
         assert result is out, f"{label} with `out` of shape {out.shape} returns another array"
         np.testing.assert_array_equal(out, expected.astype(np.float16), err_msg=f"{label} as f16 into `out`")
 
-    def test_statistics_are_those_of_dense(self, case: str) -> None:
-        """What a backend counts for itself is what the core counts of the values that it decodes."""
+    def test_statistics_match_dense(self, case: str) -> None:
+        """A backend's own statistics equal the core's statistics of its decoded values."""
         weight, _ = self._load(case)
         self._needs(weight, "dense")
         tally = Tally()
@@ -162,24 +162,24 @@ class BackendSuite(Suite):
         assert actual == expected, f"{case}: the backend counts {actual}, its values give {expected}"
 
     def test_linear_agrees_with_dense(self, case: str) -> None:
-        """`x @ W.T`, for a vector, a matrix and a batch."""
+        """`linear` is `x @ W.T` for a vector, a matrix and a batch."""
         import numpy as np
 
         weight, _ = self._load(case)
         self._needs(weight, "linear")
         dense = weight.tensor.numpy().astype(np.float64)
-        chance = np.random.default_rng(1)
+        generator = np.random.default_rng(1)
         for lead in ((), (5,), (2, 3)):
-            operand = chance.standard_normal((*lead, dense.shape[1]), np.float32)
+            operand = generator.standard_normal((*lead, dense.shape[1]), np.float32)
             actual, expected = np.asarray(weight.linear(operand)), operand @ dense.T
             label = f"{case}: linear of x {operand.shape}"
             assert actual.shape == expected.shape, f"{label} has shape {actual.shape}, expected {expected.shape}"
             assert actual.dtype == np.float32, f"{label} gives {actual.dtype}, expected float32"
-            error, most = float(np.abs(actual - expected).max()), self.tolerance * float(np.abs(expected).max())
-            assert error <= most, f"{label} is off by {error:.6g}, at most {most:.6g}"
+            error, bound = float(np.abs(actual - expected).max()), self.tolerance * float(np.abs(expected).max())
+            assert error <= bound, f"{label} is off by {error:.6g}, at most {bound:.6g} is allowed"
 
     def test_embed_gives_rows_of_dense(self, case: str) -> None:
-        """Rows by id, repeated and in any order; the shape is ids.shape + (in,)."""
+        """`embed` gives rows by id, repeated and in any order, in the shape ids.shape + (in,)."""
         import numpy as np
 
         weight, _ = self._load(case)
@@ -197,19 +197,19 @@ class BackendSuite(Suite):
     def _tensor(self, case: str, rows: int | None = None) -> tuple[Tensor, CountingSource]:
         codec_spec, values = self.cases()[case]
         if rows is not None:
-            values = repeated(values, rows)
+            values = repeat_rows(values, rows)
         dtype = codec_spec.params["dtype"] if codec_spec.id == "dense" else "f32"
         spec = TensorSpec(name=case, shape=values.shape, dtype=dtype)
-        stored = self.registry.codec(codec_spec.id).encode(values, codec_spec.params)
-        file, source = memory_file(self.registry, {case: (spec, codec_spec, stored)})
+        parts = self.registry.codec(codec_spec.id).encode(values, codec_spec.params)
+        file, source = memory_file(self.registry, {case: (spec, codec_spec, parts)})
         return file[case], source
 
     def _load(self, case: str) -> tuple[Weight, CountingSource]:
         tensor, source = self._tensor(case)
-        return tensor.load(self.backend, op=self._offered(tensor).ops[0]), source
+        return tensor.load(self.backend, op=self._offer(tensor).ops[0]), source
 
-    def _offered(self, tensor: Tensor) -> Offer:
-        """The offer for a tensor; skips where the backend cannot run or refuses."""
+    def _offer(self, tensor: Tensor) -> Offer:
+        """The offer for a tensor; skips the test if the backend is not available or refuses."""
         available = self.implementation().probe()
         if not available.ok:
             pytest.skip(f"not available here: {available.reason}")
@@ -231,17 +231,17 @@ class BackendSuite(Suite):
             pytest.skip(f"has no operation {op!r}")
 
 
-def repeated(values: np.ndarray, rows: int) -> np.ndarray:
-    """The values over and over along the first axis, up to `rows` of it."""
+def repeat_rows(values: np.ndarray, rows: int) -> np.ndarray:
+    """Repeat the rows of an array until there are `rows`."""
     import numpy as np
 
     return np.ascontiguousarray(np.concatenate([values] * -(-rows // max(1, len(values))))[:rows])
 
 
-def measured_load(tensor: Tensor, backend: str, use: Callable[[Weight], None]) -> tuple[Weight, int, int]:
-    """A loaded weight, the bytes that it holds, and those at the peak of loading and using it."""
+def measure_load(tensor: Tensor, backend: str, use: Callable[[Weight], None]) -> tuple[Weight, int, int]:
+    """Load a weight; returns it, its memory in bytes, and the peak of loading and using it."""
     load = partial(tensor.load, backend, op=tensor.plan(backend).chosen.ops[0])
-    use(load())  # what is made once for all weights (libraries, tables) is not this one's
+    use(load())  # loads what all weights share, such as libraries and tables
     gc.collect()
     tracemalloc.start()
     try:

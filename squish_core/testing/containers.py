@@ -1,4 +1,4 @@
-"""The suite for file formats."""
+"""Test suite for file formats."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from squish_core.limits import DEFAULT
 from squish_core.model import Index, Part
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
+from squish_core.testing.code_layouts import AcceptsCodes
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
-from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
+from squish_core.testing.sources import CountingSource, as_bytes, assert_read_once, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
 from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
 
 
-class ContainerSuite(HostileInput, GroundTruth):
-    """Checks of a file format. Set `container`, give `samples`: well-formed files that between them have
-    everything the format knows; `values` and `damaged` state the ground truth.
+class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
+    """Tests of a file format. Set `container` and override `samples` with valid files that cover the whole format;
+    `values` and `damaged` give the ground truth.
 
-    `read_ahead`: bytes that reading the header may take beyond it (a format whose header has no stated length);
-    one sample must hold more tensor bytes than that. `not_rewritten`: names of samples that cannot be written in
-    their own format. `exact_detection`: the bytes identify the format whatever the file is called; False where the
-    suffix is needed.
+    `read_ahead`: bytes that opening may read past the header (for a header of unknown length); one sample must have
+    more tensor bytes than that. `not_rewritten`: names of samples that cannot be written in their own format.
+    `exact_detection`: the bytes alone identify the format; False if the suffix is needed.
     """
 
     kind = "container"
@@ -54,7 +54,7 @@ class ContainerSuite(HostileInput, GroundTruth):
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Run the tests that ask for a sample once for each, and those that ask for damage likewise."""
+        """Parametrize tests that take a sample or a damaged file."""
         parametrize(metafunc, "sample", self.samples())
         parametrize(metafunc, "damage", self.damaged())
 
@@ -73,16 +73,16 @@ class ContainerSuite(HostileInput, GroundTruth):
     # Detection and the Index
 
     def test_the_signature_identifies_the_format(self, sample: str) -> None:
-        """Detection picks this format among all that are installed."""
+        """Detection picks this format among all installed ones."""
         source = source_of(self.sample(sample))
         actual = detect(source, self.registry)
         assert actual == self._base(), f"{sample}: detected as {actual!r}, expected {self._base()!r}"
-        opened = opening.open(source, registry=self.registry).format
-        assert opened == self.container, f"{sample}: opens as {opened!r}, expected {self.container!r}"
+        actual = opening.open(source, registry=self.registry).format
+        assert actual == self.container, f"{sample}: opens as {actual!r}, expected {self.container!r}"
         source.close()
 
     def test_the_bytes_identify_the_format_whatever_the_name(self, sample: str) -> None:
-        """`exact_detection`: without a name, and under the suffix of any other format."""
+        """With `exact_detection`, detection ignores the name and the suffix."""
         source = source_of(self.sample(sample))
         if source.is_dir:
             pytest.skip("a folder is detected by the names of its files")
@@ -98,20 +98,20 @@ class ContainerSuite(HostileInput, GroundTruth):
             )
 
     def test_sniffing_reads_at_most_64_kib(self, sample: str) -> None:
-        """`sniff` says yes to the sample, from few bytes, and survives damage."""
+        """`sniff` accepts the sample, reads at most 64 KiB, and never fails on damaged data."""
         if not self.entry().info.sniffs:  # type: ignore[union-attr]
             pytest.skip("the declaration has sniffs=False")
         container, source = self.registry.container(self.container), CountingSource(source_of(self.sample(sample)))
         assert container.sniff(source) is True, f"{sample}: sniff() does not return True"
-        read = sum(length for _, _, length in source.log)
-        assert read <= SNIFFED, f"{sample}: sniff() reads {read} bytes, the limit is {SNIFFED}"
+        size = sum(length for _, _, length in source.log)
+        assert size <= SNIFFED, f"{sample}: sniff() reads {size} bytes, the limit is {SNIFFED}"
         data = source.inner.read(0, source.inner.size)
         for number, damage in enumerate(mutants(data, 200, self.seed, self.header)):
             with typed_errors_only(f"{sample}: sniff() of mutant {number}"):
                 container.sniff(BytesSource(damage))
 
     def test_the_index_pickles_and_is_stable(self, sample: str) -> None:
-        """Two reads give equal Indexes, and one that was pickled is equal too."""
+        """Two reads and a pickled copy give equal Indexes."""
         first, second = (self.index(source_of(self.sample(sample))) for _ in range(2))
         count = f"{sample}: Indexes of {len(first.tensors)} tensors"
         assert _same_index(first, second), f"{count} differ between two reads of one file"
@@ -120,7 +120,7 @@ class ContainerSuite(HostileInput, GroundTruth):
         assert _same_index(first, unpickled), f"{count} differ after pickling"
 
     def test_the_sample_is_clean_and_verifies(self, sample: str) -> None:
-        """A deep verification reports no error but those of `unreadable` tensors, and the values of all others."""
+        """Deep verification decodes every readable tensor and reports errors for `unreadable` ones only."""
         with self.open(self.sample(sample)) as file:
             report, readable = verify(file, deep=True), sum(1 for _ in _readable(file))
         names = set(self.unreadable().get(sample, ()))
@@ -131,8 +131,8 @@ class ContainerSuite(HostileInput, GroundTruth):
         assert not unreported, f"{sample}: verify reports {len(errors)} errors, none for {sorted(unreported)}"
         assert report.decoded >= readable, f"{sample}: verify decodes {report.decoded} tensors, {readable} can be read"
 
-    def test_parts_lie_in_the_file_and_are_disjoint_or_identical(self, sample: str) -> None:
-        """Every byte range is inside its file, as long as its array unless filtered; only declared views overlap."""
+    def test_parts_are_in_bounds_and_disjoint_or_identical(self, sample: str) -> None:
+        """Byte ranges are inside their files, as long as their arrays unless filtered; only declared views overlap."""
         index = self.index(source_of(self.sample(sample)))
         extents = [extent for spec in index.tensors.values() for extent in spec_extents(spec)]
         aliases = "views" if self.entry().info.views else "accept"  # type: ignore[union-attr]
@@ -144,8 +144,8 @@ class ContainerSuite(HostileInput, GroundTruth):
                     size = f"{part.stored} bytes stored, {part.dtype}{list(part.shape)} takes {part.nbytes}"
                     assert part.filters or part.stored == part.nbytes, f"{name}/{role}: {size}"
 
-    def test_parts_are_those_that_the_codec_declares(self, sample: str) -> None:
-        """Roles, dtypes and shapes are those of `Codec.parts`, for the codecs that are installed."""
+    def test_parts_match_the_codecs_declaration(self, sample: str) -> None:
+        """Roles, dtypes and shapes match `Codec.parts`, for installed codecs."""
         index = self.index(source_of(self.sample(sample)))
         for name, spec in index.tensors.items():
             for encoding in spec.encodings:
@@ -158,21 +158,19 @@ class ContainerSuite(HostileInput, GroundTruth):
     # Laziness
 
     def test_opening_reads_no_tensor_bytes(self, sample: str) -> None:
-        """Reading the Index touches the header only (and up to 64 bytes of a scalar, `read_ahead` in all)."""
+        """Reading the Index reads no tensor bytes, except up to 64 of a scalar and `read_ahead` in total."""
         source = CountingSource(source_of(self.sample(sample)))
         index = self.index(source)
         log = list(source.log)
-        over = {}
+        over: dict[str, int] = {}
         for name, spec in index.tensors.items():
-            read = sum(touched_part(log, index, part) for part in _parts(index, name))
-            if read > (64 if spec.elements <= 1 else 0):
-                over[name] = read
-        total = sum(over.values())
-        allowed = self.read_ahead
+            size = sum(touched_part(log, index, part) for part in _parts(index, name))
+            over |= {name: size} if size > 64 * (spec.elements <= 1) else {}
+        total, allowed = sum(over.values()), self.read_ahead
         assert total <= allowed, f"{sample}: opening reads {total} tensor bytes, {allowed} are allowed: {over}"
 
-    def test_a_sample_is_larger_than_what_may_be_read_ahead(self) -> None:
-        """Otherwise a reader that reads everything at open would pass."""
+    def test_a_sample_is_larger_than_read_ahead(self) -> None:
+        """A smaller sample would not catch a reader that reads everything when it opens the file."""
         sizes = {}
         for sample in self.samples():
             index = self.index(source_of(self.sample(sample)))
@@ -183,7 +181,7 @@ class ContainerSuite(HostileInput, GroundTruth):
         assert largest > self.read_ahead, f"tensor bytes are {sizes}, read_ahead is {self.read_ahead}: {hint}"
 
     def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
-        """`t[row]` reads the row's share of each part, up to the codec's grain."""
+        """`t[row]` reads only the row's bytes of each part, rounded up to the codec's grain."""
         source = CountingSource(source_of(self.sample(sample)))
         for tensor in _readable(self.open(source)):
             if not tensor.shape or tensor.spec.elements == 0:
@@ -197,9 +195,15 @@ class ContainerSuite(HostileInput, GroundTruth):
                 if role in self.registry.codec(encoding.codec).unsliced_parts:
                     continue
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
-                most = part.nbytes * wide // rows if divisible else part.stored
-                read = touched_part(source.log, tensor.file.index, part)
-                assert read <= most, f"{sample}: {tensor.name}/{role}: one row reads {read} bytes, at most {most}"
+                bound = part.nbytes * wide // rows if divisible else part.stored
+                size = touched_part(source.log, tensor.file.index, part)
+                message = f"{sample}: {tensor.name}/{role}: one row reads {size} bytes, at most {bound} are allowed"
+                assert size <= bound, message
+
+    def test_a_tensor_is_decoded_from_bytes_that_are_read_once(self, sample: str) -> None:
+        """`t.numpy()` reads no stored byte twice."""
+        source = CountingSource(source_of(self.sample(sample)))
+        assert_read_once(_readable(self.open(source)), source)
 
     # Values
 
@@ -211,7 +215,7 @@ class ContainerSuite(HostileInput, GroundTruth):
     # Writing
 
     def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
-        """Names, order, part bytes, metadata and assets survive; the dry run predicted the size."""
+        """Names, order, part bytes, metadata and assets stay the same; the dry run predicts the size."""
         file, target = self._rewritable(sample), tmp_path / "copy"
         plan = convert(file, target, self.container, dry_run=True)
         assert not target.exists(), f"{sample}: the dry run wrote {target.name}"
@@ -232,8 +236,8 @@ class ContainerSuite(HostileInput, GroundTruth):
             changes = changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
             assert not changes, f"{sample}: assets changed: {changes}"
 
-    def test_what_was_written_verifies_and_opens_again(self, sample: str, tmp_path: Path) -> None:
-        """The copy is detected, opens twice with one Index, verifies deeply, and has the values of the sample."""
+    def test_the_copy_verifies_and_opens_again(self, sample: str, tmp_path: Path) -> None:
+        """The copy is detected, opens twice with equal Indexes, verifies deeply and has the sample's values."""
         file, target = self._rewritable(sample), tmp_path / f"copy{(*self.entry().info.suffixes, '')[0]}"  # type: ignore[union-attr]
         convert(file, target, self.container)
         report = verify(target, deep=True, registry=self.registry)
@@ -246,12 +250,12 @@ class ContainerSuite(HostileInput, GroundTruth):
             for tensor in _readable(file):
                 assert_values(copy[tensor.name].numpy(), tensor.numpy(), 0, f"{sample}: {tensor.name} in the copy")
 
-    def test_what_is_written_verifies_and_is_what_the_report_states(self, sample: str, tmp_path: Path) -> None:
-        """A deep verification, the values and `diff` agree with the exactness of every step."""
+    def test_the_copy_matches_the_report(self, sample: str, tmp_path: Path) -> None:
+        """Deep verification, values and `diff` agree with the exactness of every step."""
         check_conversion(self._rewritable(sample), tmp_path / "copy", self.container)
 
     def test_writing_is_deterministic(self, sample: str, tmp_path: Path) -> None:
-        """The same input gives the same bytes."""
+        """Writing twice gives the same bytes."""
         file = self._rewritable(sample)
         for name in ("one", "two"):
             convert(file, tmp_path / name, self.container)
@@ -260,7 +264,7 @@ class ContainerSuite(HostileInput, GroundTruth):
         assert not changed, f"{sample}: two writes differ in {len(changed)} of {len(one)} files: {changed}"
 
     def test_an_interrupted_write_leaves_the_old_file(self, sample: str, tmp_path: Path) -> None:
-        """When writing fails there is the old file, or nothing, and no debris."""
+        """A failed write leaves the old file, or nothing, and no temporaries."""
         file, target = self._rewritable(sample), tmp_path / "target"
         implementation = self.registry.container(self.container)
         if not implementation.writes_folder({}):
@@ -269,32 +273,30 @@ class ContainerSuite(HostileInput, GroundTruth):
         def fail(name: str, done: int, total: int | None) -> None:
             raise OSError("no space left on device")
 
-        refused: SquishError | None = None
+        failure: SquishError | None = None
         try:
             convert(file, target, self.container, progress=fail)
         except SquishError as error:
-            refused = error
-        left = _contents(tmp_path)
-        assert refused, f"{sample}: a full disk at the first byte is no error; {len(left)} files were written"
-        sizes = {name: len(data) for name, data in left.items()}
-        assert left == ({"target": b"old"} if target.exists() else {}), f"{sample}: the failed write left {sizes}"
+            failure = error
+        contents = _contents(tmp_path)
+        assert failure, f"{sample}: a full disk at the first byte is not reported; {len(contents)} files were written"
+        sizes = {name: len(data) for name, data in contents.items()}
+        assert contents == ({"target": b"old"} if target.exists() else {}), f"{sample}: the failed write left {sizes}"
 
-    # Recipes
-
-    def test_recipes_answer_every_declared_feature(self) -> None:
-        """Each declared value, and each pair of values, resolves to a chain or is refused with a reason."""
+    def test_every_declared_feature_resolves(self) -> None:
+        """Every declared value and every pair of values resolves to a chain or is refused with a reason."""
         features = self.entry().info.features  # type: ignore[union-attr]
         choices = [(name, value) for name, values in features.items() for value in values]
-        for picked in (*((one,) for one in choices), *combinations(choices, 2)):
+        for combination in (*((one,) for one in choices), *combinations(choices, 2)):
             query: dict[str, Any] = {}
-            for name, value in picked:
+            for name, value in combination:
                 query[name] = {query[name], value} if name in query else value
             with typed_errors_only(f"resolve({query})"):
                 text = self.registry.resolve(container=self.container, **query).explain()
-                assert text, f"resolve({query}) explains itself in {len(text)} characters"
+                assert text, f"resolve({query}): explain() is empty"
 
     def _base(self) -> str:
-        """What detection answers: the format, or the one that it refines."""
+        """The result of detection: this format, or the one that it refines."""
         return str(self.entry().info.refines or self.container)  # type: ignore[union-attr]
 
     def _rewritable(self, sample: str) -> File:
@@ -308,17 +310,18 @@ class ContainerSuite(HostileInput, GroundTruth):
 def _parts(index: Index, name: str) -> list[Part]:
     """All stored parts of a tensor."""
     spec = index.tensors[name]
-    stored = [encoding.parts for encoding in spec.encodings]
-    return [part for parts in (*stored, spec.extras) for part in parts.values()]
+    return [
+        part for parts in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in parts.values()
+    ]
 
 
 def _readable(file: File) -> Iterator[Tensor]:
-    """Tensors whose codecs are installed."""
+    """The tensors whose codecs are installed."""
     for name in file:
         tensor = file[name]
         if tensor.spec.problem is None:
             try:
-                tensor.bound  # noqa: B018 - raises where a codec is missing
+                tensor.bound  # noqa: B018 - raises if a codec is missing
             except MissingPluginError:
                 continue
             yield tensor
@@ -330,12 +333,12 @@ def _same_index(one: Index, other: Index) -> bool:
 
 
 def _assert_same_tensor(one: Tensor, other: Tensor) -> None:
-    declared = [(each.name, each.shape, each.dtype, each.codec) for each in (one, other)]
-    assert declared[0] == declared[1], f"{one.name}: the copy declares {declared[1]}, expected {declared[0]}"
+    facts = [(each.name, each.shape, each.dtype, each.codec) for each in (one, other)]
+    assert facts[0] == facts[1], f"{one.name}: the copy declares {facts[1]}, expected {facts[0]}"
     for role, buffer in one.parts(one.spec.encodings[0]).items():
         if role in one.spec.encodings[0].parts:
-            stored, copy = as_bytes(buffer), as_bytes(other.parts(other.spec.encodings[0])[role])
-            assert copy == stored, f"{one.name}/{role}: the copy's {len(copy)} bytes are not the {len(stored)} read"
+            data, copy = as_bytes(buffer), as_bytes(other.parts(other.spec.encodings[0])[role])
+            assert copy == data, f"{one.name}/{role}: the copy's {len(copy)} bytes differ from the {len(data)} read"
 
 
 def _contents(path: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The suite for families of models: maps there and back are the identity, and every tensor is covered once."""
+"""Test suite for model families: mapping round trips are exact, and every tensor is covered once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Config = Mapping[str, Any]
 
 
 def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded random weights of a model with this `config.json`, under their Hugging Face names."""
+    """Seeded random weights for a `config.json`, under their Hugging Face names."""
     model = Model(
         name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
         limits=DEFAULT,
@@ -52,7 +52,7 @@ def write_model(
     folder: Path, family: Family, config: Config, *, dtype: str = "bf16", seed: int = 0,
     files: Mapping[str, bytes] | None = None,
 ) -> Path:  # fmt: skip
-    """A folder as transformers saves it, of seeded random weights and these files. Needs squish-safetensors."""
+    """Write seeded random weights and files as a transformers model folder. Needs squish-safetensors."""
     arrays = model_arrays(family, config, dtype, seed)
     assets = {CONFIG_FILE: json.dumps(config, indent=2).encode(), **(files or {})}
     with in_memory(arrays, {"format": "pt"}, assets) as file:
@@ -61,22 +61,22 @@ def write_model(
 
 
 DECISIVE = ("rope_theta", "rms_norm_eps", "rope_local_base_freq", "sliding_window", "tie_word_embeddings")
-"""Settings that decide what a model says, and whose form is one."""
+"""Settings that affect a model's output and have only one spelling."""
 
 
 class FamilySuite(Suite):
-    """Checks of a family. `configs` gives the `config.json` of small models, one for each kind of model there is."""
+    """Tests of a family. Override `configs` with the `config.json` of a small model for each variant."""
 
     kind = "family"
     family: str = ""
     layouts: ClassVar[tuple[str, ...]] = LAYOUTS
 
     def configs(self) -> Mapping[str, Config]:
-        """Label -> settings of a small model; at least one."""
+        """Label -> config of a small model; at least one."""
         return {}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Tests that ask for a `config` run once for each, those that ask for a `layout` once for each of them."""
+        """Parametrize tests that take a config or a layout."""
         parametrize(metafunc, "config", self.configs())
         parametrize(metafunc, "layout", self.layouts)
 
@@ -84,16 +84,16 @@ class FamilySuite(Suite):
         """The family under test."""
         return self.registry.family(self.family)
 
-    def test_configs_are_stated(self) -> None:
-        """Without one, nothing is checked."""
+    def test_there_is_a_config(self) -> None:
+        """Without a config, nothing is tested."""
         configs = self.configs()
         assert configs, f"configs() of {self.family} gives {len(configs)} models; give the config.json of at least one"
 
-    def test_a_map_there_and_back_is_the_identity(self, config: str, layout: str) -> None:
-        """Every tensor comes back under its name, with its values."""
+    def test_a_round_trip_is_exact(self, config: str, layout: str) -> None:
+        """Mapping to a layout and back restores every name and value."""
         file = self._file(config)
-        there = self._mapped(file, layout)
-        back = map_file(there, HF, {}, Naming(layout=GGUF if layout == GGUF else HF, family=self.family))
+        mapped = self._mapped(file, layout)
+        back = map_file(mapped, HF, {}, Naming(layout=GGUF if layout == GGUF else HF, family=self.family))
         assert set(back) == set(file), f"{config}: {sorted(set(back) ^ set(file))[:4]} differ through {layout}"
         for name in file:
             expected, actual = file[name].numpy(), back[name].numpy()
@@ -102,39 +102,39 @@ class FamilySuite(Suite):
             assert same, f"{config}: {name} came back from {layout} with other values"
 
     def test_every_tensor_goes_to_one_place(self, config: str, layout: str) -> None:
-        """The target's tensors are made of all of the source's, and of each once."""
+        """The target uses every source tensor exactly once."""
         mapped = self._mapped(self._file(config), layout)
         experts = mapped.mapped.setting.sizes["experts"]
         targets = [target for name, target in mapped.mapped.targets.items() if name not in mapped.carried.constants]
-        used = Counter(name for target in targets for name, _ in members(target.rule.of, target.numbers, experts))
-        doubled = [name for name, count in used.items() if count > 1]
-        assert not doubled, f"{config}: {doubled[:4]} are in several tensors of {layout}"
-        lost = sorted(set(mapped.coverage.origins) - set(used))
+        uses = Counter(name for target in targets for name, _ in members(target.rule.of, target.numbers, experts))
+        duplicates = [name for name, count in uses.items() if count > 1]
+        assert not duplicates, f"{config}: {duplicates[:4]} are in several tensors of {layout}"
+        lost = sorted(set(mapped.coverage.origins) - set(uses))
         assert not lost, f"{config}: {lost[:4]} are in no tensor of {layout}"
 
     def test_a_tensor_that_is_not_of_the_family_is_refused(self, config: str) -> None:
-        """A map must not leave out what it does not know."""
+        """A map must not drop a tensor that it does not know."""
         name = "model.layers.0.squish_test_unknown.weight"
         file = self._file(config, {name: np.zeros((2, 2), np.float32)})
         error = refusal(lambda: self._mapped(file, GGUF), f"{config} with {name}")
         assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
 
     def test_a_missing_tensor_is_refused(self, config: str) -> None:
-        """A map must not make a model that lacks a tensor."""
+        """A map must not produce an incomplete model."""
         required = next(tensor.name for tensor in self.implementation().tensors if "{n}" in tensor.name)
         name = fill(required, {"n": 0, "e": 0})
         error = refusal(lambda: self._mapped(self._file(config, without=name), GGUF), f"{config} without {name}")
         assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
 
     def test_a_shape_that_contradicts_the_settings_is_refused(self, config: str) -> None:
-        """A config of another model is noticed before anything is written."""
+        """The config of another model is detected before writing."""
         name = next(iter(model_arrays(self.implementation(), self.configs()[config])))
         file = self._file(config, {name: np.zeros((2, 2), np.float32)})
         error = refusal(lambda: self._mapped(file, GGUF), f"{config} with another {name}")
         assert (error.code, error.tensor) == ("contradiction", name), f"{config}: {error}"
 
     def test_settings_come_back_from_gguf(self, config: str) -> None:
-        """Sizes are equal after the way there and back, and so are the numbers that decide what the model says."""
+        """A round trip through GGUF preserves the sizes and the settings that affect the output."""
         family, file = self.implementation(), self._file(config)
         before = family.settings(model_of(file, family, HF))
         after = family.settings(model_of(self._mapped(file, GGUF), family, GGUF))

@@ -1,4 +1,4 @@
-"""Damaged files give typed errors within bounded memory, and nothing else."""
+"""Tests that damaged files raise typed errors only, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 VARIABLE = "SQUISH_MUTANTS"
 SMALL = 1 << 16
-"""Elements of a tensor that is decoded while probing a damaged file."""
+"""Elements of the largest tensor to decode in a damaged file."""
 
 
 class HostileInput(Suite):
-    """Checks with damaged copies of the samples.
+    """Tests with damaged copies of the samples.
 
-    `mutations`: how many a sample (the variable SQUISH_MUTANTS overrides it; `pytest -m fuzz` takes 50 times as many
-    of another seed, at most 10 000). `header`: the changes stay in so many first bytes (default: the whole file, or
-    its first 4096 bytes when it is larger). `memory`: bytes that a damaged file may cost.
+    `mutations`: copies per sample (the variable SQUISH_MUTANTS overrides it; `pytest -m fuzz` uses 50 times as many
+    with another seed, at most 10,000). `header`: number of leading bytes to change (default: the first 4096).
+    `memory`: bytes that opening a damaged file may allocate.
     """
 
     mutations = 2000
@@ -44,19 +44,19 @@ class HostileInput(Suite):
         """Open as the format under test."""
         raise NotImplementedError
 
-    def test_every_truncation_is_a_typed_error_or_is_read(self, sample: str) -> None:
-        """Files cut short raise SquishError, or read as far as they are whole."""
+    def test_truncations_give_typed_errors_only(self, sample: str) -> None:
+        """Truncated files raise SquishError or read their intact part."""
         for name, data, damaged in self._targets(sample):
             for number, length in enumerate(truncations(len(data), header=self.header or 4096)):
-                self._survives(damaged(data[:length]), number, f"sample {sample!r}, {name} cut to {length} bytes")
+                self._try_open(damaged(data[:length]), number, f"sample {sample!r}, {name} cut to {length} bytes")
 
     def test_mutants_give_typed_errors_only(self, sample: str) -> None:
-        """Damaged headers raise SquishError, or read as something else; never another exception, never much memory."""
+        """Damaged headers raise SquishError or read as something else, in bounded memory."""
         self._mutate(sample, int(os.environ.get(VARIABLE, self.mutations)), self.seed)
 
     @pytest.mark.fuzz
     def test_many_mutants_give_typed_errors_only(self, sample: str) -> None:
-        """The same with 10 000 copies, for a long run; fewer where a copy takes long."""
+        """The same with up to 10,000 copies, for long runs."""
         self._mutate(sample, int(os.environ.get(VARIABLE, min(10_000, 50 * self.mutations))), self.seed + 1)
 
     def _mutate(self, sample: str, count: int, seed: int) -> None:
@@ -64,29 +64,29 @@ class HostileInput(Suite):
             header = self.header or min(len(data), 4096)
             for number in range(count):
                 what = f"sample {sample!r}, {name}: mutant(data, {number}, seed={seed}, header={header})"
-                self._survives(damaged(mutant(data, number, seed, header)), number, what)
+                self._try_open(damaged(mutant(data, number, seed, header)), number, what)
 
     def _targets(self, sample: str) -> Iterator[tuple[str, bytes, Any]]:
-        """File name, its bytes, and a function from damaged bytes to a source."""
-        whole = source_of(self.sample(sample))
-        if not whole.is_dir:
-            yield whole.filename, whole.read(0, whole.size), lambda data: DamagedSource(data, whole)
+        """Yield file name, content, and a function that makes a source from damaged content."""
+        original = source_of(self.sample(sample))
+        if not original.is_dir:
+            yield original.filename, original.read(0, original.size), lambda data: DamagedSource(data, original)
             return
-        for name in whole.members():
-            member = whole.member(name)
-            yield name, member.read(0, member.size), lambda data, name=name: DamagedFolder(whole, name, data)
+        for name in original.members():
+            member = original.member(name)
+            yield name, member.read(0, member.size), lambda data, name=name: DamagedFolder(original, name, data)
 
-    def _survives(self, source: Source, number: int, what: str) -> None:
+    def _try_open(self, source: Source, number: int, what: str) -> None:
         with within(self.memory, number, what), typed_errors_only(what):
             probe(self.open(source))
 
 
 def probe(file: File) -> None:
-    """Look at everything that `ls` shows, and decode the small tensors."""
+    """Access everything that `squish ls` shows, and decode the small tensors."""
     for name in islice(file, 1000):
         tensor = file[name]
-        shown = (tensor.shape, tensor.dtype, tensor.codec, tensor.nbytes, tensor.bits_per_weight)
-        assert shown, f"{name!r} shows {len(shown)} facts"
+        facts = (tensor.shape, tensor.dtype, tensor.codec, tensor.nbytes, tensor.bits_per_weight)
+        assert facts, f"{name!r} has {len(facts)} facts"
         if tensor.spec.elements <= SMALL and sum(part.stored for part in _parts(tensor)) <= SMALL:
             with typed_errors_only(f"decoding {name!r}"):
                 tensor.numpy()

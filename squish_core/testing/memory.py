@@ -1,4 +1,4 @@
-"""What a block of code may allocate: measured, or limited by the system at no cost."""
+"""Memory bounds for a block of code: measured, or enforced by the system at no cost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 EVERY = 32
-"""One in so many blocks is measured where the system can limit the others."""
+"""Every how many blocks memory is measured, if the system can limit the others."""
 
 
 def within(memory: int, number: int, what: str) -> AbstractContextManager[None]:
-    """Block `number` of many may allocate `memory` bytes.
+    """Context manager: block `number` of many may allocate `memory` bytes.
 
-    On Linux one in `EVERY` is measured and the others are limited; elsewhere all are measured, five times slower.
+    On Linux one block in `EVERY` is measured and the others are limited; elsewhere all are measured, which takes
+    five times as long.
     """
     return _limited(memory) if sys.platform == "linux" and number % EVERY else _measured(memory, what)
 
@@ -32,7 +33,7 @@ def _measured(memory: int, what: str) -> Iterator[None]:
 
 @contextmanager
 def _limited(memory: int) -> Iterator[None]:
-    """Whoever asks for more than is mapped now and `memory` bytes gets a MemoryError."""
+    """MemoryError for allocations beyond `memory` bytes on top of the current mappings."""
     import resource  # absent on Windows
 
     with open("/proc/self/statm", "rb") as sizes:

@@ -1,4 +1,4 @@
-"""Damaged copies of a file: each is a function of the file, a seed and a number, so any of them can be made again."""
+"""Damaged copies of a file, each reproducible from the file, a seed and a number."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ TAIL = 64
 
 
 def mutants(data: bytes, count: int, seed: int = 0, header: int | None = None) -> Iterator[bytes]:
-    """`count` damaged copies; number i is `mutant(data, i, seed, header)`."""
+    """Yield `count` damaged copies; number i is `mutant(data, i, seed, header)`."""
     for number in range(count):
         yield mutant(data, number, seed, header)
 
 
 def mutant(data: bytes, number: int, seed: int = 0, header: int | None = None) -> bytes:
     """One damaged copy: one to three changes in the first `header` bytes (all by default) or in the last 64."""
-    chance = random.Random(f"{seed}:{number}")
+    rng = random.Random(f"{seed}:{number}")
     out = bytearray(data)
-    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
         limit = min(len(out), len(out) if header is None else header)
-        low, high = (max(0, len(out) - TAIL), len(out)) if chance.random() < 0.1 else (0, limit)
+        low, high = (max(0, len(out) - TAIL), len(out)) if rng.random() < 0.1 else (0, limit)
         if high > low:
-            chance.choice(_CHANGES)(out, chance, low, high)
+            rng.choice(_CHANGES)(out, rng, low, high)
     return bytes(out)
 
 
 def truncations(size: int, count: int = 300, header: int | None = None) -> list[int]:
-    """At most about `count` lengths shorter than `size`: every one near both ends, the rest spread evenly.
+    """About `count` lengths below `size`: all of those near both ends, the rest spread evenly.
 
-    Most lie inside the first `header` bytes.
+    Most of them are below `header`.
     """
     if size <= count:
         return list(range(size))
@@ -40,67 +40,67 @@ def truncations(size: int, count: int = 300, header: int | None = None) -> list[
     return sorted({*ends, *(inner * i // spread for i in range(spread)), *(size * i // 32 for i in range(32))})
 
 
-def _flip(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    out[chance.randrange(low, high)] ^= 1 << chance.randrange(8)
+def _flip(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    out[rng.randrange(low, high)] ^= 1 << rng.randrange(8)
 
 
-def _set(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    out[chance.randrange(low, high)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+def _set(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    out[rng.randrange(low, high)] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
 
 
-def _integer(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    """An extreme where an integer may lie: any width, mostly aligned, in both byte orders."""
-    width = chance.choice((1, 2, 4, 8))
-    at = chance.randrange(low, high)
-    if chance.random() < 0.7:
+def _integer(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    """Write an extreme integer of any width and byte order, mostly aligned."""
+    width = rng.choice((1, 2, 4, 8))
+    at = rng.randrange(low, high)
+    if rng.random() < 0.7:
         at -= at % width
-    value = chance.choice(EXTREMES) % (1 << 8 * width)
-    order = "little" if chance.random() < 0.9 else "big"
+    value = rng.choice(EXTREMES) % (1 << 8 * width)
+    order = "little" if rng.random() < 0.9 else "big"
     out[at : at + width] = value.to_bytes(width, order)[: len(out) - at]  # type: ignore[arg-type]
 
 
-def _nudge(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    """A little-endian integer off by a little: what bounds checks get wrong."""
-    width = chance.choice((2, 4, 8))
-    at = chance.randrange(low, high)
+def _nudge(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    """Change a little-endian integer slightly, to test bounds checks."""
+    width = rng.choice((2, 4, 8))
+    at = rng.randrange(low, high)
     at -= at % width
     field = out[at : at + width]
-    value = int.from_bytes(field, "little") + chance.choice((-8, -2, -1, 1, 2, 8))
+    value = int.from_bytes(field, "little") + rng.choice((-8, -2, -1, 1, 2, 8))
     out[at : at + width] = (value % (1 << 8 * len(field))).to_bytes(len(field), "little")
 
 
-def _digit(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    """A text header's number, quote or bracket: JSON keeps parsing more often than after a random byte."""
+def _digit(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    """Change a digit, quote or bracket of a text header, which leaves JSON valid more often than a random byte."""
     places = [at for at in range(low, high) if out[at] in b'0123456789"[]{},:']
     if places:
-        out[chance.choice(places)] = chance.choice(b'0123456789-"[]{},:')
+        out[rng.choice(places)] = rng.choice(b'0123456789-"[]{},:')
 
 
-def _insert(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    at = chance.randrange(low, high)
-    out[at:at] = chance.randbytes(chance.choice((1, 2, 4, 8, 32)))
+def _insert(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    at = rng.randrange(low, high)
+    out[at:at] = rng.randbytes(rng.choice((1, 2, 4, 8, 32)))
 
 
-def _delete(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    at = chance.randrange(low, high)
-    del out[at : at + chance.choice((1, 2, 4, 8, 32))]
+def _delete(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    at = rng.randrange(low, high)
+    del out[at : at + rng.choice((1, 2, 4, 8, 32))]
 
 
-def _truncate(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    del out[chance.randrange(low, high) :]
+def _truncate(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    del out[rng.randrange(low, high) :]
 
 
-def _repeat(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    """A slice twice: a record or a key given two times."""
-    at = chance.randrange(low, high)
-    piece = out[at : min(high, at + chance.choice((4, 8, 16, 64)))]
+def _repeat(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    """Duplicate a slice, such as a record or a key."""
+    at = rng.randrange(low, high)
+    piece = out[at : min(high, at + rng.choice((4, 8, 16, 64)))]
     out[at:at] = piece
 
 
-def _move(out: bytearray, chance: random.Random, low: int, high: int) -> None:
-    """A slice over another place: offsets of one record in another."""
-    length = chance.choice((1, 2, 4, 8))
-    source, target = chance.randrange(low, high), chance.randrange(low, high)
+def _move(out: bytearray, rng: random.Random, low: int, high: int) -> None:
+    """Copy a slice over another one, such as the offsets of a record."""
+    length = rng.choice((1, 2, 4, 8))
+    source, target = rng.randrange(low, high), rng.randrange(low, high)
     piece = out[source : source + length]
     out[target : target + len(piece)] = piece
 

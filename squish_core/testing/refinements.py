@@ -1,4 +1,4 @@
-"""The suite for refinements: formats stored inside another one."""
+"""Test suite for refinements: formats stored inside another one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Extent = tuple[str, int, int]
 
 
 class RefinementSuite(ContainerSuite):
-    """Checks of a refinement, on top of those of a format. `undeclared` gives files that it must leave alone.
+    """Tests of a refinement, in addition to those of a format. `undeclared` gives files that it must not refine.
 
-    `lost`: names of base tensors that the refined Index has no place for.
+    `lost`: names of base tensors that are not in the refined Index.
     """
 
     lost: Collection[str] = ()
@@ -33,33 +33,33 @@ class RefinementSuite(ContainerSuite):
         return {}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """As for formats; the tests that ask for an undeclared file run once for each."""
+        """Parametrize tests that take a sample, a damaged file or an undeclared file."""
         super().pytest_generate_tests(metafunc)
-        parametrize(metafunc, "plain_file", self.undeclared())
+        parametrize(metafunc, "undeclared_file", self.undeclared())
 
-    def test_files_that_do_not_declare_it_are_stated(self) -> None:
-        """Without one, a refinement that takes every file passes."""
+    def test_there_is_an_undeclared_file(self) -> None:
+        """Without such a file, a refinement that accepts every file would pass."""
         count = len(self.undeclared())
         assert count, f"undeclared() gives {count} files; give at least one of the format {self._base()!r}"
 
-    def test_a_file_that_does_not_declare_it_is_left_alone(self, plain_file: str) -> None:
-        """`refine` returns None, and asking for the format by name is a typed error."""
-        target = self.undeclared()[plain_file]
+    def test_an_undeclared_file_is_not_refined(self, undeclared_file: str) -> None:
+        """`refine` returns None, and opening the file as this format is a typed error."""
+        target = self.undeclared()[undeclared_file]
         source = source_of(target)
         index = opening.read_index(source, self.registry, DEFAULT, self._base())
         refined = self._refinement().refine(index, source, DEFAULT, {})
         count = len(index.tensors)
-        assert refined is None, f"{plain_file}: {count} tensors are refined without a declaration"
-        error = refusal(lambda: self.open(target), f"{plain_file}: opening as {self.container}")
-        assert error.code not in BUGS, f"{plain_file}: {error}"
+        assert refined is None, f"{undeclared_file}: {count} tensors are refined without a declaration"
+        error = refusal(lambda: self.open(target), f"{undeclared_file}: opening as {self.container}")
+        assert error.code not in BUGS, f"{undeclared_file}: {error}"
 
     def test_the_base_format_shows_what_is_stored(self, sample: str) -> None:
-        """Asked for by name, the base format is given unrefined."""
+        """Opening a file as the base format gives the unrefined Index."""
         with opening.open(self.sample(sample), self._base(), registry=self.registry) as file:
-            assert file.format == self._base(), f"{sample}: opened as {file.format!r}, asked for {self._base()!r}"
+            assert file.format == self._base(), f"{sample}: opened as {file.format!r}, expected {self._base()!r}"
 
     def test_refining_is_a_pure_function_of_the_index(self, sample: str) -> None:
-        """The base Index is not changed, and two refinements of it are equal."""
+        """Refining does not change the base Index, and two refinements of it are equal."""
         source = source_of(self.sample(sample))
         index = opening.read_index(source, self.registry, DEFAULT, self._base())
         before = pickle.dumps(_everything(index))
@@ -72,25 +72,25 @@ class RefinementSuite(ContainerSuite):
         assert equal, f"{sample}: two refinements of one Index with {len(index.tensors)} tensors differ"
 
     def test_no_stored_tensor_is_lost(self, sample: str) -> None:
-        """Every base tensor of more than one element has bytes in a part, an extra or an asset of the refined Index.
+        """Every base tensor with more than one element has bytes in a part, extra or asset of the refined Index.
 
-        One element may be a parameter; of bytes with a header, the values are enough.
+        A single element may become a parameter, and headers inside a tensor need not be kept.
         """
         source = source_of(self.sample(sample))
         base = opening.read_index(source, self.registry, DEFAULT, self._base())
-        kept = _union(self.index(source_of(self.sample(sample))))
+        ranges = _union(self.index(source_of(self.sample(sample))))
         for name, spec in base.tensors.items():
             extents = list(_extents(spec, base))
             if spec.elements > 1 and extents and name not in self.lost:
                 size = sum(stop - start for _, start, stop in extents)
-                survives = any(_overlaps(extent, kept) for extent in extents)
-                assert survives, f"{sample}: the refined Index has no place for {name}, {size} bytes at {extents[0]}"
+                survives = any(_overlaps(extent, ranges) for extent in extents)
+                assert survives, f"{sample}: {name} is not in the refined Index, {size} bytes at {extents[0]}"
 
     def test_an_unknown_option_is_refused(self, sample: str) -> None:
-        """Options of reading are those that the declaration lists."""
-        chosen = f"{self.container}:no_such_option=1"
+        """A read option that is not declared is a typed error."""
+        target = f"{self.container}:no_such_option=1"
         error = refusal(
-            lambda: opening.open(self.sample(sample), chosen, registry=self.registry), f"{sample}: {chosen}"
+            lambda: opening.open(self.sample(sample), target, registry=self.registry), f"{sample}: {target}"
         )
         assert error.code not in BUGS, f"{sample}: {error}"
 
@@ -99,7 +99,7 @@ class RefinementSuite(ContainerSuite):
 
 
 def _everything(index: Index) -> tuple[Any, ...]:
-    """An Index as plain values, lazily made tensors included."""
+    """An Index as plain values, lazy tensors included."""
     return (index.format, index.version, dict(index.tensors), list(index.assets), list(index.meta), index.problems)
 
 
@@ -112,17 +112,17 @@ def _extents(spec: TensorSpec, index: Index) -> Iterator[Extent]:
 
 
 def _union(index: Index) -> dict[str, list[tuple[int, int]]]:
-    """Byte ranges of an Index by file, sorted and joined where they touch."""
+    """Byte ranges of an Index by file, sorted, with adjacent ones merged."""
     extents = [extent for spec in index.tensors.values() for extent in _extents(spec, index)]
     for part in index.assets.values():
         extents += [(index.files[s.file].name, s.offset, s.offset + s.length) for s in part.segments]
     ranges: dict[str, list[tuple[int, int]]] = {}
     for file, start, stop in sorted(extents):
-        joined = ranges.setdefault(file, [])
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        merged = ranges.setdefault(file, [])
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
-            joined.append((start, stop))
+            merged.append((start, stop))
     return ranges
 
 

@@ -1,8 +1,8 @@
-"""Sources that count what is read, and files that exist only in memory."""
+"""Sources that log reads, damaged sources, and files in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +16,27 @@ from squish_core.plugins.registry import Registry
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.tensor import Tensor
+
 Range = tuple[str, int, int]
 """(file name, offset, length)"""
 
 
 class CountingSource(Source):
-    """Another source that writes down every range that is read or viewed, in `log`; members share the log."""
+    """Wraps a source and records every range read or viewed in `log`; members share the log."""
 
     def __init__(self, inner: Source, log: list[Range] | None = None) -> None:
         super().__init__(inner.name, inner.size)
         self.filename = inner.filename
         self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
+        self.lists_members, self.is_remote, self.pin = inner.lists_members, inner.is_remote, inner.pin
         self.log: list[Range] = [] if log is None else log
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self.inner.members(folder)
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        return self.inner.members(folder, names)
 
     def unmapped(self) -> Source:
         twin: CountingSource = super().unmapped()  # type: ignore[assignment]
@@ -58,7 +64,7 @@ class CountingSource(Source):
 
 
 class DamagedSource(BytesSource):
-    """Bytes in the place of one file; its neighbors are those of `beside`."""
+    """Replaces the content of the file `beside`, with the same folder."""
 
     def __init__(self, data: bytes, beside: Source) -> None:
         super().__init__(data, beside.name)
@@ -72,30 +78,30 @@ class DamagedSource(BytesSource):
 
 
 class DamagedFolder(Source):
-    """A folder one of whose files is replaced by other bytes."""
+    """A folder with the content of one file replaced."""
 
     is_dir = True
 
     def __init__(self, folder: Source, name: str, data: bytes) -> None:
         super().__init__(folder.name, 0)
-        self.path, self._folder, self._replaced = folder.path, folder, {name: data}
+        self.path, self._folder, self._replacements = folder.path, folder, {name: data}
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self._folder.members(folder)
 
     def _open_member(self, name: str) -> Source:
-        folder, _, plain = name.rpartition("/")
-        inner = self._folder.member(plain, folder)
-        return DamagedSource(self._replaced[name], inner) if name in self._replaced else inner
+        folder, _, filename = name.rpartition("/")
+        inner = self._folder.member(filename, folder)
+        return DamagedSource(self._replacements[name], inner) if name in self._replacements else inner
 
 
 def source_of(sample: bytes | str | Path) -> Source:
-    """Source of a suite's sample."""
+    """Open a sample as a source."""
     return open_source(sample)
 
 
 def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
-    """How many bytes of a segment were read, each counted once."""
+    """Number of distinct bytes of a segment that were read."""
     start, stop = segment.offset, segment.offset + segment.length
     total, reached = 0, start
     for low, high in sorted((offset, offset + length) for name, offset, length in log if name == file):
@@ -105,8 +111,27 @@ def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
     return total
 
 
+def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
+    """How many stored bytes of a part were read, repeats counted as often as they were read."""
+    places = [(index.files[item.file].name, item.offset, item.offset + item.length) for item in part.segments]
+    return sum(
+        max(0, min(offset + length, stop) - max(offset, start))
+        for name, offset, length in log for file, start, stop in places if file == name
+    )  # fmt: skip
+
+
+def assert_read_once(tensors: Iterable[Tensor], source: CountingSource) -> None:
+    """Each tensor is decoded from bytes that are read once."""
+    for tensor in tensors:
+        source.log.clear()
+        tensor.numpy()
+        for role, part in tensor.bound.encoding.parts.items():
+            read = fetched_part(source.log, tensor.file.index, part)
+            assert read <= part.stored, f"{tensor.name}/{role}: {read} bytes read of {part.stored}"
+
+
 def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
-    """How many stored bytes of a part were read."""
+    """Number of stored bytes of a part that were read."""
     log = list(log)
     return sum(touched(log, index.files[segment.file].name, segment) for segment in part.segments)
 
@@ -114,13 +139,13 @@ def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
 def memory_file(
     registry: Registry, tensors: Mapping[str, tuple[TensorSpec, CodecSpec, Mapping[str, np.ndarray]]]
 ) -> tuple[File, CountingSource]:
-    """An open File of tensors given as stored parts, over a counting source."""
-    blob, specs = b"\0", {}  # begins at an odd offset: unaligned data is legal
-    for name, (spec, codec, stored) in tensors.items():
-        declared = registry.codec(codec).parts(spec, codec.params)
+    """An open File with the given parts, over a counting source."""
+    blob, specs = b"\0", {}  # data at an odd offset: unaligned parts are valid
+    for name, (spec, codec, arrays) in tensors.items():
+        layout = registry.codec(codec).parts(spec, codec.params)
         parts = {}
-        for role, (dtype, shape) in declared.items():
-            raw = stored[role].tobytes()
+        for role, (dtype, shape) in layout.items():
+            raw = arrays[role].tobytes()
             parts[role] = Part(dtype=dtype, shape=tuple(shape), segments=(Segment(0, len(blob), len(raw)),))
             blob += raw
         encoding = Encoding(codec=codec, parts=parts)

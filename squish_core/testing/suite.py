@@ -1,4 +1,4 @@
-"""What all suites share: the registry under test, and that registering imports nothing heavy."""
+"""Base of all suites: the registry under test, and tests of a declaration."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ name, dist = sys.argv[1:]
 extra = [importlib.import_module(name)] if name else []
 registry = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
 tables = (registry.containers, registry.codecs, registry.backends, registry.families)
-shown = [entry.to_dict() for table in tables for entry in table.values()]
-print(json.dumps([len(shown), sorted(sys.modules)]))
+facts = [entry.to_dict() for table in tables for entry in table.values()]
+print(json.dumps([len(facts), sorted(sys.modules)]))
 """
 
 
 class Suite:
-    """Base of the suites. `plugin` names the register module where its distribution may not be installed."""
+    """Base of the suites. `plugin` names the register module if its distribution may not be installed."""
 
     plugin: str = ""
     kind = ""
 
     @property
     def registry(self) -> Registry:
-        """The registry under test: everything installed, and `plugin`."""
+        """The registry under test: all installed plugins, and `plugin`."""
         return _with(self.plugin) if self.plugin else installed()
 
     def plugin_id(self) -> str:
@@ -63,19 +63,19 @@ class Suite:
         return table[self.plugin_id()]
 
     def test_registering_imports_no_implementation(self) -> None:
-        """Listing plugins costs the register modules only: no numpy, no implementation."""
+        """Listing plugins imports the register modules only: neither NumPy nor an implementation."""
         entry = self.entry()
         command = [sys.executable, "-c", _LISTING, self.plugin, entry.dist]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        assert done.returncode == 0, f"listing plugins in a process of its own exits {done.returncode}: {done.stderr}"
-        _, modules = json.loads(done.stdout)
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert process.returncode == 0, f"listing plugins in a new process exits {process.returncode}: {process.stderr}"
+        _, modules = json.loads(process.stdout)
         implementation = entry.info.factory.partition(":")[0]
         heavy = sorted({implementation, *HEAVY}.intersection(modules))
         assert not heavy, f"registering {self.plugin_id()} imports {', '.join(heavy)}"
 
     def test_the_declaration_is_plain_data(self) -> None:
-        """The declaration turns into JSON and its implementation can be imported."""
+        """The declaration serializes to JSON, and its implementation can be imported."""
         facts = self.entry().to_dict()
         with typed_errors_only(f"{len(facts)} facts of {self.plugin_id()} as JSON"):
             json.dumps(facts)
@@ -85,7 +85,7 @@ class Suite:
 
 @contextmanager
 def typed_errors_only(what: str) -> Iterator[None]:
-    """A SquishError is fine in the block; any other exception, and a plugin's bug that the core wrapped, fails."""
+    """Allow SquishError in the block; fail on any other exception, and on a plugin bug that the core wrapped."""
     try:
         yield
     except SquishError as error:
@@ -98,20 +98,20 @@ def typed_errors_only(what: str) -> Iterator[None]:
 
 
 def parametrize(metafunc: Any, argument: str, names: Any) -> None:
-    """Run a test once for each name, when it asks for `argument`."""
+    """Run a test once per name if it takes `argument`."""
     if argument in metafunc.fixturenames:
         metafunc.parametrize(argument, list(names))
 
 
 def assert_regions_equal(
-    shape: tuple[int, ...], whole: np.ndarray, read: Callable[[Any], np.ndarray], what: str
+    shape: tuple[int, ...], array: np.ndarray, read: Callable[[Any], np.ndarray], what: str
 ) -> None:
-    """`read(key)` equals `whole[key]`, bit for bit, for any basic index."""
+    """Assert that `read(key)` equals `array[key]` bit for bit, for any basic index."""
 
     @settings(max_examples=15, derandomize=True, database=None, deadline=None, report_multiple_bugs=False)
     @given(basic_indices(shape, allow_newaxis=False))
     def check(key: Any) -> None:
-        actual, expected = read(key), whole[key]
+        actual, expected = read(key), array[key]
         assert actual.shape == expected.shape, f"{what}: [{key}] has shape {actual.shape}, expected {expected.shape}"
         different = int((actual != expected).sum())
         assert actual.tobytes() == expected.tobytes(), f"{what}: [{key}]: {different} of {actual.size} values differ"
@@ -122,6 +122,6 @@ def assert_regions_equal(
 @cache
 def _with(plugin: str) -> Registry:
     registry, module = Registry(), importlib.import_module(plugin)
-    if not registry.manager.is_registered(module):  # it may be installed by now
+    if not registry.manager.is_registered(module):  # it may be installed
         registry.register(module)
     return registry

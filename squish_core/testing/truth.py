@@ -1,4 +1,4 @@
-"""Ground truth for formats: true values, damage that must be reported, and tensors that cannot be read."""
+"""Ground truth for formats: true values, damaged files, and unreadable tensors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ Sample = bytes | str | Path
 
 @frozen
 class Fingerprint:
-    """Shape, and sha256 of the values as little-endian f32, in hex: ground truth too large to store.
+    """Shape and sha256 (hex) of the values as little-endian f32, for ground truth too large to store.
 
-    Negative zeros may count as zero."""
+    Negative zeros may be normalized to zero.
+    """
 
     shape: tuple[int, ...]
     sha256: str
 
 
 class GroundTruth(Suite):
-    """Checks against what the author of the suite states about the samples.
+    """Tests against the ground truth that the suite's author gives for the samples.
 
-    `accuracy`: largest allowed error relative to the largest true magnitude; 0 compares bit by bit.
+    `accuracy`: maximum error relative to the largest true magnitude; 0 compares bit by bit.
     """
 
     accuracy = 0.0
 
     def samples(self) -> Mapping[str, Sample]:
-        """Sample name -> the bytes of a file, or the path of a file or folder."""
+        """Sample name -> content of a file, or path of a file or folder."""
         raise NotImplementedError
 
     def open(self, target: Any) -> File:
@@ -50,33 +51,33 @@ class GroundTruth(Suite):
         raise NotImplementedError
 
     def values(self) -> Mapping[str, Mapping[str, np.ndarray | Fingerprint]]:
-        """Sample name -> {tensor name: values}, from arithmetic or another implementation; at least one sample."""
+        """Sample name -> {tensor name: true values}, computed or from another implementation; at least one sample."""
         return {}
 
     def damaged(self) -> Mapping[str, Sample]:
-        """Label -> a damaged file; `verify` must report an error for each. At least one."""
+        """Label -> damaged file, for which `verify` must report an error; at least one."""
         return {}
 
     def unreadable(self) -> Mapping[str, Collection[str]]:
-        """Sample name -> tensors whose values cannot be read; they keep their place and say why in `problem`."""
+        """Sample name -> tensors whose values cannot be read; they stay in the Index with a `problem`."""
         return {}
 
-    def test_ground_truth_is_stated(self) -> None:
-        """Without `values` and `damaged` a reader that returns wrong numbers passes."""
+    def test_there_is_ground_truth(self) -> None:
+        """Without `values` and `damaged`, a reader that returns wrong values would pass."""
         names = set(self.samples())
         for method, labels in (("values", set(self.values())), ("unreadable", set(self.unreadable()))):
             unknown = sorted(labels - names)
             assert not unknown, f"{method}() names {unknown}, which samples() lacks; it has {sorted(names)}"
         tensors = sum(map(len, self.values().values()))
-        assert tensors, f"values() states 0 tensors of {len(names)} samples; state those of at least one sample"
+        assert tensors, f"values() gives 0 tensors for {len(names)} samples; give those of at least one sample"
         damaged = len(self.damaged())
-        assert damaged, f"damaged() states {damaged} files for {len(names)} samples; give one that verify must report"
+        assert damaged, f"damaged() gives {damaged} files for {len(names)} samples; give one that verify must report"
 
     def test_values_are_the_ground_truth(self, sample: str) -> None:
-        """dtype, shape and every value of the tensors in `values`."""
+        """dtype, shape and every value of the tensors in `values` are right."""
         truth = self.values().get(sample)
         if truth is None:
-            pytest.skip(f"values() does not state sample {sample!r}")
+            pytest.skip(f"values() has no sample {sample!r}")
         with self.open(self.samples()[sample]) as file:
             missing = sorted(set(truth) - set(file))
             assert not missing, f"{sample}: the file lacks {missing}; it lists {len(file)} tensors: {sorted(file)[:8]}"
@@ -93,23 +94,25 @@ class GroundTruth(Suite):
         assert not report.ok, f"damaged file {damage!r} verifies as ok ({checked})"
 
     def test_unreadable_tensors_say_why(self, sample: str) -> None:
-        """They state a `problem`, refuse with a typed error, keep their stored parts, and are in the report."""
+        """Unreadable tensors have a `problem`, keep their stored parts, and raise a typed error."""
         names = set(self.unreadable().get(sample, ()))
         with self.open(self.samples()[sample]) as file:
-            stated = {name for name in file if file[name].spec.problem}
-            listed = f"{len(stated)} tensors state a problem {sorted(stated)}, unreadable() lists {sorted(names)}"
-            assert stated == names, f"{sample}: {listed}"
+            problematic = {name for name in file if file[name].spec.problem}
+            lists = (
+                f"{len(problematic)} tensors have a problem {sorted(problematic)}, unreadable() lists {sorted(names)}"
+            )
+            assert problematic == names, f"{sample}: {lists}"
             for name in names:
                 file[name].parts()
-                error = refusal(file[name].numpy, f"{sample}: {name} states a problem, and numpy()")
+                error = refusal(file[name].numpy, f"{sample}: {name} has a problem, and numpy()")
                 assert error.code not in BUGS, f"{sample}: {name}: reading fails with code {error.code!r}: {error}"
             for name in set(file) - names:
                 encodings = file[name].spec.encodings
-                assert encodings, f"{sample}: {name}: 0 encodings and no `problem` that says why"
+                assert encodings, f"{sample}: {name}: 0 encodings, but no `problem`"
 
 
 def refusal(call: Callable[[], Any], what: str) -> SquishError:
-    """The typed error of a call that must fail."""
+    """Return the typed error of a call that must fail."""
     try:
         result = call()
     except SquishError as error:
@@ -118,15 +121,15 @@ def refusal(call: Callable[[], Any], what: str) -> SquishError:
 
 
 def assert_values(actual: np.ndarray, expected: np.ndarray | Fingerprint, accuracy: float, what: str) -> None:
-    """dtype and shape are equal; values are equal bit by bit, or within `accuracy` of the largest one."""
+    """Assert equal dtype and shape, and values equal bit by bit or within `accuracy` of the largest one."""
     import numpy as np
 
     if isinstance(expected, Fingerprint):
         values = actual.astype("<f4")
         digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in (values, values + np.float32(0))]
-        stated = f"{what}: shape {actual.shape}, values of sha256 {digests[0]}; the true ones: {expected}"
-        assert actual.shape == expected.shape, stated
-        assert expected.sha256 in digests, stated
+        message = f"{what}: shape {actual.shape}, sha256 of the values {digests[0]}; the truth: {expected}"
+        assert actual.shape == expected.shape, message
+        assert expected.sha256 in digests, message
         return
     assert actual.dtype == expected.dtype, f"{what}: dtype is {actual.dtype}, the true one is {expected.dtype}"
     assert actual.shape == expected.shape, f"{what}: shape is {actual.shape}, the true one is {expected.shape}"

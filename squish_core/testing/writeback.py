@@ -1,4 +1,4 @@
-"""The property of every conversion: what is written verifies and is what the report states, or nothing is written."""
+"""Check a conversion: the output verifies and matches the report, or nothing is written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from squish_core.file import File
 from squish_core.opening import open as open_file
 
 FAULTS = (*BUGS, ErrorCode.CHANGED)
-"""Codes of errors that are no refusal: a bug in a plugin, or a state that a conversion must not reach."""
+"""Error codes that are not refusals: a plugin's bug, or a state that a conversion must not reach."""
 
 
 class WritebackError(AssertionError):
-    """A conversion that breaks the property; `kind` is the class of the fault."""
+    """A conversion that fails the check; `kind` is the kind of fault."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -32,17 +32,17 @@ class WritebackError(AssertionError):
 
 @frozen
 class Outcome:
-    """`report` of a conversion that was written and holds, or the `refusal`."""
+    """The `report` of a conversion that passed, or the `refusal`."""
 
     report: Conversion | None
     refusal: SquishError | None = None
 
 
 def check_conversion(file: File, target: Path, to: str, encode: str | None = None) -> Outcome:
-    """Convert an open file and check all that the result promises; raises WritebackError.
+    """Convert an open file and check the output against the report; raises WritebackError.
 
-    `target` must not exist; what is written stays there. Its folder must be empty otherwise. An error that opening
-    the source reported (a method that is not known) may come over: the conversion did not cause it.
+    `target` must not exist and its folder must be empty; the output stays there. Errors that opening the source
+    reported (such as an unknown method) may also occur in the output: the conversion did not cause them.
     """
     try:
         report = convert(file, target, to, encode, requantize=True)
@@ -59,26 +59,26 @@ def check_conversion(file: File, target: Path, to: str, encode: str | None = Non
         if first.severity != "error" or first in file.problems:
             continue
         raise WritebackError("verify", f"{first.where}: {first.message} ({first.code})")
-    with open_file(target, registry=file.registry) as written:
-        _check_tensors(file.without_caches(), written, report)
+    with open_file(target, registry=file.registry) as output:
+        _check_tensors(file.without_caches(), output, report)
     return Outcome(report)
 
 
-def _check_tensors(source: File, written: File, report: Conversion) -> None:
+def _check_tensors(source: File, output: File, report: Conversion) -> None:
     names = {step.written for step in report.steps}
-    if absent := sorted(names.difference(written)):
-        raise WritebackError("names", f"in the report and not in the file: {', '.join(absent[:3])}")
-    noted = " ".join(report.notes)  # where a format stores a tensor twice, a note names the other one
-    if extra := sorted(name for name in set(written).difference(names) if name not in noted):
-        raise WritebackError("names", f"in the file and not in the report: {', '.join(extra[:3])}")
+    if absent := sorted(names.difference(output)):
+        raise WritebackError("names", f"in the report but not in the file: {', '.join(absent[:3])}")
+    notes = " ".join(report.notes)  # if a format stores a tensor twice, a note names the copy
+    if extra := sorted(name for name in set(output).difference(names) if name not in notes):
+        raise WritebackError("names", f"in the file but not in the report: {', '.join(extra[:3])}")
     for step in report.steps:
-        _check_values(source, written, step)
+        _check_values(source, output, step)
     steps = [step for step in report.steps if source.index.tensors[step.name].encodings[0] == step.origin]
-    _check_difference(diff(source, written, registry=source.registry), steps)
+    _check_difference(diff(source, output, registry=source.registry), steps)
 
 
 def _check_difference(difference: Difference, steps: Iterable[Step]) -> None:
-    """`diff` calls equal what the report calls equal in the source's own dtype."""
+    """Tensors that the report calls equal in the source's dtype are also equal for `diff`."""
     states = {item.name: item.state for item in difference.tensors}
     for step in steps:
         own = step.exactness.kind == "bytes" or step.exactness.dtype == step.spec.dtype
@@ -86,11 +86,11 @@ def _check_difference(difference: Difference, steps: Iterable[Step]) -> None:
             raise WritebackError("diff", f"{step.name}: diff says {states[step.name]}, the report {step.exactness}")
 
 
-def _check_values(source: File, written: File, step: Step) -> None:
-    """One tensor of the file is as close to the source's as the report states."""
+def _check_values(source: File, output: File, step: Step) -> None:
+    """A tensor is as close to its source as the report says."""
     import numpy as np
 
-    before, after = source[step.name], written[step.written]
+    before, after = source[step.name], output[step.written]
     shape = after.shape if step.row is None else after.shape[1:]
     if before.shape != shape:
         raise WritebackError("shape", f"{step.name}: {before.shape} became {shape}")
@@ -98,37 +98,37 @@ def _check_values(source: File, written: File, step: Step) -> None:
         return
     try:
         if before.bound.encoding != step.origin and not step.note:
-            raise WritebackError("note", f"{step.name}: not converted from what is read, and no note says so")
+            raise WritebackError("note", f"{step.name}: not converted from the encoding that is read, without a note")
         with before.guard("decoding"):
             values = before.file.bind(before.spec, step.origin).read()
     except MissingPluginError:
         return
     except SquishError as error:
-        raise WritebackError("unreadable", f"{step.name} was written though it cannot be read: {error}") from error
+        raise WritebackError("unreadable", f"{step.name} was written although it cannot be read: {error}") from error
     result = after.numpy() if step.row is None else after[step.row]
     exactness = step.exactness
     if exactness.kind != "bounded":
         dtype = dtypes.to_numpy(exactness.dtype) if exactness.dtype else values.dtype
         with np.errstate(all="ignore"):
-            expected, found = (array.astype(dtype, copy=False) for array in (values, result))
-        if not _equal(expected, found):
+            expected, actual = (array.astype(dtype, copy=False) for array in (values, result))
+        if not _equal(expected, actual):
             raise WritebackError(
-                "values", f"{step.name}: {_first_difference(expected, found)}, reported as {exactness}"
+                "values", f"{step.name}: {_first_difference(expected, actual)}, reported as {exactness}"
             )
         return
-    expected, found = _widest_values(values), _widest_values(result)
-    lost = np.isfinite(expected) & ~np.isfinite(found)
+    expected, actual = _widest_values(values), _widest_values(result)
+    lost = np.isfinite(expected) & ~np.isfinite(actual)
     if lost.any():
-        raise WritebackError("overflow", f"{step.name}: {_first_difference(expected, found, lost)}")
+        raise WritebackError("overflow", f"{step.name}: {_first_difference(expected, actual, lost)}")
     if exactness.error is not None:
-        finite = np.isfinite(expected) & np.isfinite(found)
-        gap = float(np.abs(expected[finite] - found[finite]).max(initial=0))
+        finite = np.isfinite(expected) & np.isfinite(actual)
+        gap = float(np.abs(expected[finite] - actual[finite]).max(initial=0))
         if gap > exactness.error * (1 + 1e-6):
             raise WritebackError("bound", f"{step.name}: off by {gap}, reported as {exactness}")
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    """Equal values; any NaN equals any other, and the two zeros are equal."""
+    """Whether values are equal, all NaNs being equal and both zeros."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -138,7 +138,7 @@ def _equal(expected: Any, actual: Any) -> bool:
 def _widest_values(values: Any) -> Any:
     import numpy as np
 
-    with np.errstate(all="ignore"):  # a signaling NaN becomes a quiet one
+    with np.errstate(all="ignore"):  # converting a signaling NaN warns
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 

@@ -21,6 +21,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 import threading
@@ -41,12 +42,14 @@ TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurem
 @frozen
 class Environment:
     """What a peer needs: requirements, a Python version (None: the running one), and what installs it. `bare`: what pip
-    installs besides without its dependencies, which ask for versions that are not to be had."""
+    installs besides without its dependencies, which ask for versions that are not to be had. `checkout`: the core and
+    all plugins are there, too: those of the running environment where its Python has the same version."""
 
     requirements: str
     python: str | None = None
     installer: str = "uv"
     bare: str = ""
+    checkout: bool = False
 
     @property
     def version(self) -> str:
@@ -55,6 +58,7 @@ class Environment:
     @property
     def stamp(self) -> str:
         more = f"{self.bare}, bare\n" if self.bare else ""
+        more += "this checkout\n" if self.checkout else ""
         return f"{self.requirements}\n{more}Python {self.version}, by {self.installer}\n"
 
 
@@ -68,6 +72,10 @@ _TORCH = Environment(
     installer="pip",
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
 )
+_SQUISH_TORCH = Environment(
+    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
+    python="3.11", installer="pip", checkout=True,
+)  # fmt: skip
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
 _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
@@ -79,6 +87,7 @@ ENVIRONMENTS = {
     **dict.fromkeys(("safetensors", "ml_dtypes"), _ARRAYS),
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),
     **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
+    "squish-torch": _SQUISH_TORCH,
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
     "tokenizers": Environment("tokenizers==0.23.3 numpy"),
@@ -203,9 +212,9 @@ class Timed:
 @functools.cache
 def peer(name: str) -> Peer:
     """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
-    wanted = ENVIRONMENTS[name]
-    home = next(other for other, each in ENVIRONMENTS.items() if each is wanted)
-    made = Peer(name, _python_with(wanted, ROOT / ".oracles" / home))
+    environment = ENVIRONMENTS[name]
+    home = next(other for other, each in ENVIRONMENTS.items() if each is environment)
+    made = Peer(name, _python_with(environment, ROOT / ".oracles" / home))
     atexit.register(made.close)
     return made
 
@@ -234,27 +243,41 @@ def _source(code: Callable[..., Any] | str) -> dict[str, str]:
     return {"source": textwrap.dedent(inspect.getsource(code)), "name": code.__name__}
 
 
-def _python_with(wanted: Environment, folder: Path) -> Path:
+def _python_with(environment: Environment, folder: Path) -> Path:
     """The Python of the environment in `folder`, made anew unless complete for these requirements."""
     python, stamp = folder / "bin" / "python", folder / "complete"
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if python.exists() and stamp.exists() and stamp.read_text() == wanted.stamp:
+        if python.exists() and stamp.exists() and stamp.read_text() == environment.stamp:
             return python
         shutil.rmtree(folder, ignore_errors=True)
-        base = find_python(wanted.version)
-        if wanted.installer == "pip":
+        base = find_python(environment.version)
+        if environment.installer == "pip":
             _install(base, "-m", "venv", folder)
             pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # most of torch is never imported
-            _install(*pip, *wanted.requirements.split())
-            if wanted.bare:
-                _install(*pip, "--no-deps", "--no-build-isolation", *wanted.bare.split())
+            _install(*pip, *environment.requirements.split())
+            if environment.bare:
+                _install(*pip, "--no-deps", "--no-build-isolation", *environment.bare.split())
+            if environment.checkout and environment.version == "{}.{}".format(*sys.version_info):
+                (packages,) = folder.glob("lib/python*/site-packages")
+                own = sysconfig.get_path("purelib")  # after the environment's own: its NumPy is the one that torch has
+                (packages / "checkout.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+            elif environment.checkout:
+                _install(_uv(), "pip", "install", "--quiet", "--no-sources", "--python", python, *_checkout())
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)
-            _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())
-        stamp.write_text(wanted.stamp)
+            _install(_uv(), "pip", "install", "--quiet", "--python", python, *environment.requirements.split())
+        stamp.write_text(environment.stamp)
     return python
+
+
+def _checkout() -> list[str | Path]:
+    """What uv installs of this checkout: the core and every plugin, editable."""
+    pins = ROOT / "constraints.txt"
+    folders = [path.parent for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    editable = [item for target in (f"{ROOT}[cli,testing]", *map(str, folders)) for item in ("-e", target)]
+    return ["-c", pins, "-b", pins, *editable]
 
 
 def _install(*command: str | Path) -> None:

@@ -22,6 +22,13 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 BOS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
+GEMMA2 = {
+    "num_hidden_layers": 4, "head_dim": 32, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 5.0,
+    "final_logit_softcapping": 3.0,
+}  # fmt: skip
+END = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+PHI = {"original_max_position_embeddings": 512}
 QWEN = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -37,6 +44,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": BOS,
     },
     "qwen2": {"config": {"tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen2_5_vl": {
+        "config": {
+            "vision_config": {
+                "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+                "fullatt_block_indexes": [0],
+            },
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+            "tie_word_embeddings": True, "bos_token_id": None,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
     "qwen3": {"config": {"head_dim": 32, "tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
     "qwen3_moe": {
         "config": {**MOE, "head_dim": 32, "tie_word_embeddings": False}, "tokenizer": "qwen2", "special": QWEN,
@@ -47,15 +66,44 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "tie_word_embeddings": True,
         },
         "tokenizer": "gemma",
-        "special": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"},
+        "special": GEMMA,
     },
     "phi3": {
         "config": {"sliding_window": None, "original_max_position_embeddings": 512, "pad_token_id": 0},
         "tokenizer": "sentencepiece",
         "special": {**BOS, "pad_token": "<|endoftext|>"},
     },
+    "phi-4": {"model_type": "phi3", "config": {"sliding_window": None, **PHI}, "tokenizer": "dbrx", "special": END},
+    "phi-4-mini": {
+        "model_type": "phi3",
+        "config": {
+            **PHI, "sliding_window": 512, "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+        },
+        "tokenizer": "gpt-4o",
+        "special": END,
+    },
+    "granite": {
+        "config": {
+            "embedding_multiplier": 12.0, "attention_multiplier": 0.125, "residual_multiplier": 0.22,
+            "logits_scaling": 8.0, "tie_word_embeddings": True,
+        },
+        "tokenizer": "starcoder",
+        "special": END,
+    },
+    "gemma2": {"config": {**GEMMA2, "sliding_window": 32}, "tokenizer": "gemma", "special": GEMMA},
+    "gemma2-wide": {
+        "model_type": "gemma2", "config": {**GEMMA2, "sliding_window": 512}, "tokenizer": "gemma", "special": GEMMA,
+    },
+    "olmo2": {"config": {"tie_word_embeddings": False}, "tokenizer": "dbrx", "special": END},
+    "glm4": {
+        "config": {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}, "tokenizer": "glm4",
+        "special": END,
+    },
+    "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
-"""Transformers' model type -> what its config says beyond SIZE, the kind of its tokenizer, its special tokens."""
+"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, and Transformers' model type
+where it is not the name."""
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -67,7 +115,8 @@ def make(family: str, folder: Path, **config: Any) -> Path:
     if entry["tokenizer"] in ("sentencepiece", "gemma"):
         (folder / "tokenizer.model").write_bytes(sentencepiece_model(folder, entry["tokenizer"] == "sentencepiece"))
     settings = {**SIZE, **entry["config"], **special, **config}
-    peer("transformers").run(save_model, folder=str(folder), family=family, settings=settings)
+    model_type = entry.get("model_type", family)
+    peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
     return folder
 
 
@@ -114,10 +163,11 @@ def varint(value: int) -> bytes:
 def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     """Runs in the peer: saves a model of seeded weights, large enough for its tokens to differ in probability."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    kind = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
+    model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -136,20 +186,27 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from tokenizers.trainers import BpeTrainer
 
-    digits = r"\p{N}{1,3}" if kind == "llama-bpe" else r"\p{N}"
-    words = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits
-        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )  # fmt: skip
-    byte_level = kind in ("llama-bpe", "qwen2")
+    contractions = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    rest = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    words = contractions + r"|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|" + rest
+    cased = "|".join(
+        rf"[^\r\n\p{{L}}\p{{N}}]?{word}{contractions}?" for word in (f"{upper}*{lower}+", f"{upper}+{lower}*")
+    )
+    splits = {  # regexes of byte-level tokenizers; "" for ByteLevel's own
+        "llama-bpe": words % r"\p{N}{1,3}", "glm4": words % r"\p{N}{1,3}", "dbrx": words % r"\p{N}{1,3}",
+        "qwen2": words % r"\p{N}", "gpt-4o": cased + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + rest, "starcoder": "",
+        "gpt-2": "",
+    }  # fmt: skip
+    byte_level = kind in splits
     tokens = list(dict.fromkeys(special.values()))
     if byte_level:
         tokens += ["<|im_start|>"] if kind == "qwen2" else []
         tokenizer = Tokenizer(models.BPE())
-        split = pre_tokenizers.Split(Regex(words), "isolated")
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        steps = [pre_tokenizers.Split(Regex(splits[kind]), "isolated")] if splits[kind] else []
+        steps += [pre_tokenizers.Digits(individual_digits=True)] if kind == "starcoder" else []
+        last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits[kind])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last]) if steps else last
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         tokenizer.train_from_iterator(
             [text], BpeTrainer(vocab_size=size - len(tokens), initial_alphabet=alphabet, show_progress=False)
@@ -187,7 +244,7 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
     state = json.loads(tokenizer.to_str())
     if kind == "sentencepiece":
         state["pre_tokenizer"] = None
-    if kind == "llama-bpe":
+    if kind in ("llama-bpe", "glm4"):
         state["model"]["ignore_merges"] = True
     state["added_tokens"] = [each for each in state["added_tokens"] if not each["content"].startswith("<0x")]
     Path(folder, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, indent=1))

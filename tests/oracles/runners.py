@@ -106,12 +106,13 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
 def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
     """Run a checkpoint folder through Transformers on the CPU, in f32."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     torch.set_num_threads(1)  # more than idle cores make it several times slower
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     own = [tokenizer.encode(text) for text in texts]
-    model, loading = AutoModelForCausalLM.from_pretrained(
+    images = hasattr(AutoConfig.from_pretrained(path, local_files_only=True), "vision_config")
+    model, loading = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_pretrained(
         path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
     )
     left = {kind: sorted(map(str, keys))[:3] for kind, keys in loading.items() if keys and kind.endswith("_keys")}

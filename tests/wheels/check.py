@@ -79,6 +79,7 @@ BRINGS = {
     ),
     "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
+    "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
     "squish-npydir": Brings(
@@ -158,7 +159,7 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
     ours = folder / "ours.txt"
     ours.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
     pins = ("-c", ours, "-c", ROOT / "constraints.txt")
-    uv("pip", "install", "--quiet", "--python", python, *pins, *names)
+    uv("pip", "install", "--quiet", "--python", python, *pins, "--overrides", ROOT / "without-torch.txt", *names)
     return python
 
 

@@ -1,4 +1,4 @@
-"""Parts of every form that a package holds."""
+"""Parts of every form in packages."""
 
 import numpy as np
 
@@ -43,9 +43,9 @@ OLD = {
 
 
 def stored(codec_id, params, shape, chance, **given):
-    """Random parts of a codec; scales and codebooks are halves between 1/2 and 2."""
+    """Random parts of a codec; scales and codebooks are f16 between 1/2 and 2."""
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
-    if codec_id == "bitmask":  # its mask and its values must agree
+    if codec_id == "bitmask":  # mask and values must be consistent
         values = chance.standard_normal(shape).astype(np.float16) * (chance.random(shape) > 0.6)
         params = codec.fit_params(lambda: iter([values]), spec, params)
         return spec, CodecSpec(codec_id, params), codec.encode(values, params)

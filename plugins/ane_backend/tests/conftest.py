@@ -1,4 +1,4 @@
-"""Files in memory to write packages from."""
+"""Files in memory as sources of packages."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ from ane_samples import stored
 
 @pytest.fixture
 def file_of():
-    """`file_of(name=(codec, params, shape), ...)`: an open file of such tensors."""
+    """`file_of(name=(codec, params, shape), ...)`: an open file with these tensors."""
 
     def made(**tensors):
         chance = np.random.default_rng(0)

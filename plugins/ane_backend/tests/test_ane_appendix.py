@@ -1,4 +1,4 @@
-"""SQUIZD's CoreML appendix: written from a package, taken out again, and run where there is Core ML."""
+"""SQUIZD's Core ML appendix: written from a package, extracted, and run with Core ML if available."""
 
 import io
 import struct
@@ -38,7 +38,7 @@ def squizd(package, tmp_path):
     return path
 
 
-def test_a_package_comes_out_of_the_file_as_it_went_in(package, squizd, tmp_path):
+def test_a_package_round_trips_through_the_appendix(package, squizd, tmp_path):
     with squish.open(squizd) as file:
         found = extract(file, tmp_path / "out.mlpackage")
     assert contents(found) == contents(package)
@@ -46,13 +46,13 @@ def test_a_package_comes_out_of_the_file_as_it_went_in(package, squizd, tmp_path
         np.testing.assert_array_equal(one["layers.0.w0"].numpy(), other["layers.0.w0"].numpy())
 
 
-def test_a_file_without_one_says_so(package, tmp_path):
+def test_a_file_without_a_package_is_refused(package, tmp_path):
     with squish.open(package) as file, pytest.raises(FormatError, match="no Core ML package"):
         extract(file, tmp_path / "out")
 
 
 def holding(data):
-    """An open file that carries these bytes as its package."""
+    """An open file with these bytes as its package."""
     file, _ = memory_file(squish.registry(), {})
     part = Part(dtype="u8", shape=(len(data),), data=data)
     index = squish.api.Index(
@@ -75,26 +75,26 @@ def zipped(*names, link=False):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"no zip", "no sound zip"),
+        (b"no zip", "corrupt Core ML package"),
         (zipped("a"), "one package"),
         (zipped("Manifest.json", "b/Manifest.json"), "one package"),
         (zipped("Manifest.json", "../a"), "plain file name"),
-        (zipped("Manifest.json", "/a"), "beside|plain"),
+        (zipped("Manifest.json", "/a"), "outside|plain"),
         (zipped("Manifest.json", "a/./../b"), "plain file name"),
-        (zipped("p/Manifest.json", "q/a"), "beside"),
+        (zipped("p/Manifest.json", "q/a"), "outside"),
         (zipped("Manifest.json", link=True), "link"),
-        (zipped("Manifest.json").replace(b"x" * 100, b"y" * 100), "no sound zip"),
-        (zipped("Manifest.json")[:-30], "no sound zip"),
+        (zipped("Manifest.json").replace(b"x" * 100, b"y" * 100), "corrupt Core ML package"),
+        (zipped("Manifest.json")[:-30], "corrupt Core ML package"),
     ],
 )  # fmt: skip
-def test_archives_that_cannot_be_trusted_leave_nothing(tmp_path, data, told):
+def test_malicious_archives_write_nothing(tmp_path, data, told):
     with pytest.raises(SquishError, match=told):
         extract(holding(data), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_entry_that_is_longer_than_it_says(tmp_path):
-    """The central directory is what counts; a size in it that is too small is a CRC error or a refusal."""
+def test_an_entry_longer_than_declared_is_refused(tmp_path):
+    """The central directory is authoritative; a size that is too small is a CRC error or a refusal."""
     data = bytearray(zipped("Manifest.json"))
     at = data.index(b"PK\1\2")
     data[at + 24 : at + 28] = struct.pack("<I", 10)
@@ -117,7 +117,7 @@ def feature(name, shape, kind):
 
 @pytest.fixture
 def loads(monkeypatch, tmp_path):
-    """A stand-in for Core ML's runtime, which exists on a Mac alone; what it was given to load."""
+    """A fake of Core ML's runtime, which needs a Mac; records what it loads."""
     from squish_ane.ane.backend import Ane
 
     from squish_core.api import Availability
@@ -146,7 +146,7 @@ def loads(monkeypatch, tmp_path):
     return seen
 
 
-def test_the_runtime_hands_the_package_to_core_ml(loads, package):
+def test_the_runtime_loads_the_package_with_core_ml(loads, package):
     with Model(package) as model:
         assert loads == [(str(package), contents(package), "ane")]
         assert (model.inputs, model.outputs) == ({"x": ((1, 64), "f16")}, {"y": ((1, 64), "f32")})
@@ -155,7 +155,7 @@ def test_the_runtime_hands_the_package_to_core_ml(loads, package):
         assert caught.value.code == "coreml"
 
 
-def test_a_file_with_a_package_is_delegated_as_a_whole(loads, package, squizd):
+def test_a_file_with_a_package_is_delegated(loads, package, squizd):
     x = np.ones((1, 64), np.float16)
     with squish.open(squizd) as file:
         assert file.plan().mode == "delegate"
@@ -165,10 +165,10 @@ def test_a_file_with_a_package_is_delegated_as_a_whole(loads, package, squizd):
         file.load().close()
     paths = {path for path, *_ in loads}
     assert [data for _, data, _ in loads] == [contents(package)] * 2
-    assert len(paths) == 1  # extracted once
+    assert len(paths) == 1  # extracted only once
 
 
-def test_elsewhere_the_package_is_refused_and_the_tensors_run(squizd):
+def test_without_core_ml_the_tensors_run_instead(squizd):
     if sys.platform == "darwin":
         pytest.skip("Core ML is here")
     with squish.open(squizd) as file:

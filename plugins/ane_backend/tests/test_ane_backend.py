@@ -1,4 +1,4 @@
-"""The backend in the resolver: plans by device, and a whole package that is delegated, or refused with its reason."""
+"""The backend in the resolver: plans by device; whole packages are delegated, or refused with a reason."""
 
 import sys
 
@@ -35,11 +35,11 @@ def tensor(codec_id, **params):
 @pytest.mark.parametrize(
     ("codec", "params", "device", "mode", "moved", "told"),
     [
-        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", "fold", 16384, "dense"),
+        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", "fold", 16384, "dequantizes"),
         ("affine", {"bits": 8, "scale_dtype": "f16"}, "M2", "stream", 8192 + 128, "measured"),
         ("affine", {"bits": 8, "group_size": 32}, "M2", "fold", 16384, "0.985x"),
         ("affine", {"bits": 8, "group_size": 32}, "M3", "stream", 8192 + 512, "predicted"),
-        ("affine", {"bits": 4, "group_size": 32}, "M5", "fold", 16384, "no affine path"),
+        ("affine", {"bits": 4, "group_size": 32}, "M5", "fold", 16384, "only a palette path"),
         ("palette", {"bits": 4, "codebook_dtype": "f16"}, "M1", "stream", 4096 + 32, "2.37x"),
         ("palette", {"bits": 4, "codebook_size": 2048}, "M2", "stream", 4096 + 128, "stated"),
         ("palette", {"bits": 5}, "M1", "fold", 16384, "decoded first"),
@@ -47,14 +47,14 @@ def tensor(codec_id, **params):
         ("bitmask", {"dtype": "f16", "kept": "run", "sparsity": 0.63}, "M1", "stream", 1024 + 2 * 64 * 47, "1.55"),
         ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4, "sparsity": 0.5}, "M3", "stream", 1024 + 2048 + 32,
          "stated"),
-        ("bitmask", {"dtype": "i8", "scale": "f16", "kept": "run"}, "M5", "fold", 16384, "no statement"),
+        ("bitmask", {"dtype": "i8", "scale": "f16", "kept": "run"}, "M5", "fold", 16384, "does not cover"),
         ("ggml.q8_0", {}, "M1", "fold", 16384, "measured"),
         ("ggml.q8_0", {}, "M3", "stream", 8192 + 512, "predicted"),
-        ("ggml.q4_0", {}, "M5", "fold", 16384, "no affine path"),
+        ("ggml.q4_0", {}, "M5", "fold", 16384, "only a palette path"),
         ("mx", {}, "M1", "fold", 16384, "decoded first"),
     ],
 )  # fmt: skip
-def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, moved, told):
+def test_a_plan_gives_the_mode_and_the_bytes_moved(codec, params, device, mode, moved, told):
     chosen = tensor(codec, **params).plan(f"ane:device={device}").chosen
     assert (chosen.mode, chosen.cost.moved) == (mode, moved)
     assert told in chosen.storage
@@ -65,12 +65,12 @@ def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, mo
     [("palette", {"bits": 4, "codebook_size": 2048}), ("palette", {"bits": 6}),
      ("affine", {"bits": 8, "offset": "zero_point"})],
 )  # fmt: skip
-def test_what_h13_cannot_encode_is_refused_with_rule_and_table(codec, params):
+def test_forms_illegal_on_h13_are_refused_with_rule_and_table(codec, params):
     with pytest.raises(SquishError, match=r"H13.*table 25\.5"):
         tensor(codec, **params).plan("ane:device=M1")
 
 
-def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
+def test_a_refusal_without_a_next_step_is_a_sentence():
     spec = TensorSpec(name="w", shape=(3, 3), dtype="f32")
     encoding = Encoding(codec=CodecSpec("palette", {"bits": 4, "vector": 2, "axis": "flat"}))
     refused = (
@@ -89,7 +89,7 @@ def test_small_palettes_are_rejected_on_the_general_path(bits, device):
 
 
 @pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])
-def test_a_tensor_without_elements_is_planned(codec, params):
+def test_an_empty_tensor_is_planned(codec, params):
     spec = TensorSpec(name="w", shape=(3, 0), dtype="f32")
     parts = {
         role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
@@ -99,7 +99,7 @@ def test_a_tensor_without_elements_is_planned(codec, params):
     assert file["w"].plan("ane:device=M2").chosen.cost.moved < 100
 
 
-def test_a_plan_runs_nothing():
+def test_a_device_plan_cannot_run():
     with pytest.raises(SquishError):
         tensor("affine", bits=8).load("ane:device=M2")
 
@@ -111,21 +111,21 @@ def test_a_plan_runs_nothing():
         ("mutable=true", "fold"), ("mutable=false", "stream"),
     ],
 )  # fmt: skip
-def test_the_consumer_decides_too(options, mode):
+def test_the_consumer_affects_the_mode(options, mode):
     chosen = tensor("palette", bits=4, codebook_dtype="f16").plan(f"ane:device=M1,{options}").chosen
     assert chosen.mode == mode
-    assert ("so nothing streams" in chosen.storage) == (mode == "fold")
+    assert ("so the weight is folded" in chosen.storage) == (mode == "fold")
 
 
 @pytest.mark.parametrize(
     "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2"]
 )
-def test_wrong_options(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(SquishError):
         tensor("affine", bits=8).plan(f"ane:{options}")
 
 
-def test_the_appendix_of_a_squizd_file_is_refused_here_and_the_next_path_is_taken():
+def test_without_core_ml_an_appendix_is_refused_and_the_next_path_is_used():
     chain = squish.registry().resolve(container="squizd", flags={"ANE_COREML", "INT4"})
     if sys.platform == "darwin":
         return
@@ -135,7 +135,7 @@ def test_the_appendix_of_a_squizd_file_is_refused_here_and_the_next_path_is_take
     assert "whole model" in reasons["numpy"]
 
 
-def test_the_appendix_is_delegated_where_core_ml_is(monkeypatch):
+def test_with_core_ml_the_appendix_is_delegated(monkeypatch):
     from squish_core.api import Availability
 
     monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True, device="Neural Engine"))

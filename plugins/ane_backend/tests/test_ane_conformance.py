@@ -25,7 +25,7 @@ class TestMlpackage(ContainerSuite):
         return {name: Path(FOLDER.name) / f"{name}.mlpackage" for name in wanted}
 
     def values(self):
-        """What coremltools itself decodes, in float16."""
+        """The values decoded by coremltools, in float16."""
         values = {}
         for sample, path in self.samples().items():
             with self.open(path) as file:
@@ -34,7 +34,7 @@ class TestMlpackage(ContainerSuite):
         return values
 
     def damaged(self):
-        """The weights cut short; the program cut short."""
+        """Truncated weights; a truncated program."""
         folders = {}
         for label, pattern in (
             ("weights cut short", "Data/*/weights/weight.bin"),

@@ -1,4 +1,4 @@
-"""Damaged packages: every outcome is a file or a typed error that is no plugin's bug."""
+"""Damaged packages open, or raise a typed error other than a plugin bug."""
 
 import json
 import random
@@ -34,7 +34,7 @@ def packages(tmp_path_factory):
 
 
 def with_other_numbers(data, seed):
-    """A specification with one or two small numbers replaced: sizes, types, axes, places."""
+    """A specification with one or two small numbers replaced: sizes, types, axes, offsets."""
     chance, out = random.Random(seed), bytearray(data)
     places = [at for at in range(1, len(data)) if data[at - 1] in (8, 16, 24) and data[at] < 128]
     for _ in range(chance.choice((1, 1, 2))):
@@ -102,13 +102,13 @@ OPERATIONS = {
         "offset": value("u8", 2, 2)}),
 }  # fmt: skip
 UNREADABLE = {
-    "integers of no known type": ("constexpr_affine_dequantize", {
+    "integers of an unknown type": ("constexpr_affine_dequantize", {
         "quantized_data": value("", 4, 4), "zero_point": value(""), "scale": value("f16"), "axis": value("i32")}),
-    "scales of no known type": ("constexpr_blockwise_shift_scale", {
+    "scales of an unknown type": ("constexpr_blockwise_shift_scale", {
         "data": value("i4", 4, 4), "scale": value("", 4, 1)}),
-    "tables of no known type": ("constexpr_lut_to_dense", {
+    "tables of an unknown type": ("constexpr_lut_to_dense", {
         "indices": value("u4", 4, 4), "lut": value("", 1, 1, 16, 1)}),
-    "masked integers of no known type": ("constexpr_sparse_blockwise_shift_scale", {
+    "masked integers of an unknown type": ("constexpr_sparse_blockwise_shift_scale", {
         "nonzero_data": value("", 9), "data_mask": value("u1", 4, 4), "scale": value("f16", 2, 2)}),
 }  # fmt: skip
 
@@ -118,13 +118,13 @@ def operation(kind, values):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_operands_that_do_not_fit_are_refused(name):
+def test_inconsistent_operands_are_refused(name):
     with pytest.raises(SquishError) as caught:
-        constexpr.read(operation(*OPERATIONS[name]))
+        constexpr.tensor_of(operation(*OPERATIONS[name]))
     assert (caught.value.code, caught.value.tensor) == ("shape", "w")
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_operands_of_no_known_type_leave_the_other_tensors_readable(name):
+def test_operands_of_unknown_type_leave_other_tensors_readable(name):
     with pytest.raises(constexpr.UnsupportedError):
-        constexpr.read(operation(*UNREADABLE[name]))
+        constexpr.tensor_of(operation(*UNREADABLE[name]))

@@ -1,4 +1,4 @@
-"""Packages run by Core ML, which is on a Mac alone; elsewhere coremltools judges them (`test_ane_oracle.py`)."""
+"""Packages run by Core ML, which needs a Mac; on other systems coremltools checks them (`test_ane_oracle.py`)."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""coremltools as an independent judge: it reads what we write, and decodes to the same bits."""
+"""coremltools as the reference: it reads our packages and decodes to the same bits."""
 
 import numpy as np
 import oracles
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.oracle
 
 
 def decompressed(path):
-    """Runs in the peer: specification version, and the weight of each linear layer as float32, in order."""
+    """Return the specification version and each linear layer's weight as float32; runs in the peer."""
     import logging
     import os
 
@@ -30,7 +30,7 @@ def decompressed(path):
 
 
 def build(folder):
-    """Runs in the peer: compressions by coremltools itself, and the weights that it decodes."""
+    """Compress with coremltools and return the decoded weights; runs in the peer."""
     import logging
     import os
 
@@ -100,7 +100,7 @@ def build(folder):
 
 
 @pytest.mark.parametrize("target", ["iOS18", "iOS16"])
-def test_coremltools_decodes_what_we_write(tmp_path, target):
+def test_coremltools_decodes_our_packages(tmp_path, target):
     chance, tensors = np.random.default_rng(0), {}
     for name, (codec, params) in FORMS.items():
         if target == "iOS18" or name in OLD:
@@ -117,7 +117,7 @@ def test_coremltools_decodes_what_we_write(tmp_path, target):
         assert ours.tobytes() == np.asarray(values).tobytes(), name
 
 
-def test_we_decode_what_coremltools_compresses(tmp_path):
+def test_packages_of_coremltools_decode(tmp_path):
     found = oracles.peer("coremltools").run(build, folder=str(tmp_path))
     for name, values in found.items():
         with squish.open(tmp_path / f"{name}.mlpackage") as file:
@@ -127,7 +127,7 @@ def test_we_decode_what_coremltools_compresses(tmp_path):
 
 
 def fitted(values, bits):
-    """Runs in the peer: the table of coremltools, whose k-means is exact in one dimension."""
+    """Return coremltools' codebook, whose 1-D k-means is exact; runs in the peer."""
     import logging
 
     logging.disable(logging.CRITICAL)
@@ -139,7 +139,7 @@ def fitted(values, bits):
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("kind", ["standard_normal", "laplace"])
-def test_palettes_are_near_the_best(kind, bits):
+def test_palettes_are_near_optimal(kind, bits):
     values = getattr(np.random.default_rng(0), kind)(size=(512, 512)).astype(np.float32)
     ours = Palette().encode(values, {"bits": bits, "axis": "flat", "codebook_dtype": "f16"})["codebook"]
     theirs = oracles.peer("coremltools").run(fitted, values=values, bits=bits)

@@ -1,4 +1,4 @@
-"""Packages that we write: the same codes, sizes known beforehand, bounded memory, and refusals in words."""
+"""Writing packages: equal codes, predicted sizes, bounded memory, and refusals with reasons."""
 
 import time
 import tracemalloc
@@ -26,7 +26,7 @@ def size_of(path):
 
 @pytest.mark.parametrize("target", ["iOS18", "iOS16"])
 @pytest.mark.parametrize("name", FORMS)
-def test_values_are_kept(file_of, tmp_path, name, target):
+def test_values_round_trip(file_of, tmp_path, name, target):
     file = file_of(w=(*FORMS[name], (64, 64)))
     if target == "iOS16" and name not in OLD:
         with pytest.raises(SquishError, match=r"iOS16|iOS18|cannot hold"):
@@ -41,8 +41,8 @@ def test_values_are_kept(file_of, tmp_path, name, target):
         assert squish.verify(path).ok
 
 
-def test_squizd_int4_bytes_are_the_blob(tmp_path):
-    """Two's complement nibbles, low one first, are Core ML's Int4 as they are."""
+def test_squizd_int4_bytes_equal_the_blob(tmp_path):
+    """SQUIZD's two's complement nibbles, low nibble first, are Core ML's Int4."""
     chance, codec = np.random.default_rng(1), CodecSpec("squizd.int4", {"group_size": 64})
     table = np.zeros((8 * 256 // 64, 4), np.uint32)
     table[:, 2] = chance.random(len(table), np.float32).view(np.uint32)
@@ -58,8 +58,8 @@ def test_squizd_int4_bytes_are_the_blob(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "nbytes"), [("q4_0", 18), ("q5_0", 22), ("q8_0", 34)])
-def test_codes_of_ggml_blocks_are_kept(tmp_path, name, nbytes):
-    """One scale for 32 codes is a block of Core ML; zeros in the middle become signs."""
+def test_ggml_blocks_keep_their_codes(tmp_path, name, nbytes):
+    """A scale per 32 codes is a Core ML block; centered zero points become signs."""
     chance, codec = np.random.default_rng(1), CodecSpec(f"ggml.{name}")
     blocks = chance.integers(0, 256, (16, 4, nbytes), np.uint8)
     blocks[..., :2] = chance.random((16, 4, 1)).astype("<f2").view(np.uint8)
@@ -73,7 +73,7 @@ def test_codes_of_ggml_blocks_are_kept(tmp_path, name, nbytes):
 
 
 @pytest.mark.parametrize(("name", "worst"), [("sparse", 0), ("sparse_lut4", 0.06), ("sparse_int8", 0.008)])
-def test_short_names_of_sparse_forms(file_of, tmp_path, name, worst):
+def test_short_names_write_sparse_forms(file_of, tmp_path, name, worst):
     file = file_of(w=("dense", {}, (64, 64)))
     _, path = written(file, tmp_path, encode=name)
     wanted = file["w"].numpy()
@@ -84,8 +84,8 @@ def test_short_names_of_sparse_forms(file_of, tmp_path, name, worst):
     assert (np.abs(found - wanted)[kept] <= worst * wanted[kept]).all()
 
 
-def test_masks_of_several_panels(tmp_path):
-    """The report's distance is taken panel by panel, the count of values is the whole tensor's."""
+def test_masks_may_span_panels(tmp_path):
+    """The report's error is summed over panels; the count of values covers the whole tensor."""
     values = np.random.default_rng(0).standard_normal((1200, 2048), np.float32)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
@@ -96,8 +96,8 @@ def test_masks_of_several_panels(tmp_path):
     assert report.steps[0].quality.nmse == pytest.approx(error, rel=1e-3)
 
 
-def test_names_and_layers(file_of, tmp_path):
-    """Tensors keep their names; matrices become layers, and those of one width share an input."""
+def test_tensors_keep_names_and_matrices_become_layers(file_of, tmp_path):
+    """Tensors keep their names; matrices become layers, and layers of equal width share an input."""
     matrix = ("affine", {"bits": 8, "scale_dtype": "f16"})
     file = file_of(
         **{"model.layers.0.up": (*matrix, (48, 64)), "model.layers.0_up": (*matrix, (32, 64)),
@@ -116,7 +116,7 @@ def test_names_and_layers(file_of, tmp_path):
         assert list(again) == list(file)
 
 
-def test_names_that_core_ml_takes_for_one_are_numbered(file_of, tmp_path):
+def test_colliding_names_are_numbered(file_of, tmp_path):
     names = ["w.a", "w-a", "w_a", "w_a_1", "wäa"]
     file = file_of(**{name: ("dense", {}, (4,)) for name in names})
     _, path = written(file, tmp_path)
@@ -141,13 +141,13 @@ def test_naming_twenty_thousand_tensors_is_linear():
     ]  # fmt: skip
     begun = time.monotonic()
     draft(specs, {}, "iOS18")
-    assert time.monotonic() - begun < 30  # a hang guard: trying every number for every name took minutes
+    assert time.monotonic() - begun < 30  # a hang guard: a quadratic search took minutes
 
 
 @pytest.mark.parametrize("target", ["iOS18", "iOS16"])
 @pytest.mark.parametrize("name", ["int8 channel", "uint8 zero points", "palette", "sparse", "dense"])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 32)])
-def test_scalars_and_empty_tensors_are_plain_or_refused_in_words(file_of, tmp_path, name, target, shape):
+def test_scalars_and_empty_tensors_are_dense_or_refused(file_of, tmp_path, name, target, shape):
     codec, params = FORMS[name]
     plain = name == "dense"
     params = params if plain or codec == "bitmask" else {**params, "axis": "flat"}
@@ -158,11 +158,11 @@ def test_scalars_and_empty_tensors_are_plain_or_refused_in_words(file_of, tmp_pa
             assert again["w"].numpy().tobytes() == file["w"].numpy().tobytes()
             assert again["w"].shape == shape
         return
-    with pytest.raises(SquishError, match=r"compresses nothing of the shape.*encode f16"):
+    with pytest.raises(SquishError, match=r"cannot compress the shape.*encode f16"):
         written(file, tmp_path, target)
 
 
-def test_the_same_input_gives_the_same_bytes(file_of, tmp_path):
+def test_writing_is_deterministic(file_of, tmp_path):
     made = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -174,9 +174,9 @@ def test_the_same_input_gives_the_same_bytes(file_of, tmp_path):
 @pytest.mark.parametrize(
     ("codec", "params", "told"),
     [
-        ("mx", {}, "no form of mx"),
-        ("affine", {"bits": 4, "group_size": 32, "axis": -2}, "across the rows"),
-        ("affine", {"bits": 4, "group_size": 64, "axis": "flat"}, "no blocks"),
+        ("mx", {}, "does not support mx"),
+        ("affine", {"bits": 4, "group_size": 32, "axis": -2}, "across rows"),
+        ("affine", {"bits": 4, "group_size": 64, "axis": "flat"}, "are not blocks"),
         ("affine", {"bits": 4, "group_size": 32, "offset": "bias"}, "do not fit"),
         ("palette", {"bits": 4, "table": "nf4", "scale_dtype": "f16"}, "palette with scales"),
         ("palette", {"bits": 5}, "5-bit"),
@@ -184,7 +184,7 @@ def test_the_same_input_gives_the_same_bytes(file_of, tmp_path):
         ("palette", {"bits": 4, "codebook_size": 32}, "runs of rows"),
     ],
 )  # fmt: skip
-def test_what_core_ml_has_no_form_of_is_refused_in_words(file_of, tmp_path, codec, params, told):
+def test_unsupported_codecs_are_refused_with_a_reason(file_of, tmp_path, codec, params, told):
     with pytest.raises(SquishError, match=told):
         written(file_of(w=(codec, params, (64, 96))), tmp_path)
     assert not (tmp_path / "out.mlpackage").exists()
@@ -194,19 +194,19 @@ def test_bfloat16_is_refused_with_the_next_step(tmp_path):
     values = np.ones((4, 8), squish.api.dtypes.to_numpy("bf16"))
     spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
-    with pytest.raises(SquishError, match=r"not \S+ \(its values: --encode f16\)[ ;]"):
+    with pytest.raises(SquishError, match=r"not \S+ \(store values: --encode f16\)[ ;]"):
         written(file, tmp_path)
     report, _ = written(file, tmp_path, encode="dense:dtype=f16")
     assert report.steps[0].target == "f16"
 
 
-def test_an_unknown_target(file_of, tmp_path):
+def test_an_unknown_target_is_refused(file_of, tmp_path):
     with pytest.raises(SquishError, match="iOS18 or iOS16"):
         written(file_of(w=(*FORMS["dense"], (4, 8))), tmp_path, "iOS12")
 
 
 def test_weights_are_streamed(tmp_path):
-    """Many layers are encoded in the memory of a panel or two, not of the model."""
+    """Many layers are encoded in the memory of a few panels, not of the model."""
     chance, tensors = np.random.default_rng(0), {}
     for number in range(24):
         spec = TensorSpec(name=f"w{number}", shape=(1024, 1024), dtype="f32")
@@ -226,8 +226,8 @@ def test_weights_are_streamed(tmp_path):
     ("name", "bytes_of_codes", "least"),
     [("int8", 64 * 64, 40), ("int4", 64 * 32, 18), ("lut8", 64 * 64, 40), ("lut4", 64 * 32, 20), ("lut2", 64 * 16, 9)],
 )
-def test_short_names_encode_values(tmp_path, name, bytes_of_codes, least):
-    """Decibels of signal to noise on normal values: about six a bit."""
+def test_short_names_encode_with_the_expected_error(tmp_path, name, bytes_of_codes, least):
+    """Signal-to-noise ratio in dB on normal values: about six per bit."""
     values = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})

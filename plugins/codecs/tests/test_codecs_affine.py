@@ -1,4 +1,4 @@
-"""The affine codec against values of the formats' own software, and against a slow reference for all parameters."""
+"""The affine codec compared with the formats' own software, and with a slow reference for all parameters."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def decoded(parts, shape, params, region=None):
     return read_region(CODEC, parts, spec_of(shape), params, region or full(tuple(shape)))
 
 
-# The reference: one code at a time, from the bits of the words, as the formats' descriptions say.
+# The reference: one code at a time from the bits of the words, by the format specifications.
 
 
 def reference(parts, shape, params):
@@ -83,7 +83,7 @@ def code_at(words, index, axis, given, signed):
 
 @st.composite
 def schemes(draw, *, encodable=False):
-    """Shapes and parameters of every kind that go together."""
+    """Valid combinations of shapes and parameters."""
     bits = draw(st.integers(2 if encodable else 1, 8))
     word = draw(st.sampled_from(["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]))
     params = {"bits": bits, "word": word}
@@ -120,7 +120,7 @@ def schemes(draw, *, encodable=False):
 
 
 def random_parts(shape, params, rng):
-    """Any bits as codes; finite scales and offsets."""
+    """Random codes; finite scales and offsets."""
     parts = {}
     for role, (dtype, size) in CODEC.parts(spec_of(shape), params).items():
         kind = dtypes.to_numpy(dtype)
@@ -134,7 +134,7 @@ def random_parts(shape, params, rng):
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_values_equal_those_of_the_formats_own_software_bit_for_bit(name):
+def test_values_are_bit_identical_to_the_formats_own_software(name):
     case, stored = GOLDEN[name], np.load(DATA / "golden.npz")
     declared = CODEC.parts(spec_of(case["shape"]), case["params"])
     parts = {role: stored[f"{name}/{role}"].view(dtypes.to_numpy(dtype)) for role, (dtype, _) in declared.items()}
@@ -145,7 +145,7 @@ def test_values_equal_those_of_the_formats_own_software_bit_for_bit(name):
 
 @settings(max_examples=150, deadline=None)
 @given(schemes(), st.integers(0, 2**32))
-def test_values_equal_the_slow_reference_for_all_parameters(case, seed):
+def test_values_equal_the_slow_reference(case, seed):
     shape, params = case
     parts = random_parts(shape, params, np.random.default_rng(seed))
     np.testing.assert_array_equal(decoded(parts, shape, params), reference(parts, shape, params))
@@ -153,7 +153,7 @@ def test_values_equal_the_slow_reference_for_all_parameters(case, seed):
 
 @settings(max_examples=150, deadline=None)
 @given(schemes(), st.data())
-def test_a_region_is_that_part_of_the_whole(case, data):
+def test_a_region_decodes_like_a_slice_of_the_tensor(case, data):
     shape, params = case
     parts = random_parts(shape, params, np.random.default_rng(0))
     region = []
@@ -167,7 +167,7 @@ def test_a_region_is_that_part_of_the_whole(case, data):
 
 @pytest.mark.parametrize("axis", [-1, "flat"])
 @pytest.mark.parametrize("columns", [4096, 4100, 40])
-def test_panels_do_not_show_in_large_tensors(axis, columns):
+def test_values_do_not_depend_on_panels(axis, columns):
     shape, params = (133, columns), {"bits": 4, "group_size": 20 if columns % 32 else 32, "axis": axis}
     parts = random_parts(shape, params, np.random.default_rng(1))
     codes = ((np.stack([parts["data"] & 15, parts["data"] >> 4], -1).astype(np.int16) ^ 8) - 8).reshape(-1)
@@ -176,7 +176,7 @@ def test_panels_do_not_show_in_large_tensors(axis, columns):
 
 
 class CountingPart:
-    """An array that knows how many of its bytes were read."""
+    """An array that counts the bytes read."""
 
     def __init__(self, array):
         self.array, self.read = array, 0
@@ -211,22 +211,22 @@ def test_unaligned_parts_are_read():
 @pytest.mark.parametrize(
     "params", [{"bits": 4}, {"bits": 3, "axis": "flat", "group_size": 32}, {"bits": 8, "axis": -2}]
 )
-def test_empty_tensors(params):
+def test_empty_tensors_decode(params):
     parts = CODEC.encode(np.zeros((0, 32), np.float32), CODEC.params_for(spec_of((0, 32)), params))
     assert decoded(parts, (0, 32), params).shape == (0, 32)
 
 
-def test_scales_that_are_not_finite_decode_without_an_error():
+def test_non_finite_scales_decode_without_an_error():
     parts = {"data": np.array([[1, -1]], np.int8), "scale": np.array([[np.inf]], np.float32)}
     assert decoded(parts, (1, 2), {"bits": 8, "word": "i8"}).tolist() == [[np.inf, -np.inf]]
 
 
 @settings(max_examples=200, deadline=None)
 @given(schemes(encodable=True), st.integers(0, 2**32), st.sampled_from([0.0, 1.0, 100.0]), st.sampled_from([1e-3, 1.0]))
-def test_encoding_stays_within_half_a_scale_step(case, seed, centre, spread):
+def test_the_encoding_error_is_at_most_half_a_step(case, seed, centre, spread):
     shape, params = case
     params = CODEC.params_for(spec_of(shape), params)
-    assume(not is_mlx_layout(Scheme.of(params).upright))  # its scales hit one end of the range, not both
+    assume(not is_mlx_layout(Scheme.of(params).upright))  # MLX scales hit only one end of the range
     values = (np.random.default_rng(seed).normal(size=shape) * spread + centre).astype(np.float32)
     parts = CODEC.encode(values, params)
     declared = CODEC.parts(spec_of(shape), params)
@@ -238,7 +238,7 @@ def test_encoding_stays_within_half_a_scale_step(case, seed, centre, spread):
 
 
 def scale_per_element(parts, shape, params):
-    """The decoder of code 1 with no offset."""
+    """The scale of each element: code 1 decoded without offset."""
     plain = {"bits": 8, "word": "i8", **{k: params[k] for k in ("group_size", "axis", "transposed") if k in params}}
     stored = CODEC.parts(spec_of(shape), plain)["data"][1]
     ones = {"data": np.ones(stored, np.int8), "scale": parts["scale"].astype(np.float32)}
@@ -248,14 +248,14 @@ def scale_per_element(parts, shape, params):
 def test_symmetric_scales_are_the_largest_magnitude_over_the_largest_code():
     values = np.array([[-7.0, 3.5, 2.5, 1.49], [0, 0, 0, 0]], np.float32)
     parts = CODEC.encode(values, {"bits": 4, "group_size": 4, "word": "u16"})
-    assert parts["scale"].tolist() == [[1.0], [1.0]]  # a group of zeros has the scale 1
+    assert parts["scale"].tolist() == [[1.0], [1.0]]  # an all-zero group has scale 1
     assert decoded(parts, (2, 4), {"bits": 4, "group_size": 4, "word": "u16"})[0].tolist() == [-7, 4, 2, 1]  # to even
 
 
 @pytest.mark.parametrize(
     ("values", "zeros"), [([0, 1, 7, 14], 0), ([0, -1, -8, -15], 14), ([0, 0, 0, 0], 0), ([-8, -1, 0, 7], 7)]
 )
-def test_zero_points_of_the_first_gptq_are_stored_less_one_and_never_below_it(values, zeros):
+def test_gptq_v1_zero_points_are_stored_minus_one_and_never_negative(values, zeros):
     params = {"bits": 4, "group_size": 4, "offset": "zero_point", "zero": 1}
     parts = CODEC.encode(np.array([values], np.float32), CODEC.params_for(spec_of((1, 4)), params))
     assert (parts["offset"].tolist(), parts["scale"].tolist()) == ([[zeros]], [[1.0]])
@@ -264,13 +264,13 @@ def test_zero_points_of_the_first_gptq_are_stored_less_one_and_never_below_it(va
 
 @pytest.mark.parametrize("offset", ["zero_point", "bias"])
 @pytest.mark.parametrize("value", [0.0, 3.25, -3.25])
-def test_constant_groups_come_back_exactly(offset, value):
+def test_constant_groups_round_trip_exactly(offset, value):
     params = CODEC.params_for(spec_of((2, 8)), {"bits": 4, "group_size": 8, "offset": offset})
     values = np.full((2, 8), value, np.float32)
     np.testing.assert_allclose(decoded(CODEC.encode(values, params), (2, 8), params), values, rtol=1e-6)
 
 
-def test_values_that_are_not_finite_are_counted_and_refused():
+def test_non_finite_values_are_counted_and_refused():
     values = np.ones((2, 4), np.float32)
     values[0, 1], values[1, 2] = np.nan, np.inf
     with pytest.raises(CodecError) as error:
@@ -278,7 +278,7 @@ def test_values_that_are_not_finite_are_counted_and_refused():
     assert error.value.found == "2 of 8"
 
 
-def test_values_beyond_the_scales_dtype_are_refused():
+def test_values_outside_the_range_of_the_scale_dtype_are_refused():
     with pytest.raises(CodecError, match="too large") as error:
         CODEC.encode(np.full((1, 4), 3e38, np.float32), {"bits": 4, "scale_dtype": "f16"})
     assert "scale_dtype=f32" in error.value.hint
@@ -286,7 +286,7 @@ def test_values_beyond_the_scales_dtype_are_refused():
 
 @settings(max_examples=100, deadline=None)
 @given(schemes(encodable=True), st.integers(0, 2**32))
-def test_panels_encode_alone_and_concatenate_to_the_whole(case, seed):
+def test_panels_encode_independently(case, seed):
     shape, params = case
     if not shape:
         return
@@ -300,7 +300,7 @@ def test_panels_encode_alone_and_concatenate_to_the_whole(case, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(schemes())
-def test_the_grain_covers_any_region_within_the_shape(case):
+def test_the_grain_covers_every_region(case):
     shape, params = case
     region = tuple(slice(size // 3, size // 3 + 1) for size in shape)
     wide = on_grain(region, shape, CODEC.grain(spec_of(shape), params))
@@ -309,7 +309,7 @@ def test_the_grain_covers_any_region_within_the_shape(case):
 
 @settings(max_examples=60, deadline=None)
 @given(schemes(encodable=True))
-def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
+def test_complete_parameters_are_a_fixed_point_and_may_be_text(case):
     shape, params = case
     done = CODEC.params_for(spec_of(shape), params)
     text = {key: value if isinstance(value, (tuple, list)) else str(value).lower() for key, value in params.items()}
@@ -321,31 +321,31 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
     [
         ((4, 30), {"bits": 4, "group_size": 32}, "a multiple of 32"),
         ((4, 32), {"bits": 9}, "from 1 to 8"),
-        ((4, 32), {"group_size": 32}, "number of bits"),
+        ((4, 32), {"group_size": 32}, "affine needs bits"),
         ((4, 32), {"bits": 4, "groupsize": 32}, "search, found groupsize)"),
         ((4, 32), {"bits": 4, "group_size": -1}, "from 0"),
         ((4, 32), {"bits": 4, "group_size": "many"}, "an integer"),
         ((4, 32), {"bits": 4, "axis": 2}, "from -2 to -1"),
         ((4, 32), {"bits": 3, "word": "u32", "order": "msb"}, "lsb"),
-        ((4, 32), {"bits": 4, "order": [0, 0]}, "2 places"),
+        ((4, 32), {"bits": 4, "order": [0, 0]}, "permutation of the 2 codes"),
         ((4, 32), {"bits": 4, "offset": "bias", "offset_dtype": "u8"}, "f32 or"),
         ((4, 32), {"bits": 4, "signed": "perhaps"}, "true or false"),
         ((32,), {"bits": 4, "axis": -2}, "rank 2"),
         ((32,), {"bits": 4, "transposed": True}, "rank 2"),
-        ((4, 32), {"bits": 4, "signed": False}, "the middle"),
-        ((4, 32), {"bits": 1}, "bias or zero_point, with one bit"),
+        ((4, 32), {"bits": 4, "signed": False}, "midpoint"),
+        ((4, 32), {"bits": 1}, "bias or zero_point, for 1-bit codes"),
         ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected 0, found 1"),
         ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "0 or 1"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused_with_the_way_out(shape, params, says):
+def test_invalid_parameters_are_refused_with_a_hint(shape, params, says):
     with pytest.raises(CodecError) as error:
         CODEC.params_for(spec_of(shape), params)
     assert says in str(error.value)
 
 
-def test_short_names_are_encodings():
+def test_short_names_resolve_to_encodings():
     from squish_codecs import squish_codecs
 
     from squish_core.specs import parse_spec
@@ -388,7 +388,7 @@ SEARCHED = {
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_the_search_lowers_the_squared_error_of_some_groups_and_of_none_raises_it(name):
+def test_the_search_never_raises_a_groups_squared_error(name):
     params, spec = SEARCHED[name], spec_of((64, 96))
     values = np.random.default_rng(3).standard_t(4, size=spec.shape).astype(np.float32)
 
@@ -406,7 +406,7 @@ def test_the_search_lowers_the_squared_error_of_some_groups_and_of_none_raises_i
     assert searched.sum() < 0.97 * plain.sum()
 
 
-def test_a_search_is_a_word_for_encoding_that_changes_no_layout():
+def test_a_search_does_not_change_the_layout():
     assert Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "none"}) == {"bits": 4, "group_size": 0}
     with pytest.raises(CodecError, match="search"):
         Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "best"})

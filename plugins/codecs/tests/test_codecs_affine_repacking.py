@@ -1,4 +1,4 @@
-"""Exact repacking between affine parametrisations: the same integers, the same values, or None."""
+"""Exact repacking between affine schemes: equal integers and values, or None."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_symmetric_codes_reach_every_layout_and_come_back_byte_for_byte(name):
+def test_symmetric_codes_round_trip_through_every_layout(name):
     parts = made(SYMMETRIC)
     there, exactness = repacked(parts, SYMMETRIC, TARGETS[name])
     assert exactness == SAME
@@ -72,7 +72,7 @@ def test_symmetric_codes_reach_every_layout_and_come_back_byte_for_byte(name):
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(TARGETS)), st.sampled_from(sorted(TARGETS)), st.integers(0, 1000))
-def test_what_is_repacked_has_the_same_values(one, other, seed):
+def test_repacked_codes_have_equal_values(one, other, seed):
     source, target = TARGETS[one], TARGETS[other]
     parts = made({**source, "zero": 0 if source.get("offset") else source.get("zero", 0)}, seed=seed)
     found = repacked(parts, source, target)
@@ -81,7 +81,7 @@ def test_what_is_repacked_has_the_same_values(one, other, seed):
         np.testing.assert_array_equal(values_of(found[0], target), values_of(parts, source))
 
 
-def test_groups_join_where_their_scales_are_equal():
+def test_groups_with_equal_scales_merge():
     parts = made(SYMMETRIC)
     halves = {**SYMMETRIC, "group_size": 16}
     there, _ = repacked(parts, SYMMETRIC, halves)
@@ -90,7 +90,7 @@ def test_groups_join_where_their_scales_are_equal():
     assert repacked(made(halves), halves, SYMMETRIC) is None
 
 
-def test_a_flat_order_whose_groups_cross_rows_is_divided_and_joined_again():
+def test_flat_groups_across_rows_split_and_merge_again():
     shape, flat = (6, 12), {"bits": 4, "group_size": 8, "axis": "flat"}
     parts = made(flat, shape)
     codes = CODEC.codes(parts, spec_of(shape), flat, full(shape))
@@ -104,7 +104,7 @@ def test_a_flat_order_whose_groups_cross_rows_is_divided_and_joined_again():
 
 
 @pytest.mark.parametrize("axis", [-1, "flat"])
-def test_one_scale_for_a_row_or_a_tensor_survives_a_round_trip(axis):
+def test_a_scale_per_row_or_tensor_round_trips(axis):
     whole, grouped = {"bits": 8, "word": "i8", "axis": axis}, {"bits": 8, "word": "i8", "group_size": 32}
     parts = made(whole)
     there, _ = repacked(parts, whole, grouped)
@@ -112,7 +112,7 @@ def test_one_scale_for_a_row_or_a_tensor_survives_a_round_trip(axis):
     assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
 
 
-def test_codes_of_a_region_are_those_of_the_whole():
+def test_the_codes_of_a_region_equal_a_slice_of_the_codes():
     parts = made(SYMMETRIC)
     region = (slice(3, 9), slice(32, 96))
     some, whole = (CODEC.codes(parts, spec_of(), SYMMETRIC, place) for place in (region, full(SHAPE)))
@@ -120,7 +120,7 @@ def test_codes_of_a_region_are_those_of_the_whole():
     np.testing.assert_array_equal(some.scale, whole.scale[3:9, 1:3])
 
 
-def test_codes_too_large_for_the_width_are_refused_and_small_ones_are_narrowed():
+def test_codes_are_narrowed_only_if_they_fit():
     wide, narrow = {"bits": 8, "group_size": 32, "word": "i8"}, {"bits": 4, "group_size": 32}
     parts = made(wide)
     assert repacked(parts, wide, narrow) is None
@@ -129,17 +129,17 @@ def test_codes_too_large_for_the_width_are_refused_and_small_ones_are_narrowed()
     np.testing.assert_array_equal(values_of(found, narrow), values_of(parts, wide))
 
 
-def test_scales_that_the_target_would_round_are_refused():
+def test_inexact_scales_are_refused():
     exact = {"bits": 4, "group_size": 32}
     assert repacked(made(exact), exact, SYMMETRIC) is None
 
 
-def test_a_bias_that_is_no_multiple_of_the_scale_has_no_zero_point():
+def test_a_bias_that_is_not_a_multiple_of_the_scale_has_no_zero_point():
     biased = {"bits": 4, "group_size": 32, "offset": "bias", "scale_dtype": "f16"}
     assert repacked(made(biased), biased, TARGETS["zero points"]) is None
 
 
-def test_a_shifted_bias_that_the_target_would_round_is_refused():
+def test_an_inexact_shifted_bias_is_refused():
     source = {"bits": 4, "group_size": 4, "offset": "bias", "scale_dtype": "f16"}
     target = {**source, "signed": True}
     parts = made(source, (1, 4))
@@ -168,7 +168,7 @@ def test_signed_zero_points_wider_than_the_codes_are_kept():
     assert values_of(found, target, (2, 64))[0, :2].tolist() == [15 - 200, 9 - 200]
 
 
-def test_scales_of_nan_are_carried():
+def test_nan_scales_are_kept():
     parts = made(SYMMETRIC)
     parts["scale"][0, 0] = np.nan
     found, _ = repacked(parts, SYMMETRIC, TARGETS["MLX"])
@@ -176,7 +176,7 @@ def test_scales_of_nan_are_carried():
     assert np.isnan(found["offset"][0, 0])
 
 
-def test_zero_points_of_nan_are_not_packed():
+def test_nan_zero_points_are_not_packed():
     source = {"bits": 4, "group_size": 64, "offset": "zero_point", "offset_dtype": "f16"}
     parts = {**made({**source, "offset_dtype": "u8"}), "offset": np.full((16, 2), np.nan, np.float16)}
     assert repacked(parts, source, {**source, "offset_dtype": "packed"}) is None

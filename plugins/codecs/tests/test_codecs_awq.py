@@ -1,4 +1,4 @@
-"""Activation-aware scaling: the product is the same before quantising, and closer after."""
+"""Activation-aware scaling keeps the product before quantization and reduces its error afterwards."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def rounded(weight: np.ndarray) -> np.ndarray:
     return read_region(Affine(), Affine().encode(weight, PARAMS), spec, PARAMS, full(weight.shape))
 
 
-def test_the_product_is_the_same_and_comes_back_closer() -> None:
+def test_scaling_keeps_the_product_and_reduces_the_error() -> None:
     x = RNG.normal(size=(256, 128)).astype(np.float32)
     x[:, :6] *= 30
     wanted = (x * NORM) @ WEIGHT.T
@@ -33,25 +33,25 @@ def test_the_product_is_the_same_and_comes_back_closer() -> None:
     assert (factors[:6] > factors[6:].max()).all()
 
 
-def test_a_layer_before_is_divided_by_its_rows() -> None:
+def test_a_preceding_layer_is_divided_by_rows() -> None:
     before, x = RNG.normal(size=(128, 16)).astype(np.float32), RNG.normal(size=16).astype(np.float32)
     weight, rows = apply(WEIGHT, before, RNG.uniform(0.5, 2, 128).astype(np.float32))
     np.testing.assert_allclose(weight @ (rows @ x), WEIGHT @ (before @ x), rtol=1e-3, atol=1e-3)
 
 
-def test_even_activations_ask_for_nothing() -> None:
+def test_uniform_activations_give_factors_of_one() -> None:
     np.testing.assert_array_equal(scales(WEIGHT, np.ones(128), PARAMS), np.ones(128, np.float32))
 
 
 @pytest.mark.parametrize("activations", [np.ones(127), -np.ones(128), np.full(128, np.nan)])
-def test_activations_that_cannot_be(activations: np.ndarray) -> None:
+def test_invalid_activations_are_refused(activations: np.ndarray) -> None:
     with pytest.raises(CodecError, match="activations"):
         scales(WEIGHT, activations, PARAMS)
 
 
 @pytest.mark.parametrize("search", ["none", "mse", "activations"])
 @pytest.mark.parametrize("shape", [(48, 128), (3, 16, 128)])
-def test_the_codec_divides_columns_again_by_regions_too(shape: tuple[int, ...], search: str) -> None:
+def test_the_codec_unscales_columns_of_any_region(shape: tuple[int, ...], search: str) -> None:
     own = {**PARAMS, "search": search}
     codec, spec = Awq().wrap(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
     seen = np.exp(np.random.default_rng(1).normal(0, 2, 128)).astype(np.float32)

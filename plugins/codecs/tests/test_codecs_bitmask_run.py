@@ -1,4 +1,4 @@
-"""Masks whose bits and values run on from row to row (Core ML), and pruning by magnitude."""
+"""Masks contiguous across rows (Core ML), and magnitude pruning."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ class TestBitmask(CodecSuite):
 
 @quick
 @given(st.integers(1, 9), st.integers(1, 19), st.data())
-def test_any_rows_are_those_of_the_whole(rows, columns, data):
+def test_any_rows_decode_like_a_slice_of_the_tensor(rows, columns, data):
     values = np.random.default_rng(rows * 31 + columns).standard_normal((rows, columns)).astype(np.float16)
     values[values < 0.3] = 0
     spec, params, parts = made(values, {})
@@ -57,7 +57,7 @@ def test_any_rows_are_those_of_the_whole(rows, columns, data):
 
 
 @pytest.mark.parametrize("sparsity", [0.25, 0.5, 0.63])
-def test_the_smallest_values_of_each_row_go(sparsity):
+def test_the_smallest_values_of_each_row_are_pruned(sparsity):
     values = np.random.default_rng(1).standard_normal((12, 100)).astype(np.float32)
     spec, params, parts = made(values, {"sparsity": sparsity})
     found = decoded(spec, params, parts)
@@ -68,7 +68,7 @@ def test_the_smallest_values_of_each_row_go(sparsity):
     np.testing.assert_array_equal(found[kept], values.astype(np.float16)[kept])
 
 
-def test_of_equal_values_the_first_go():
+def test_pruning_drops_the_first_of_equal_values():
     values = np.float32([[1, -1, 1, 2, -1, 3], [5, 5, 5, 5, 5, 5], [3, 2, 1, 1, 2, 3]])
     spec, params, parts = made(values, {"sparsity": 0.5})
     np.testing.assert_array_equal(
@@ -76,7 +76,7 @@ def test_of_equal_values_the_first_go():
     )
 
 
-def test_scales_of_rows():
+def test_rows_have_scales():
     chance = np.random.default_rng(4)
     values = chance.integers(-9, 10, (5, 7)).astype(np.int8)
     mask = values.reshape(-1) != 0
@@ -93,7 +93,7 @@ def test_scales_of_rows():
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
-def test_indices_under_a_mask(bits):
+def test_indices_decode_under_a_mask(bits):
     chance = np.random.default_rng(bits)
     mask, codes = chance.random((7, 9)) > 0.5, chance.integers(0, 1 << bits, 63)
     kept, book = codes[mask.reshape(-1)], chance.standard_normal(1 << bits).astype(np.float16)
@@ -111,8 +111,8 @@ def test_indices_under_a_mask(bits):
         np.testing.assert_array_equal(found, wanted[low:high])
 
 
-def test_pruned_values_are_fitted_alone():
-    """Zeros take no entry of the codebook; few different values come back exactly."""
+def test_the_codebook_fits_only_nonzero_values():
+    """Zeros do not use a codebook entry; few distinct values round-trip exactly."""
     values = np.random.default_rng(0).choice([-3, -1, 1, 2], (8, 16)).astype(np.float32)
     values[::2, ::3] = 0
     spec, params, parts = made(values, {"bits": 2})
@@ -120,7 +120,7 @@ def test_pruned_values_are_fitted_alone():
     assert parts["data"].nbytes == -(-np.count_nonzero(values) * 2 // 8)
 
 
-def test_int8_under_a_mask():
+def test_int8_codes_decode_under_a_mask():
     values = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
     spec, params, parts = made(values, {"dtype": "i8", "scale": "f16", "sparsity": 0.5})
     out = np.empty(values.shape, np.float32)
@@ -136,7 +136,7 @@ def test_int8_under_a_mask():
 def test_a_mask_that_disagrees_with_the_values_is_refused(change):
     values = np.ones((4, 8), np.float32)
     spec, params, parts = made(values, {})
-    with pytest.raises(CodecError, match="does not fit the stored values"):
+    with pytest.raises(CodecError, match="does not match the stored values"):
         decoded(spec, {**params, "count": params["count"] + change}, parts)
 
 
@@ -147,6 +147,6 @@ def test_a_mask_that_disagrees_with_the_values_is_refused(change):
         {"bits": 4, "dtype": "i8"}, {"bits": 4, "scale": "f16"},
     ],
 )  # fmt: skip
-def test_what_is_not_encoded(params):
+def test_unsupported_encodings_are_refused(params):
     with pytest.raises(CodecError):
         CODEC.params_for(TensorSpec(name="w", shape=(4, 8), dtype="f32"), params)

@@ -1,4 +1,4 @@
-"""Integers whose scales, zero points and codebooks belong to boxes, against values computed one by one."""
+"""Integers with scales, zero points and codebooks per box, compared with values computed one by one."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ SHAPES = {(6, 12): 1, (6, 24, 5): 2, (12, 12, 2, 3): 3}
 
 
 def stored(params, shape, seed=0):
-    """Parameters (with the count under a mask), random parts, and the values by the definition, one by one."""
+    """Parameters (with the count under a mask), random parts, and the values by definition, one by one."""
     rng, count = np.random.default_rng(seed), int(np.prod(shape))
     params = {key: list(value) if isinstance(value, tuple) else value for key, value in params.items()}
     for name in ("grid", "books"):
@@ -94,7 +94,7 @@ class TestBoxes(CodecSuite):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", FORMS)
-def test_values_are_those_of_the_definition(name, shape):
+def test_values_match_the_definition(name, shape):
     params, parts, values = stored(FORMS[name], shape)
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
     np.testing.assert_array_equal(read_region(Boxes(), parts, spec, params, full(shape)), values)
@@ -104,7 +104,7 @@ def test_values_are_those_of_the_definition(name, shape):
 
 
 @pytest.mark.parametrize("shape", [(0, 12), (6, 0), ()])
-def test_tensors_without_elements_or_axes(shape):
+def test_empty_and_scalar_tensors_decode(shape):
     params = {"bits": 4, "grid": [1] * len(shape), "scale_dtype": "f16", "offset_dtype": "packed"}
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
     parts = {role: np.ones(size, dtypes.to_numpy(dtype)) for role, (dtype, size) in Boxes().parts(spec, params).items()}
@@ -121,13 +121,13 @@ def test_tensors_without_elements_or_axes(shape):
         ({"bits": 4, "count": -1}, "params"), ({"bits": 4, "scale_dtype": "i8"}, "params"),
     ],
 )  # fmt: skip
-def test_parameters_that_do_not_fit_are_refused(params, code):
+def test_invalid_parameters_are_refused(params, code):
     with pytest.raises(CodecError) as caught:
         Boxes().parts(TensorSpec(name="w", shape=(6, 12), dtype="f32"), params)
     assert caught.value.code == code
 
 
-def test_a_mask_with_another_number_of_bits_than_codes_is_refused():
+def test_a_mask_with_the_wrong_number_of_bits_is_refused():
     params, parts, _ = stored(FORMS["masked"], (6, 12))
     parts["mask"] = parts["mask"] ^ 1
     with pytest.raises(CodecError) as caught:
@@ -135,8 +135,8 @@ def test_a_mask_with_another_number_of_bits_than_codes_is_refused():
     assert caught.value.code == "mask"
 
 
-def test_codes_of_boxes_repack_as_groups_of_rows():
-    """Scales of 2 rows and 3 columns are those of each row in groups of 3."""
+def test_box_codes_repack_to_row_groups():
+    """Scales per 2 rows and 3 columns become scales per row in groups of 3."""
     params, parts, _ = stored(FORMS["boxes"], (6, 12))
     spec = TensorSpec(name="w", shape=(6, 12), dtype="f32")
     codes = Boxes().codes(parts, spec, params, (slice(1, 4), slice(0, 12)))

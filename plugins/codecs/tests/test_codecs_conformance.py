@@ -1,4 +1,4 @@
-"""The affine codec in the core's conformance kit."""
+"""The codecs in the core's conformance kit."""
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class TestMx(CodecSuite):
 
 
 class TestMxForms(CodecSuite):
-    """Any parts in the forms of MLX, compressed-tensors and ModelOpt."""
+    """Random parts in the layouts of MLX, compressed-tensors and ModelOpt."""
 
     codec = "mx"
 

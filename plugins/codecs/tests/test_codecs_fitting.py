@@ -1,4 +1,4 @@
-"""Codebooks from values: what is few enough is kept, and the error is that of k-means, near the best there is."""
+"""Codebook fitting: few distinct values are kept exactly, and the k-means error is near the optimum."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def decoded(params, values):
 
 
 @pytest.mark.parametrize("bits", BEST)
-def test_kmeans_comes_near_the_best_table_for_normal_values(bits):
+def test_kmeans_is_near_optimal_for_normal_values(bits):
     values = np.random.default_rng(0).standard_normal((1 << 16, 1)).astype(np.float32)
     table = codebook(values, 1 << bits, "kmeans")
     error = np.square(values - table[nearest_vectors(table, values)]).mean()
@@ -34,7 +34,7 @@ def test_kmeans_comes_near_the_best_table_for_normal_values(bits):
 
 @quick
 @given(st.integers(1, 16), st.integers(0, 2**32 - 1))
-def test_few_values_are_kept_exactly(count, seed):
+def test_few_distinct_values_are_kept_exactly(count, seed):
     chance = np.random.default_rng(seed)
     levels = chance.standard_normal(count).astype(np.float16)
     values = chance.choice(levels, (6, 8)).astype(np.float32)
@@ -43,7 +43,7 @@ def test_few_values_are_kept_exactly(count, seed):
 
 @quick
 @given(st.sampled_from(["kmeans", "uniform"]), st.integers(1, 6), st.integers(0, 2**32 - 1))
-def test_no_other_entry_is_nearer(fit, bits, seed):
+def test_indices_point_to_the_nearest_entry(fit, bits, seed):
     values = np.random.default_rng(seed).standard_normal((5, 16)).astype(np.float32)
     codec, spec = Palette(), TensorSpec(name="w", shape=values.shape, dtype="f32")
     parts = codec.encode(values, {"bits": bits, "fit": fit})
@@ -69,28 +69,28 @@ def test_uniform_steps_reach_both_ends():
     ],
 )
 @pytest.mark.parametrize("fit", ["kmeans", "uniform"])
-def test_groups_and_vectors(params, fit):
-    """More codebooks never make it worse than one entry would: the error stays below the variance."""
+def test_groups_and_vectors_reduce_the_error(params, fit):
+    """The error with any number of codebooks stays below the variance."""
     values = np.random.default_rng(1).standard_normal((16, 32)).astype(np.float32)
     assert np.square(decoded({**params, "fit": fit}, values) - values).mean() < 0.9
 
 
-def test_the_result_is_the_same_every_time():
+def test_fitting_is_deterministic():
     values = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32)
     first, second = (Palette().encode(values, {"bits": 4}) for _ in range(2))
     assert all((first[role] == second[role]).all() for role in first)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_values_that_are_not_finite_are_refused(bad):
+def test_non_finite_values_are_refused(bad):
     values = np.ones((4, 8), np.float32)
     values[1, 1] = bad
     with pytest.raises(CodecError):
         Palette().encode(values, {"bits": 4})
 
 
-def test_many_values_are_thinned_out_without_losing_a_column(monkeypatch):
-    """Each column has its own level; a step that met only some columns would miss the others."""
+def test_sampling_reaches_every_column(monkeypatch):
+    """Each column has its own level, so sampling must reach every column."""
     monkeypatch.setattr("squish_codecs.palette.fit.SAMPLE", 1000)
     values = np.tile(np.arange(16, dtype=np.float32), (64, 1))
     np.testing.assert_array_equal(decoded({"bits": 4}, values), values)

@@ -1,4 +1,4 @@
-"""Float8 with blocks: sizes come from a file, and cost what the tensor costs."""
+"""Float8 blocks: sizes come from a file, and the cost depends only on the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The low-rank wrapper: what it adds, by regions, and that encoding takes the best factors."""
+"""The low-rank wrapper: its correction per region, and the encoder's optimal factors."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def spec_of(*shape: int) -> TensorSpec:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("shape", [(8, 48), (2, 3, 32), (16,)])
-def test_values_are_the_inner_ones_and_the_product(shape: tuple[int, ...], dtype: str) -> None:
+def test_values_are_the_inner_values_plus_the_product(shape: tuple[int, ...], dtype: str) -> None:
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     params = {"rank": 1, "factor_dtype": dtype}
     parts = CODEC.encode(values, CODEC.params_for(spec_of(*shape), params))
@@ -42,12 +42,12 @@ def test_the_factors_leave_the_smallest_singular_values() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"rnk": 4}, {"rank": 4, "dtype": "f16"}])
-def test_a_rank_is_needed_and_nothing_else_is_known(params: dict[str, object]) -> None:
-    with pytest.raises(CodecError, match="rank=, and factor_dtype="):
+def test_rank_is_required_and_unknown_parameters_are_refused(params: dict[str, object]) -> None:
+    with pytest.raises(CodecError, match="rank, optionally factor_dtype"):
         CODEC.params_for(spec_of(8, 48), params)
 
 
 @pytest.mark.parametrize("rank", [0, 9, "many"])
-def test_ranks_that_cannot_be(rank: object) -> None:
+def test_invalid_ranks_are_refused(rank: object) -> None:
     with pytest.raises(CodecError, match="rank"):
         CODEC.params_for(spec_of(8, 48), {"rank": rank})

@@ -1,4 +1,4 @@
-"""Mixed precision: what is kept and why, and that bits go where they take away most error."""
+"""Mixed precision: which tensors are kept and why; bits go to the largest error reduction."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_sensitive_names_are_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp.gate_proj.weight", "blk.0.ffn_gate.weight", "blk.0.attn_output.weight"])
-def test_projections_are_quantised(name: str) -> None:
+def test_projections_are_quantized(name: str) -> None:
     assert bits(choose({name: NORMAL})[name]) == 4
 
 
@@ -71,21 +71,21 @@ def test_vectors_and_integers_are_kept() -> None:
     assert "i32" in str(found["i"])
 
 
-def test_bits_go_where_they_take_away_most_error() -> None:
+def test_bits_go_to_the_largest_error_reduction() -> None:
     model = {"coarse": COARSE, "a": NORMAL, "b": 100 * NORMAL}
     for bpw in (3.0, 3.7, 4.5, 6.0, 9.0):
         found = choose(model, bpw=bpw, outliers=0)
-        assert bits(found["coarse"]) == 2  # nothing to be gained there
+        assert bits(found["coarse"]) == 2  # no error to reduce
         taken = 0
         for name, codec in found.items():
             assert isinstance(codec, CodecSpec)
             spec = TensorSpec(name=name, shape=model[name].shape, dtype="f32")
             taken += 8 * sum(dtypes.nbytes(*part) for part in Affine().parts(spec, codec.params).values())
         assert taken <= bpw * 3 * NORMAL.size
-    assert bits(found["a"]) == bits(found["b"]) == 8  # errors are relative to the tensor's energy
+    assert bits(found["a"]) == bits(found["b"]) == 8  # errors are relative to each tensor's energy
 
 
-def test_a_budget_that_cannot_be_met() -> None:
+def test_an_impossible_budget_is_refused() -> None:
     with pytest.raises(CodecError, match="narrowest") as error:
         choose({"w": NORMAL}, bpw=1.5)
     assert error.value.expected == "3.00 bits per weight or more"
@@ -94,11 +94,11 @@ def test_a_budget_that_cannot_be_met() -> None:
 @pytest.mark.parametrize(
     "params", [{"bits": 9}, {"bits": "many"}, {"bpw": 4, "bits": 4}, {"bpw": 0}, {"outliers": -1}, {"other": 1}]
 )
-def test_parameters_that_cannot_be(params: dict[str, object]) -> None:
+def test_invalid_parameters_are_refused(params: dict[str, object]) -> None:
     with pytest.raises(CodecError):
         choose({"w": NORMAL}, **params)
 
 
-def test_a_target_without_short_names_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CodecError, match="no such width"):
+def test_a_target_without_short_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CodecError, match="does not have this width"):
         choose({"w": NORMAL}, bits=5)

@@ -1,4 +1,4 @@
-"""Encoding microscaled values: by the rule of the OCP specification, and NVFP4 as its packages do."""
+"""Microscaling encoders follow the OCP specification, and NVFP4 its packages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VALUES = hard_values()
 
 
 def codes_of(made: dict[str, np.ndarray], element: str) -> np.ndarray:
-    """One code a byte."""
+    """One code per byte."""
     data = made["data"].view(np.uint8)
     if element != "f4_e2m1":
         return data
@@ -50,7 +50,7 @@ def codes_of(made: dict[str, np.ndarray], element: str) -> np.ndarray:
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("element", TYPES)
 def test_codes_follow_the_specification(kind: str, element: str) -> None:
-    """Section 6.3: the largest power of two not above the maximum, over that of the element type; then to nearest."""
+    """Section 6.3: the largest power of two up to the maximum over the element type's; then round to nearest."""
     values, largest = VALUES[kind], float(ml_dtypes.finfo(TYPES[element]).max)
     made = Mx().encode(values.copy(), {"element": element})
     scale = made["scale"].astype(np.float32)
@@ -65,7 +65,7 @@ def test_codes_follow_the_specification(kind: str, element: str) -> None:
 
 
 @pytest.mark.parametrize("factor", ["none", "multiply", "divide"])
-def test_nvfp4_is_near(factor: str) -> None:
+def test_the_nvfp4_error_is_bounded(factor: str) -> None:
     values, params = VALUES["normal"], nvfp4(factor)
     spec, out = TensorSpec(name="w", shape=values.shape, dtype="f32"), np.empty_like(values)
     made = Mx().encode(values.copy(), params)
@@ -76,38 +76,38 @@ def test_nvfp4_is_near(factor: str) -> None:
     assert whole == ((1, 16) if factor == "none" else (None, None))
 
 
-def test_mistral_rs_has_a_rule_of_its_own() -> None:
+def test_saturating_scaling_matches_mistral_rs() -> None:
     block = np.zeros((1, 32), np.float32)
     block[0, :4] = 5, 6, 11, 0.25
     ours, theirs = (Mx().encode(block.copy(), params) for params in ({}, {"scaling": "saturating"}))
     assert (ours["scale"][0, 0], theirs["scale"][0, 0]) == (2, 1)
-    assert codes_of(theirs, "f4_e2m1")[0, :4].tolist() == [7, 7, 7, 1]  # halves away from zero, 11 as 6
+    assert codes_of(theirs, "f4_e2m1")[0, :4].tolist() == [7, 7, 7, 1]  # half away from zero, 11 as 6
 
 
 @pytest.mark.parametrize(
     ("params", "what"),
     [
-        ({"global_scale": "divide"}, "a global scale goes with"),
-        ({"element": "f8_e4m3", "scaling": "saturating"}, "this scaling is for"),
-        ({"block_size": 8}, "cannot take this block_size"),
-        ({"nonsense": 1}, "cannot take this nonsense"),
+        ({"global_scale": "divide"}, "a global scale needs"),
+        ({"element": "f8_e4m3", "scaling": "saturating"}, "this scaling needs"),
+        ({"block_size": 8}, "invalid mx block_size"),
+        ({"nonsense": 1}, "invalid mx nonsense"),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_beforehand(params: dict[str, object], what: str) -> None:
+def test_unsupported_parameters_are_refused_before_encoding(params: dict[str, object], what: str) -> None:
     with pytest.raises(CodecError, match=what):
         Mx().params_for(TensorSpec(name="w", shape=(2, 64), dtype="f32"), params)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused(odd: float) -> None:
+def test_non_finite_values_are_refused(odd: float) -> None:
     values = np.zeros((1, 32), np.float32)
     values[0, 5] = odd
-    with pytest.raises(CodecError, match="no microscaled form"):
+    with pytest.raises(CodecError, match="cannot encode infinity"):
         Mx().encode(values, {})
 
 
 def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
-    """Runs in the peer: scales and data."""
+    """Return scales and data; runs in the peer."""
     import torch
     from torchao.prototype.mx_formats.config import ScaleCalculationMode
     from torchao.prototype.mx_formats.mx_tensor import to_mx
@@ -120,7 +120,7 @@ def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("element", TYPES)
-def test_the_bytes_are_those_of_torchao(kind: str, element: str) -> None:
+def test_bytes_match_torchao(kind: str, element: str) -> None:
     import oracles
 
     made = Mx().encode(VALUES[kind].copy(), {"element": element})
@@ -130,7 +130,7 @@ def test_the_bytes_are_those_of_torchao(kind: str, element: str) -> None:
 
 
 def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
-    """Runs in the peer: global scale, scales, and the values of the codes."""
+    """Return global scale, scales and code values; runs in the peer."""
     import torch
     from compressed_tensors.quantization import QuantizationArgs
     from compressed_tensors.quantization.lifecycle.forward import quantize
@@ -149,7 +149,7 @@ def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "zeros"])
-def test_nvfp4_is_that_of_compressed_tensors(kind: str) -> None:
+def test_nvfp4_matches_compressed_tensors(kind: str) -> None:
     import oracles
 
     made = Mx().encode(VALUES[kind].copy(), nvfp4("divide"))
@@ -161,7 +161,7 @@ def test_nvfp4_is_that_of_compressed_tensors(kind: str) -> None:
 
 
 def by_mlx(values: np.ndarray) -> list[np.ndarray]:
-    """Runs in the peer: scales, and values of its NVFP4."""
+    """Return scales and values of MLX's NVFP4; runs in the peer."""
     import mlx.core as mx
 
     words, scales = mx.quantize(mx.array(values), mode="nvfp4")[:2]
@@ -172,7 +172,7 @@ def by_mlx(values: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", ["normal", "zeros", "ties"])
 def test_nvfp4_without_a_global_scale_has_the_scales_of_mlx(kind: str) -> None:
-    """MLX takes halves to the lower magnitude, the others to even codes."""
+    """MLX rounds half toward zero, the others to even."""
     import oracles
 
     values, params = VALUES[kind], nvfp4("none")

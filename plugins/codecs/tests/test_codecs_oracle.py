@@ -1,4 +1,4 @@
-"""The encoder for MLX's layout beside MLX itself: the same codes, scales and biases."""
+"""The encoder for MLX's layout matches MLX: equal codes, scales and biases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quantize(values, dtype, group_size, bits):  # type: ignore[no-untyped-def] #
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_codes_are_those_of_mlx(bits: int, group_size: int, dtype: str) -> None:
+def test_codes_match_mlx(bits: int, group_size: int, dtype: str) -> None:
     values = np.random.default_rng(bits).standard_t(4, size=(64, 256)).astype(np.float32)
     values[0], values[1], values[2, 0] = 0, -3, 1e-9
     values[3] = np.abs(values[3])

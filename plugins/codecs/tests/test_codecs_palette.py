@@ -1,4 +1,4 @@
-"""The palette codec against values of bitsandbytes, and against a slow reference for all parameters."""
+"""The palette codec compared with bitsandbytes, and with a slow reference for all parameters."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def decoded(parts, shape, params, region=None):
 
 
 def reference(parts, shape, params):
-    """One value at a time, from the bits of the words."""
+    """Decode one value at a time from the bits of the words."""
     vector, axis = params.get("vector", 1), len(shape) + params.get("vector_axis", -1)
     flat = params.get("axis") == "flat"
     index_shape = [size // vector if a == axis else size for a, size in enumerate(shape)]
@@ -86,7 +86,7 @@ def scaled(value, parts, params, cell):
 
 @st.composite
 def palettes(draw):
-    """Shapes and parameters of every kind that go together."""
+    """Valid combinations of shapes and parameters."""
     params = {"bits": draw(st.integers(1, 8)), "word": draw(st.sampled_from(["u8", "i8", "u16", "u32"]))}
     spare = int(params["word"][1:]) % params["bits"]
     params["order"] = draw(st.sampled_from(["lsb", "padded"] if spare else ["lsb", "padded", "msb"]))
@@ -124,7 +124,7 @@ def random_parts(shape, params, rng):
     return parts
 
 
-def test_values_equal_those_of_bitsandbytes_bit_for_bit():
+def test_values_are_bit_identical_to_bitsandbytes():
     case, stored = json.loads((DATA / "palette.json").read_text()), np.load(DATA / "palette.npz")
     values = decoded(dict(stored), case["shape"], case["params"])
     assert hashlib.sha256(values.astype("<f4").tobytes()).hexdigest() == case["sha256"]
@@ -132,7 +132,7 @@ def test_values_equal_those_of_bitsandbytes_bit_for_bit():
 
 @settings(max_examples=200, deadline=None)
 @given(palettes(), st.integers(0, 99))
-def test_values_equal_the_slow_reference_for_all_parameters(case, seed):
+def test_values_equal_the_slow_reference(case, seed):
     shape, params = case
     parts = random_parts(shape, params, np.random.default_rng(seed))
     np.testing.assert_array_equal(decoded(parts, shape, params), reference(parts, shape, params))
@@ -140,7 +140,7 @@ def test_values_equal_the_slow_reference_for_all_parameters(case, seed):
 
 @settings(max_examples=150, deadline=None)
 @given(palettes(), st.data())
-def test_a_region_is_that_part_of_the_whole(case, data):
+def test_a_region_decodes_like_a_slice_of_the_tensor(case, data):
     shape, params = case
     parts = random_parts(shape, params, np.random.default_rng(0))
     region = []
@@ -152,7 +152,7 @@ def test_a_region_is_that_part_of_the_whole(case, data):
     )
 
 
-def test_scalars_and_empty_tensors():
+def test_scalar_and_empty_tensors_decode():
     params = {"bits": 4, "table": "nf4", "scale_dtype": "f32", "axis": "flat"}
     parts = {"data": np.array([15], np.uint8), "scale": np.array([2.5], np.float32)}
     assert decoded(parts, (), params) == 2.5
@@ -162,7 +162,7 @@ def test_scalars_and_empty_tensors():
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 99), st.sampled_from([-1, "flat"]), st.sampled_from(["f32", "f16", "bf16"]))
-def test_encoding_takes_the_nearest_entry(seed, axis, dtype):
+def test_the_encoder_chooses_the_nearest_entry(seed, axis, dtype):
     params = CODEC.params_for(
         spec_of((4, 48)), {"bits": 4, "table": "nf4", "group_size": 16, "axis": axis, "scale_dtype": dtype}
     )
@@ -176,7 +176,7 @@ def test_encoding_takes_the_nearest_entry(seed, axis, dtype):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=40), st.integers(0, 99))
-def test_the_nearest_entry_of_any_table(table, seed):
+def test_nearest_works_for_any_table(table, seed):
     table = np.array(table, np.float32)
     values = np.random.default_rng(seed).uniform(-1.2, 1.2, 200).astype(np.float32)
     values[: len(table)] = table
@@ -184,7 +184,7 @@ def test_the_nearest_entry_of_any_table(table, seed):
     assert (np.abs(found.astype(float) - values) == np.abs(table.astype(float) - values[:, None]).min(axis=1)).all()
 
 
-def test_half_way_between_two_entries_the_lower_is_taken():
+def test_a_midpoint_gets_the_lower_entry():
     params = {"bits": 2, "table": [-2.0, -1.0, 1.0, 2.0], "scale_dtype": "f32"}
     values = np.array([[2.0, 1.5, 0.0, -1.5]], np.float32)
     assert decoded(CODEC.encode(values, params), (1, 4), params).tolist() == [[2, 1, -1, -2]]
@@ -207,7 +207,7 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
         np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))
 
 
-def test_nested_scales_come_out_resolved():
+def test_repacking_resolves_nested_scales():
     case, stored = json.loads((DATA / "palette.json").read_text()), dict(np.load(DATA / "palette.npz"))
     spec = spec_of(case["shape"])
     codes = CODEC.codes(stored, spec, case["params"], full(spec.shape))
@@ -217,7 +217,7 @@ def test_nested_scales_come_out_resolved():
     np.testing.assert_array_equal(decoded(parts, spec.shape, plain), decoded(stored, spec.shape, case["params"]))
 
 
-def test_an_affine_codec_takes_no_codes_with_a_table():
+def test_affine_refuses_codes_with_a_table():
     params = {"bits": 4, "group_size": 16, "table": "nf4", "scale_dtype": "f32"}
     parts = CODEC.encode(np.ones((2, 16), np.float32), params)
     codes = CODEC.codes(parts, spec_of((2, 16)), params, full((2, 16)))
@@ -230,7 +230,7 @@ def test_an_affine_codec_takes_no_codes_with_a_table():
         ((4, 32), {"bits": 9}, "from 1 to 8"),
         ((4, 32), {"bits": 4, "tabel": "nf4"}, "no parameter 'tabel'"),
         ((4, 32), {"bits": 4, "table": "nf5"}, "nf4, nf2 or numbers"),
-        ((4, 32), {"bits": 3, "table": "nf4", "scale_dtype": "f32"}, "those of the table"),
+        ((4, 32), {"bits": 3, "table": "nf4", "scale_dtype": "f32"}, "the bits of the table"),
         ((4, 32), {"bits": 1, "table": [1.0, 2.0, 3.0], "scale_dtype": "f32"}, "1 to 2 numbers"),
         ((4, 32), {"bits": 4, "axis": -2}, "-1 or flat"),
         ((4, 32), {"bits": 4, "group_size": 8}, "a dtype, with group_size"),
@@ -241,7 +241,7 @@ def test_an_affine_codec_takes_no_codes_with_a_table():
         ((4, 32), {"bits": 4, "scale_dtype": "f32"}, "table=nf4"),
     ],
 )
-def test_parameters_that_cannot_be_are_refused_with_the_way_out(shape, params, says):
+def test_invalid_parameters_are_refused_with_a_hint(shape, params, says):
     with pytest.raises(CodecError) as error:
         CODEC.params_for(spec_of(shape), params)
     assert says in str(error.value)
@@ -254,7 +254,7 @@ class TestPalette(CodecSuite):
         rng = np.random.default_rng(0)
         stored = {
             "core ml": ((6, 20), {"bits": 6, "axis": "flat", "codebook_dtype": "f16"}),
-            "a codebook each two rows": ((6, 20), {"bits": 3, "axis": "flat", "codebook_size": 40}),
+            "a codebook per two rows": ((6, 20), {"bits": 3, "axis": "flat", "codebook_size": 40}),
             "vectors down": ((6, 20), {"bits": 4, "axis": "flat", "vector": 2, "vector_axis": -2}),
             "nf2 with zero points": (
                 (4, 32), {"bits": 2, "table": "nf2", "group_size": 16, "scale_dtype": "f32", "offset": "zero_point"}

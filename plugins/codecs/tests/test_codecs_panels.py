@@ -1,4 +1,4 @@
-"""Panels of sixteen rows: the same codes and values as in rows, and the conformance kit."""
+"""Panels of 16 rows: equal codes and values to rows, and the conformance kit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = ((37, 192), (16, 192), (3, 7, 192), (2, 32, 192), (192,), (0, 192))
 
 
 def in_rows(params: dict[str, Any]) -> dict[str, Any]:
-    """The same codes as `affine` has them."""
+    """The same codes in `affine`."""
     return {"bits": 4, "signed": False, **params}
 
 
@@ -36,7 +36,7 @@ def random_rows(spec: TensorSpec, params: dict[str, Any]) -> dict[str, np.ndarra
 
 
 def in_panels(spec: TensorSpec, params: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Random codes in rows, and from them in panels."""
+    """Random codes in rows, and repacked in panels."""
     rows, affine = in_rows(params), Affine()
     stored = random_rows(spec, rows)
     codes = affine.codes(stored, spec, rows, full(spec.shape))
@@ -60,7 +60,7 @@ class TestPanels(CodecSuite):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("params", FORMS.values(), ids=FORMS)
-def test_panels_hold_the_codes_and_values_of_rows(params: dict[str, Any], shape: tuple[int, ...]) -> None:
+def test_panels_have_the_codes_and_values_of_rows(params: dict[str, Any], shape: tuple[int, ...]) -> None:
     spec, codec = TensorSpec(name="w", shape=shape, dtype="f32"), Panels()
     rows, parts = in_panels(spec, params)
     one, other = np.empty(shape, np.float32), np.empty(shape, np.float32)
@@ -77,8 +77,8 @@ def test_panels_hold_the_codes_and_values_of_rows(params: dict[str, Any], shape:
     assert codec.code_layout(spec, params) == Affine().code_layout(spec, in_rows(params))
 
 
-def test_the_layout_is_that_of_the_format() -> None:
-    """One panel by hand: code (r + c) % 16 of row r and column c, as docs/codecs/panels.md says."""
+def test_the_layout_matches_the_specification() -> None:
+    """A hand-built panel: code (r + c) % 16 at row r and column c, by docs/codecs/panels.md."""
     spec, params = TensorSpec(name="w", shape=(16, 32), dtype="f32"), {"group_size": 32}
     _, parts = in_panels(spec, params)
     data = np.zeros((1, 256), np.uint8)
@@ -94,7 +94,7 @@ def test_the_layout_is_that_of_the_format() -> None:
     assert {role: part.shape for role, part in parts.items()} == {"data": (1, 256), "scale": (1, 1, 16)}
 
 
-def test_rows_that_do_not_fill_a_panel_are_followed_by_zeros() -> None:
+def test_an_incomplete_panel_is_zero_padded() -> None:
     spec = TensorSpec(name="w", shape=(17, 64), dtype="f32")
     _, parts = in_panels(spec, FORMS["signed"])
     assert not parts["data"].reshape(2, 8, 16, 4)[1, :, 1:].any()
@@ -102,7 +102,7 @@ def test_rows_that_do_not_fill_a_panel_are_followed_by_zeros() -> None:
 
 
 class Seen:
-    """A part that notes what is read of it."""
+    """A part that records its reads."""
 
     def __init__(self, part: np.ndarray) -> None:
         self.part, self.dtype, self.shape, self.keys = part, part.dtype, part.shape, list[Any]()
@@ -112,7 +112,7 @@ class Seen:
         return np.asarray(self.part[key])
 
 
-def test_a_region_reads_its_panels_and_groups_alone() -> None:
+def test_a_region_reads_only_its_panels_and_groups() -> None:
     spec, params = TensorSpec(name="w", shape=(160, 192), dtype="f32"), FORMS["bias"]
     codec, region = Panels(), (slice(32, 64), slice(64, 96))
     assert codec.grain(spec, params) == (16, 32)
@@ -133,7 +133,7 @@ def test_a_region_reads_its_panels_and_groups_alone() -> None:
         ({"group_size": 128}, "groups do not divide"),
     ],
 )  # fmt: skip
-def test_what_panels_cannot_be_is_refused(params: dict[str, Any], what: str) -> None:
+def test_invalid_parameters_are_refused(params: dict[str, Any], what: str) -> None:
     with pytest.raises(CodecError, match=what):
         Panels().parts(TensorSpec(name="w", shape=(16, 64), dtype="f32"), params)
     if what == "group_size":

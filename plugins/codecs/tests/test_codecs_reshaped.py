@@ -1,4 +1,4 @@
-"""Another codec's matrix in another shape."""
+"""Another codec's matrix in a new shape."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def reshaped(shape, stored):
 
 @pytest.mark.parametrize("shape", [(4, 3, 5, 2), (120,), (5, 24), (24, 5), (1, 120), (120, 1), (2, 3, 20)])
 @pytest.mark.parametrize("stored", [[6, 20], [2, 3, 20], [24, 5], [1, 120]])
-def test_values_are_those_of_the_stored_shape(shape, stored):
+def test_values_equal_the_inner_matrix_reshaped(shape, stored):
     file = reshaped(shape, stored)
     values = file["stored"].numpy().reshape(shape)
     np.testing.assert_array_equal(file["w"].numpy(), values)
@@ -34,7 +34,7 @@ def test_values_are_those_of_the_stored_shape(shape, stored):
 
 
 @pytest.mark.parametrize("params", [{}, {"shape": [7]}, {"shape": "6x4"}, {"shape": [-6, -4]}, {"shape": [24], "x": 1}])
-def test_a_stored_shape_of_another_size_is_refused(params):
+def test_a_shape_with_another_size_is_refused(params):
     codec = squish.registry().codec(CodecSpec("reshaped", params, inner=CodecSpec("affine", {"bits": 8})))
     with pytest.raises(CodecError) as caught:
         codec.parts(TensorSpec(name="w", shape=(4, 6), dtype="f32"), params)

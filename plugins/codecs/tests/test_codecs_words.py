@@ -1,11 +1,11 @@
-"""Words of one layout into another, against unpacking every code."""
+"""Converting words between layouts, compared with unpacking every code."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.api import Packing
-from squish_codecs.packing.words import flipped, from_rows, to_rows
+from squish_codecs.packing.words import flip_sign_bits, from_rows, to_rows
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 PACKINGS = [
@@ -16,7 +16,7 @@ PACKINGS = [
 
 
 def random_words(packing, shape, axis, seed, *, swapped):
-    """Words of all codes of a matrix along an axis, in either order in memory."""
+    """Packed random codes of a matrix along an axis, in either memory order."""
     size = [packing.words(count) if place == axis % 2 else count for place, count in enumerate(shape)]
     raw = np.random.default_rng(seed).integers(0, 256, (*size, packing.width // 8), np.uint8)
     words = raw.view(packing.dtype)[..., 0]
@@ -26,7 +26,7 @@ def random_words(packing, shape, axis, seed, *, swapped):
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PACKINGS), st.sampled_from([-1, -2]), st.integers(1, 3), st.integers(1, 3), st.booleans(),
        st.integers(0, 99))  # fmt: skip
-def test_rows_are_the_codes_as_one_stream_each_and_go_back(packing, axis, rows, columns, swapped, seed):
+def test_rows_are_bit_streams_and_round_trip(packing, axis, rows, columns, swapped, seed):
     shape = (rows * packing.unit, columns * packing.unit)
     words = random_words(packing, shape, axis, seed, swapped=swapped)
     found = to_rows(packing, words, shape[axis], axis)
@@ -38,7 +38,7 @@ def test_rows_are_the_codes_as_one_stream_each_and_go_back(packing, axis, rows, 
     stream = Packing(packing.bits, found.dtype.str.replace("<", "").replace("|", "")[0] + str(packing.width), "lsb")
     np.testing.assert_array_equal(stream.unpack(found, shape[1]), codes)
     np.testing.assert_array_equal(from_rows(packing, found, shape[axis], axis), words)
-    turned = flipped(found, packing.bits)
+    turned = flip_sign_bits(found, packing.bits)
     if turned is not None:
         np.testing.assert_array_equal(stream.unpack(turned, shape[1]), codes ^ np.uint8(1 << packing.bits - 1))
 
@@ -46,6 +46,6 @@ def test_rows_are_the_codes_as_one_stream_each_and_go_back(packing, axis, rows, 
 @pytest.mark.parametrize(("packing", "count"), [
     (Packing(4, "u32", "lsb"), 12), (Packing(3, "u32", "padded"), 10), (Packing(3, "u32", "planes"), 32),
 ])  # fmt: skip
-def test_words_with_spare_bits_or_planes_are_left_to_unpacking(packing, count):
+def test_padded_words_and_planes_are_not_converted(packing, count):
     assert to_rows(packing, np.zeros((2, packing.words(count)), np.uint32), count, -1) is None
     assert from_rows(packing, np.zeros((2, count), np.uint8), count, -1) is None

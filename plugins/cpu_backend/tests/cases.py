@@ -1,4 +1,4 @@
-"""Codecs with parameters and shapes: every layout that the compiled loops tell apart."""
+"""Codecs with parameters and shapes, covering every layout of the compiled kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PANELS: list[dict[str, Any]] = [
     {"group_size": 192, "signed": True, "offset": "bias", "scale_dtype": "f16", "offset_dtype": "bf16"},
 ]
 
-# for every width of a code
+# for every code width
 AFFINE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     *(
         ({"group_size": 32, "offset": offset, "scale_dtype": dtype}, (6, 192))
@@ -49,7 +49,7 @@ AFFINE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
 
 
 def every() -> Iterator[Case]:
-    """All cases: codec, shape, dtype of the tensor."""
+    """All cases: codec, shape and dtype of the tensor."""
     yield from ((CodecSpec(f"ggml.{name}"), shape, "f32") for name in GGML for shape in ((5, 512), (2, 2304)))
     for bits in range(1, 9):
         yield from ((CodecSpec("affine", {"bits": bits, **params}), shape, "f32") for params, shape in AFFINE)

@@ -1,4 +1,4 @@
-"""Every instruction set that this machine runs, one after the other."""
+"""Runs tests with every instruction set of this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))  # cases is a module of these tes
 
 @pytest.fixture(params=library.library().instructions)
 def instructions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One instruction set, used until the end of the test."""
+    """One instruction set, active for the test."""
     monkeypatch.setenv(library.INSTRUCTIONS, request.param)
     library.library.cache_clear()
-    yield library.library().chosen
+    yield library.library().active
     monkeypatch.undo()
     library.library.cache_clear()
     library.library()

@@ -1,6 +1,6 @@
-"""Runs every case with each part, operand and output up against memory that must not be touched.
+"""Runs every case with each part, operand and output next to inaccessible memory.
 
-A program of its own: a read too far ends it."""
+A separate program, since an out-of-bounds access kills it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _C = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded(size: int, *, at_end: bool) -> np.ndarray:
-    """`size` bytes that end at (or begin after) a page without access."""
+    """`size` bytes next to an inaccessible page."""
     pages = -(-max(size, 1) // PAGE) * PAGE
     room = mmap.mmap(-1, pages + 2 * PAGE)
     everything = np.frombuffer(room, np.uint8)
@@ -34,7 +34,7 @@ def guarded(size: int, *, at_end: bool) -> np.ndarray:
 
 
 def copied(array: np.ndarray, *, at_end: bool) -> np.ndarray:
-    """A copy of an array in guarded memory."""
+    """Copy an array to guarded memory."""
     room = guarded(array.nbytes, at_end=at_end).view(array.dtype).reshape(array.shape)
     room[...] = array
     return room
@@ -63,7 +63,7 @@ ENCODINGS = (
 
 
 def encode(registry: Any) -> None:
-    """What encoders read is guarded, too."""
+    """Encode from guarded memory."""
     values, seen = np.random.default_rng(0).standard_normal((5, 768), np.float32), np.ones(768, np.float32)
     for codec in ENCODINGS:
         given = values.astype(dtypes.to_numpy("bf16" if codec.id == "tca_tbe" else "f32"))

@@ -1,4 +1,4 @@
-"""Values that encoders find hard: signs, outliers, empty and flat groups, groups of very different size."""
+"""Difficult values for encoders: signs, outliers, zero and constant groups, groups of very different magnitude."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hard_values() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def activations() -> np.ndarray:
-    """Of the 1024 columns: f32 over a wide range, some 0, and 0 for a whole group and a whole block."""
+    """Activations of 1024 columns: f32 over a wide range, with zeros, a zero group and a zero block."""
     chance = np.random.default_rng(8)
     seen = chance.random(1024, np.float32) ** 4 * 100
     seen[::13] = 0

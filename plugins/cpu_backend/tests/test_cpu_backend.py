@@ -1,4 +1,4 @@
-"""The conformance kit, what is refused, and how the library is chosen and shared."""
+"""The conformance kit, refusals, and selecting and sharing the library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from squish_core.testing import BackendSuite
 
 
 class TestCpuConformance(BackendSuite):
-    """The kit's suite, over plain arrays and encoded ones."""
+    """The kit's suite over dense and encoded tensors."""
 
     backend = "cpu"
 
@@ -38,17 +38,17 @@ class TestCpuConformance(BackendSuite):
 @pytest.mark.parametrize(
     ("codec", "shape", "dtype", "why"),
     [
-        (CodecSpec("dense"), (4, 4), "f64", "plain f64"),
-        (CodecSpec("dense"), (), "f32", "without axes"),
-        (CodecSpec("affine", {"bits": 4, "axis": "flat", "group_size": 24}), (3, 32), "f32", "run on from row to row"),
+        (CodecSpec("dense"), (4, 4), "f64", "dense f64"),
+        (CodecSpec("dense"), (), "f32", "scalar or empty"),
+        (CodecSpec("affine", {"bits": 4, "axis": "flat", "group_size": 24}), (3, 32), "f32", "span rows"),
         (CodecSpec("affine", {"bits": 3, "axis": "flat", "group_size": 5}), (3, 5), "f32", "share bytes"),
         (CodecSpec("affine", {"bits": 4, "axis": -2}), (2, 4, 4), "f32", "stack"),
-        (CodecSpec("affine", {"bits": 3, "word": "i32", "order": "planes"}), (4, 32), "f32", "planes of bits"),
+        (CodecSpec("affine", {"bits": 3, "word": "i32", "order": "planes"}), (4, 32), "f32", "bit planes"),
         (CodecSpec("palette", {"bits": 4, "codebook_size": 16}), (4, 16), "f32", "several tables"),
         (CodecSpec("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}), (9, 64), "f32", "a codebook under a mask"),
     ],
 )
-def test_what_is_not_covered_goes_to_numpy_with_a_reason(
+def test_unsupported_encodings_fall_back_to_numpy_with_a_reason(
     codec: CodecSpec, shape: tuple[int, ...], dtype: str, why: str
 ) -> None:
     chain = random_tensor(codec, shape, dtype=dtype).plan(op="dense")
@@ -58,7 +58,7 @@ def test_what_is_not_covered_goes_to_numpy_with_a_reason(
     assert why in chain.explain()
 
 
-def test_it_is_chosen_by_itself_and_says_why() -> None:
+def test_cpu_is_the_default_and_gives_a_reason() -> None:
     chain = random_tensor(CodecSpec("ggml.q4_k"), (2, 256)).plan()
     assert chain.chosen.backend == "cpu"
     assert "in place" in chain.explain()
@@ -75,8 +75,8 @@ def test_probe_names_the_instructions(instructions: str) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [(library.INSTRUCTIONS, "mmx"), (library.THREADS, "0"), (library.THREADS, "many")]
 )
-def test_settings_that_cannot_be_followed_are_refused(variable: str, value: str) -> None:
-    """In a process of its own: the backend is then not available, and says why."""
+def test_invalid_settings_are_refused(variable: str, value: str) -> None:
+    """In a separate process: the backend is unavailable and reports why."""
     code = "import squish_core as s; a = s.registry().backend('cpu').probe(); print(a.ok, a.reason)"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, variable: value}, capture_output=True, text=True, check=True
@@ -100,7 +100,7 @@ def test_threads_give_the_same_bits(layout: Mapping[str, Any], monkeypatch: pyte
             same(found, wanted)
 
 
-def test_threads_follow_the_core_unless_the_backend_has_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_default_to_the_cores_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(library.THREADS, raising=False)
     monkeypatch.setenv("SQUISH_THREADS", "1")
     assert library.threads() == 1
@@ -113,7 +113,7 @@ def test_threads_follow_the_core_unless_the_backend_has_a_number_of_its_own(monk
     assert error.value.code == ErrorCode.USAGE
 
 
-def test_many_threads_of_python_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_threads_may_call_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.THREADS, "3")
     weight = random_tensor(CodecSpec("ggml.q8_0"), (2000, 256)).load("cpu")
     wanted = weight.dense()
@@ -151,19 +151,19 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_can_go_on() -> None:
+def test_a_forked_child_can_use_the_library() -> None:
     code = FORK.format(modules=os.path.dirname(random_parts.__file__))
     environment = {**os.environ, library.THREADS: "4"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_part_of_another_shape_is_an_error() -> None:
-    """The loops trust the shapes that codecs declare, so those are compared before any address is handed over."""
+def test_a_part_shape_mismatch_is_an_error() -> None:
+    """Kernels do not check bounds, so shapes are checked before any pointer is passed."""
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (4, 64))
     backend, chain = squish.registry().backend("cpu"), tensor.plan("cpu")
     arrays = {"data": tensor.parts()["data"].numpy()[:, :-1]}
-    with pytest.raises(SquishError, match="another shape"):
+    with pytest.raises(SquishError, match="shape mismatch"):
         backend.load(chain, BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, arrays))
 
 
@@ -173,7 +173,7 @@ def test_operands_are_checked() -> None:
         weight.linear(np.zeros(63, np.float32))
     with pytest.raises(SquishError, match="out of range"):
         weight.embed(np.array([4]))
-    with pytest.raises(SquishError, match="`out` does not fit"):
+    with pytest.raises(SquishError, match="`out` does not match"):
         weight.dense(out=np.zeros((4, 63), np.float32))
-    with pytest.raises(SquishError, match="another dtype"):
+    with pytest.raises(SquishError, match="unsupported output dtype"):
         weight.dense(dtype="f64")

@@ -1,4 +1,4 @@
-"""Encoded affine codes: the bytes of the NumPy encoder, which is the definition."""
+"""The compiled affine encoder is bit-identical to the NumPy encoder, the reference."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SCHEMES: list[dict[str, Any]] = [
 
 
 def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True) -> None:
-    """Each part has the bytes of the NumPy encoder's, and the loops took it."""
+    """Each part equals the NumPy encoder's, and was encoded by the kernels."""
     encoder = squish.registry().encoder(CodecSpec("affine", params))
     assert isinstance(encoder, encoders.AffineEncoder)
     scheme = encoders.Scheme.of(params)
     wanted = Affine().encode(values, params)
-    assert (encoders.compiled(scheme, values) is not None) == compiled
+    assert (encoders.encode_compiled(scheme, values) is not None) == compiled
     found = encoder.encode(values, params)
     assert found.keys() == wanted.keys()
     for role, part in wanted.items():
@@ -48,13 +48,13 @@ def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True
 
 
 @pytest.mark.parametrize(("bits", "size"), [*((bits, 32) for bits in range(1, 9)), (4, 64), (7, 64), (8, 64)])
-def test_parts_are_those_of_the_numpy_encoder(bits: int, size: int, instructions: str) -> None:
+def test_parts_equal_the_numpy_encoders(bits: int, size: int, instructions: str) -> None:
     for kind, values in hard_values():
         for scheme in SCHEMES:
             params = {"bits": bits, "group_size": size, **scheme}
             try:
                 Affine().params_for(TensorSpec(name="w", shape=values.shape, dtype="f32"), params)
-            except CodecError:  # one bit has no two sides
+            except CodecError:  # 1-bit codes cannot be symmetric
                 continue
             edges = kind in ("zeros", "flat", "half of each row zeros")
             compare(values[:2] if edges else values[:4], params)
@@ -74,19 +74,19 @@ def test_groups_of_every_size(size: int, bits: int, instructions: str) -> None:
 
 
 @pytest.mark.parametrize(("bits", "size"), [(1, 32), (2, 16), (3, 48), (4, 32), (4, 128), (5, 64), (8, 256)])
-def test_searched_ranges_are_those_of_the_numpy_encoder(bits: int, size: int, instructions: str) -> None:
+def test_search_results_equal_the_numpy_encoders(bits: int, size: int, instructions: str) -> None:
     for _, values in hard_values():
         for scheme in SCHEMES:
             params = {"bits": bits, "group_size": size, **scheme, "search": "mse"}
             try:
                 compare(values[:2, :768].copy(), params)
-            except CodecError:  # one bit has no two sides
+            except CodecError:  # 1-bit codes cannot be symmetric
                 assert bits == 1
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_values_in_the_middle_between_codes(data: st.DataObject) -> None:
+def test_ties_between_codes_round_like_numpy(data: st.DataObject) -> None:
     number = st.floats(-1000, 1000, width=32) | st.integers(-20, 20).map(lambda n: n / 2)
     number |= st.sampled_from([0.0, -0.0, 1e-30, -1e-40, 1e-45, 3e38])
     values = np.resize(np.array(data.draw(st.lists(number, min_size=8, max_size=40)), np.float32), (3, 64))
@@ -95,7 +95,7 @@ def test_values_in_the_middle_between_codes(data: st.DataObject) -> None:
     params = {"group_size": 32, **scheme, "search": search, "bits": data.draw(st.sampled_from([4, 8]))}
     try:
         wanted = Affine().encode(values, params)
-    except CodecError:  # scales beyond their dtype
+    except CodecError:  # scales out of range of their dtype
         with pytest.raises(CodecError, match="too large"):
             encoders.AffineEncoder().encode(values, params)
         return
@@ -112,23 +112,23 @@ def test_values_in_the_middle_between_codes(data: st.DataObject) -> None:
         {"group_size": 384, "search": "mse"}, {"group_size": 32, "axis": -2, "transposed": True},
     ],
 )  # fmt: skip
-def test_what_the_loops_do_not_take_numpy_does(params: dict[str, Any]) -> None:
+def test_unsupported_schemes_fall_back_to_numpy(params: dict[str, Any]) -> None:
     compare(np.random.default_rng(0).standard_normal((96, 384), np.float32), {"bits": 4, **params}, compiled=False)
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused(odd: float, instructions: str) -> None:
+def test_non_finite_values_are_refused(odd: float, instructions: str) -> None:
     for place in (0, 37, 40 * 512 - 1):
         values = np.zeros((40, 512), np.float32)
         values.reshape(-1)[place] = odd
         for offset, search in product(("none", "zero_point", "bias"), ("none", "mse")):
             params = {"bits": 4, "group_size": 32, "offset": offset, "search": search}
-            with pytest.raises(CodecError, match="not finite"):
+            with pytest.raises(CodecError, match="non-finite"):
                 encoders.AffineEncoder().encode(values, params)
 
 
 @pytest.mark.parametrize("search", ["none", "mse"])
-def test_threads_do_not_change_the_parts(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_do_not_depend_on_threads(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((129, 4096), np.float32)
     made = []
     for count in ("1", "5"):
@@ -141,7 +141,7 @@ def test_threads_do_not_change_the_parts(search: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["int4", "int2"])
-def test_squizd_encodes_through_the_same_loops(name: str) -> None:
+def test_squizd_uses_the_same_kernels(name: str) -> None:
     encoder: Any = squish.registry().encoder(CodecSpec(f"squizd.{name}"))
     assert isinstance(encoder.affine, encoders.AffineEncoder)
     assert encoder.id == f"squizd.{name}"

@@ -1,4 +1,4 @@
-"""Encoded TCA-TBE: the parts of the NumPy encoder."""
+"""The compiled TCA-TBE encoder is bit-identical to the NumPy encoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(values: np.ndarray, base: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 63), (5, 64), (7, 65), (2, 3, 130), (16, 1000), (4, 0), (0, 64)])
-def test_parts_are_those_of_the_numpy_encoder(shape: tuple[int, ...], instructions: str) -> None:
+def test_parts_equal_the_numpy_encoders(shape: tuple[int, ...], instructions: str) -> None:
     values = (np.random.default_rng(0).standard_normal(shape) * 0.02).astype(ml_dtypes.bfloat16)
     values.reshape(-1)[::7] = 0
     for base in (None, 0, 120, 248):
@@ -39,7 +39,7 @@ def test_parts_are_those_of_the_numpy_encoder(shape: tuple[int, ...], instructio
 
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_any_bits(data: st.DataObject) -> None:
+def test_arbitrary_bits_encode(data: st.DataObject) -> None:
     columns = data.draw(st.integers(1, 200))
     words = data.draw(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=60))
     bits = np.resize(np.array(words, np.uint16), (data.draw(st.integers(1, 4)), columns))

@@ -1,4 +1,4 @@
-"""Encoded blocks: the bytes of libggml, of the NumPy encoders, and by way of `convert`."""
+"""Compiled block encoders are bit-identical to libggml and the NumPy encoders, also through `convert`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hard_values import activations, hard_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_cpu import ENCODED, library
-from squish_cpu.encoders import WEIGHED
+from squish_cpu.encoders import WITH_ACTIVATIONS
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
@@ -24,7 +24,7 @@ GOLDEN = json.loads((Path(__file__).parent / "data" / "encodings.json").read_tex
 
 
 def encode(name: str, values: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-    """Blocks by the encoder that the registry chooses; `seen`: the activations by which it weighs errors."""
+    """Encode blocks with the registry's encoder, with activations `seen` as error weights."""
     encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
     assert type(encoder).__name__ == "GgmlEncoder"
     if seen is None:
@@ -33,22 +33,22 @@ def encode(name: str, values: np.ndarray, seen: np.ndarray | None = None) -> np.
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_blocks_are_those_of_libggml(name: str, instructions: str) -> None:
+def test_blocks_equal_libggmls(name: str, instructions: str) -> None:
     for kind, values in hard_values():
         assert hashlib.sha256(encode(name, values).tobytes()).hexdigest() == GOLDEN[name][kind], kind
 
 
-@pytest.mark.parametrize("name", WEIGHED)
-def test_weighed_blocks_are_those_of_libggml_with_an_importance_matrix(name: str, instructions: str) -> None:
+@pytest.mark.parametrize("name", WITH_ACTIVATIONS)
+def test_weighted_blocks_equal_libggmls_with_an_importance_matrix(name: str, instructions: str) -> None:
     for kind, values in hard_values():
         blocks = encode(name, values, activations())
         assert hashlib.sha256(blocks.tobytes()).hexdigest() == GOLDEN[f"{name} activations"][kind], kind
 
 
-@pytest.mark.parametrize("name", WEIGHED)
+@pytest.mark.parametrize("name", WITH_ACTIVATIONS)
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
-def test_weights_belong_to_columns_however_rows_are_cut(name: str, data: st.DataObject) -> None:
+def test_importance_is_per_column_for_any_panel(name: str, data: st.DataObject) -> None:
     chance = np.random.default_rng(data.draw(st.integers(0, 9)))
     rows, blocks = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 5))
     values, seen = chance.standard_normal((rows, 256 * blocks), np.float32), chance.random(256 * blocks, np.float32)
@@ -58,8 +58,8 @@ def test_weights_belong_to_columns_however_rows_are_cut(name: str, data: st.Data
     np.testing.assert_array_equal(encode(name, values[row, piece][None], seen[piece])[0], whole[row, column])
 
 
-@pytest.mark.parametrize("name", WEIGHED)
-def test_weighed_errors_are_smaller(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_ACTIVATIONS)
+def test_weighting_reduces_the_weighted_error(name: str) -> None:
     values, seen = np.random.default_rng(1).standard_normal((64, 1024), np.float32), activations()
     codec, spec = squish.registry().codec(f"ggml.{name}"), TensorSpec(name="w", shape=values.shape, dtype="f32")
 
@@ -71,37 +71,37 @@ def test_weighed_errors_are_smaller(name: str) -> None:
     assert error(encode(name, values, seen)) < 0.95 * error(encode(name, values))
 
 
-def test_what_weighing_needs_is_said() -> None:
+def test_missing_activations_are_reported() -> None:
     encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
     spec = TensorSpec(name="w", shape=(2, 256), dtype="f32")
     assert encoder.params_for(spec, {"search": "none"}) == {}
     assert squish.registry().codec("ggml.q4_k").needs_activations(encoder.params_for(spec, {"search": "activations"}))
-    with pytest.raises(CodecError, match="no such parameters"):
+    with pytest.raises(CodecError, match="invalid ggml"):
         encoder.params_for(spec, {"search": "mse"})
-    with pytest.raises(CodecError, match="no such parameters"):
+    with pytest.raises(CodecError, match="invalid ggml"):
         squish.registry().encoder(CodecSpec("ggml.q8_0")).params_for(spec, {"search": "activations"})
     for stats in (None, {"activations": np.ones(255, np.float32)}, {"activations": np.full(256, 1e30, np.float32)}):
-        with pytest.raises(CodecError, match="needs statistics"):
+        with pytest.raises(CodecError, match="needs activation statistics"):
             encoder.encode(np.ones((2, 256), np.float32), {"search": "activations"}, stats=stats)
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_blocks_are_those_of_the_numpy_encoders(name: str, data: st.DataObject) -> None:
+def test_blocks_equal_the_numpy_encoders(name: str, data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from([(1, 32), (3, 96), (2, 3, 64)]))
     number = st.floats(-1000, 1000, width=32) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-30, -8.0])
     values = np.array(data.draw(st.lists(number, min_size=8, max_size=40)), np.float32)
     values = np.resize(values, shape) + np.float32(
         0
-    )  # for a block of -0, gguf-py and libggml give the scale other signs
+    )  # gguf-py and libggml disagree on the scale's sign for a block of -0
     np.testing.assert_array_equal(
         encode(name, values), squish.registry().codec(f"ggml.{name}").encode(values, {})["data"]
     )
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_threads_do_not_change_the_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((33, 1024), np.float32)
     made = []
     for count in ("1", "5"):
@@ -112,10 +112,10 @@ def test_threads_do_not_change_the_blocks(name: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", ENCODED)
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused(name: str, odd: float) -> None:
+def test_non_finite_values_are_refused(name: str, odd: float) -> None:
     values = np.zeros((40, 512), np.float32)
     values[-1, -1] = odd
-    with pytest.raises(CodecError, match="not finite"):
+    with pytest.raises(CodecError, match="non-finite"):
         encode(name, values)
 
 
@@ -124,9 +124,9 @@ def test_rows_that_blocks_do_not_divide_are_refused() -> None:
         encode("q4_k", np.zeros((2, 128), np.float32))
 
 
-@pytest.mark.parametrize("name", WEIGHED)
-def test_decoded_values_are_near(name: str) -> None:
-    """The error that is usual for so many bits, in units of the values' own spread."""
+@pytest.mark.parametrize("name", WITH_ACTIVATIONS)
+def test_the_encoding_error_is_usual_for_the_width(name: str) -> None:
+    """The error is usual for the width, relative to the standard deviation."""
     values = np.random.default_rng(1).standard_normal((64, 1024), np.float32)
     codec = squish.registry().codec(f"ggml.{name}")
     out = np.empty_like(values)
@@ -138,19 +138,19 @@ def test_decoded_values_are_near(name: str) -> None:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ENCODED)
-def test_blocks_are_those_of_the_libggml_installed_here(name: str) -> None:
+def test_blocks_equal_the_installed_libggmls(name: str) -> None:
     import oracles
 
     for kind, values in hard_values():
         values = np.ascontiguousarray(values, np.float32)
-        for seen in (None, activations()) if name in WEIGHED else (None,):
+        for seen in (None, activations()) if name in WITH_ACTIVATIONS else (None,):
             importance = None if seen is None else np.square(seen)
             theirs = oracles.peer("ggml").run(quantize, values=values, kind=name, importance=importance)
             np.testing.assert_array_equal(encode(name, values, seen).reshape(-1), theirs, err_msg=kind)
 
 
 def quantize(values: np.ndarray, kind: str, importance: np.ndarray | None) -> np.ndarray:
-    """Runs in the peer."""
+    """Quantize with libggml; runs in the peer."""
     import ctypes
     import os
 

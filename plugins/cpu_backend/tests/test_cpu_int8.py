@@ -1,4 +1,4 @@
-"""Activations in 8 bits: within the error that their rounding may cause, and only where asked for."""
+"""Int8 activations: the error is bounded by their rounding, and they are opt-in."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CASES = [case for case in every() if len(case[1]) == 2 and case[1][1] % 32 == 0]
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_the_error_is_that_of_rounding_activations(case: Case, instructions: str) -> None:
-    """Half a step, max|x| / 254, of each activation, times its weight; plus the rounding of sums in float32."""
+def test_the_error_is_bounded_by_activation_rounding(case: Case, instructions: str) -> None:
+    """Half a step (max|x| / 254) per activation times its weight, plus float32 summation."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     try:
@@ -37,15 +37,15 @@ def test_the_error_is_that_of_rounding_activations(case: Case, instructions: str
     x[:, :32] *= 40
     x[1, 32:64] = 0
     steps = np.repeat(np.abs(x).reshape(3, -1, 32).max(axis=2) / 254, 32, axis=1).astype(np.float64)
-    # Codes are not centred before they are summed, so rounding is relative to the largest code.
+    # Codes are summed uncentered, so rounding is relative to the largest code.
     room = 1e-4 * np.abs(values).max(axis=1, initial=0) * np.abs(x).sum(axis=1, dtype=np.float64)[:, None]
     error = np.abs(weight.linear(x)[:, finite] - x.astype(np.float64) @ values.T)
     assert (error <= steps @ np.abs(values).T * 1.001 + room).all()
 
 
 @pytest.mark.parametrize("case", [*every()], ids=name_of)
-def test_the_kernels_have_a_loop_exactly_where_the_layout_says_so(case: Case, instructions: str) -> None:
-    """A product that the kernels leave out would be memory that nobody filled."""
+def test_kernels_exist_exactly_for_the_declared_layouts(case: Case, instructions: str) -> None:
+    """A product without a kernel would return uninitialized memory."""
     tensor = random_tensor(case[0], case[1], dtype=case[2])
     codec = tensor.spec.encodings[0].codec
     layout = layout_of(codec, tensor.spec)
@@ -64,11 +64,11 @@ def test_the_kernels_have_a_loop_exactly_where_the_layout_says_so(case: Case, in
     assert bool(multiplied) == covered, arrays.keys()
 
 
-def test_it_is_an_option_and_not_the_default() -> None:
+def test_int8_activations_are_opt_in() -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_k"), (8, 256))
     assert tensor.plan().chosen.exact
-    assert "8 bits" in tensor.plan(WISH).explain()
-    with pytest.raises(SquishError, match="no such option"):
+    assert "int8 activations" in tensor.plan(WISH).explain()
+    with pytest.raises(SquishError, match="invalid cpu option"):
         tensor.plan("cpu:activations=int4")
     with pytest.raises(SquishError) as refusal:
         random_tensor(CodecSpec("ggml.q3_k"), (8, 256)).plan(WISH)

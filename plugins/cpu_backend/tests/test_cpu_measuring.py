@@ -1,4 +1,4 @@
-"""What an encoding has lost: the core's own sums, on every instruction set and whatever the number of threads."""
+"""Encoder metrics: the core's sums, for every instruction set and number of threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = [
 
 
 def measured(wanted: CodecSpec, values: np.ndarray, scale: float = 1) -> tuple[Any, np.ndarray]:
-    """Sums by the loops; and the values that the codec itself decodes."""
+    """The kernels' sums, and the values decoded by the codec."""
     registry = squish.registry()
     codec, encoder = registry.codec(wanted), registry.encoder(wanted)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
@@ -33,7 +33,7 @@ def measured(wanted: CodecSpec, values: np.ndarray, scale: float = 1) -> tuple[A
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("codec", "params", "shape"), CASES)
-def test_sums_are_those_of_decoded_values(codec: str, params: Any, shape: Any, dtype: str, instructions: str) -> None:
+def test_sums_match_the_decoded_values(codec: str, params: Any, shape: Any, dtype: str, instructions: str) -> None:
     values = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtypes.to_numpy(dtype))
     sums, decoded = measured(CodecSpec(codec, params), values)
     x, y = values.astype(np.float64), decoded.astype(np.float64)
@@ -41,7 +41,7 @@ def test_sums_are_those_of_decoded_values(codec: str, params: Any, shape: Any, d
     assert sums[1:] == pytest.approx([np.square(each).sum() for each in (x - y, x, y)], rel=1e-13)
 
 
-def test_sums_depend_on_neither_threads_nor_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_do_not_depend_on_threads_or_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((999, 512), np.float32)
     found = set()
     for threads in ("1", "2", "5"):
@@ -57,9 +57,7 @@ def test_sums_depend_on_neither_threads_nor_instructions(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("codec", "params", "shape"), [*CASES, ("dense", {"dtype": "bf16"}, (5, 64))])
-def test_regions_are_decoded_as_by_the_codec(
-    codec: str, params: Any, shape: Any, dtype: str, instructions: str
-) -> None:
+def test_regions_decode_like_the_codec(codec: str, params: Any, shape: Any, dtype: str, instructions: str) -> None:
     registry, wanted = squish.registry(), CodecSpec(codec, params)
     own, encoder = registry.codec(wanted), registry.encoder(wanted)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -77,7 +75,7 @@ def test_regions_are_decoded_as_by_the_codec(
 @pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 1000), (0, 4)])
 @pytest.mark.parametrize("given", ["f32", "f16", "bf16", "f64"])
 @pytest.mark.parametrize("wanted", ["f32", "f16", "bf16", "f64", "f8_e4m3"])
-def test_floats_are_rounded_as_by_numpy(shape: Any, given: str, wanted: str, instructions: str) -> None:
+def test_floats_round_like_numpy(shape: Any, given: str, wanted: str, instructions: str) -> None:
     values = np.asarray(np.random.default_rng(0).standard_normal(shape) * 100).astype(dtypes.to_numpy(given))
     made = squish.registry().encoder(CodecSpec("dense")).encode(values, {"dtype": wanted})["data"]
     expected = values.astype(dtypes.to_numpy(wanted))
@@ -85,7 +83,7 @@ def test_floats_are_rounded_as_by_numpy(shape: Any, given: str, wanted: str, ins
     np.testing.assert_array_equal(made, expected)
 
 
-def test_what_the_loops_leave_to_the_core() -> None:
+def test_unsupported_codecs_are_left_to_the_core() -> None:
     registry, wanted = squish.registry(), CodecSpec("ggml.q8_0")
     codec, encoder = registry.codec(wanted), registry.encoder(wanted)
     spec, values = TensorSpec(name="w", shape=(1, 32), dtype="f32"), np.ones((1, 32), np.float32)

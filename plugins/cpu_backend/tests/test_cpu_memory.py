@@ -1,4 +1,4 @@
-"""The loops touch nothing outside of what they are given: pages without access lie around it."""
+"""Kernels stay in bounds: all buffers are next to inaccessible pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("guarded.py")
 
 @pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="needs mprotect")
 @pytest.mark.parametrize("name", library.library().instructions)
-def test_no_byte_beyond_a_part_is_touched(name: str) -> None:
+def test_kernels_do_not_access_memory_outside_their_buffers(name: str) -> None:
     modules = str(Path(random_parts.__file__).parent)
     environment = {**os.environ, library.INSTRUCTIONS: name, library.THREADS: "1", "PYTHONPATH": modules}
     done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Panels of sixteen rows: the same products from another layout, and only where asked for."""
+"""Panels of 16 rows: equal products from another layout; a repack is opt-in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STORED = [
 
 
 def steps_of(wish: str, x: np.ndarray) -> np.ndarray:
-    """What rounding an activation may cost: half a step of its 32 codes, half a unit of bf16's 8 bits, or nothing."""
+    """Error bound per activation: half an int8 step, half a bf16 ulp, or zero."""
     if wish == F32:
         return np.zeros(x.shape)
     if wish == BF16:
@@ -45,8 +45,8 @@ def steps_of(wish: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("wish", [INT8, BF16, F32])
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_the_error_is_that_of_rounding_activations(case: Case, wish: str, instructions: str) -> None:
-    """What each activation lost times its weight, and the rounding of sums in float32."""
+def test_the_error_is_bounded_by_activation_rounding(case: Case, wish: str, instructions: str) -> None:
+    """The error of each activation times its weight, plus float32 summation."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     values = tensor.numpy().astype(np.float64)
@@ -63,7 +63,7 @@ def test_the_error_is_that_of_rounding_activations(case: Case, wish: str, instru
 
 
 @pytest.mark.parametrize("wish", [INT8, BF16, F32])
-def test_threads_do_not_change_bits_nor_vectors_of_codes(wish: str, instructions: str) -> None:
+def test_results_do_not_depend_on_threads_or_batch_size(wish: str, instructions: str) -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_1"), (1000, 256))
     x = np.random.default_rng(0).standard_normal((14, 256), np.float32)
     one, many = (tensor.load(f"{wish},threads={count}") for count in (1, 5))
@@ -73,7 +73,7 @@ def test_threads_do_not_change_bits_nor_vectors_of_codes(wish: str, instructions
 
 
 def test_bf16_is_rounded_to_nearest_and_multiplied_exactly(instructions: str) -> None:
-    """One activation at a time: the product of a code, a rounded activation and a scale, nothing else."""
+    """A single activation gives the exact product of a code, a rounded activation and a scale."""
     tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (16, 64))
     parts = {role: part.numpy() for role, part in tensor.parts().items()}
     assert np.isfinite(parts["scale"]).all()
@@ -84,7 +84,7 @@ def test_bf16_is_rounded_to_nearest_and_multiplied_exactly(instructions: str) ->
     np.testing.assert_array_equal(tensor.load(BF16).linear(np.diag(numbers)), wanted)
 
 
-def test_experts_need_not_fill_panels(instructions: str) -> None:
+def test_experts_may_have_incomplete_panels(instructions: str) -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (3, 21, 64))
     x, ids = np.random.default_rng(0).standard_normal((5, 64), np.float32), np.array([2, 0, 2, 1, 1])
     in_place = tensor.load("cpu:activations=int8", op="experts").experts(x, ids)
@@ -95,10 +95,10 @@ def test_experts_need_not_fill_panels(instructions: str) -> None:
 
 @pytest.mark.parametrize("shape", [(37, 384), (3, 21, 192)], ids=str)
 @pytest.mark.parametrize(("codec", "params"), STORED, ids=str)
-def test_stored_panels_are_those_made_when_loaded(
+def test_stored_panels_equal_a_repack(
     codec: CodecSpec, params: dict[str, Any], shape: tuple[int, ...], instructions: str
 ) -> None:
-    """The bytes of a repack, and so its products; in place, and whether a repack is asked for or not."""
+    """Equal bytes and products to a repack; read in place with any `repack` option."""
     in_rows = random_tensor(codec, shape)
     stored = saved(in_rows, params)
     x, op = np.random.default_rng(0).standard_normal((13, shape[-1]), np.float32), "linear"
@@ -133,7 +133,7 @@ def test_stored_panels_are_read_in_place() -> None:
 
 
 def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
-    """The same codes as stored panels."""
+    """The same codes in stored panels."""
     (encoding,), codec = tensor.spec.encodings, CodecSpec("panels", params)
     registry = tensor.file.registry
     whole = full(tensor.shape)
@@ -145,7 +145,7 @@ def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
     return memory_file(registry, {"w": (spec, codec, made[0])})[0]["w"]
 
 
-def test_it_is_an_option_that_says_its_memory() -> None:
+def test_a_repack_is_opt_in_and_reports_its_memory() -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (40, 64))
     assert "16 rows" not in tensor.plan().explain()
     chosen = tensor.plan(INT8).chosen
@@ -157,9 +157,9 @@ def test_it_is_an_option_that_says_its_memory() -> None:
     assert "panels of 16 rows" in chosen.storage
     exact = {wish: tensor.plan(wish).chosen.exact for wish in (INT8, BF16, F32)}
     assert exact == {INT8: False, BF16: False, F32: True}
-    with pytest.raises(SquishError, match="panels alone"):
+    with pytest.raises(SquishError, match="need panels"):
         tensor.plan("cpu:activations=bf16")
-    with pytest.raises(SquishError, match="no such option"):
+    with pytest.raises(SquishError, match="invalid cpu option"):
         tensor.plan("cpu:repack=columns")
 
 
@@ -172,6 +172,6 @@ def test_it_is_an_option_that_says_its_memory() -> None:
     ],
     ids=str,
 )
-def test_what_has_no_panels_is_refused(codec: CodecSpec) -> None:
+def test_codecs_without_panels_are_refused(codec: CodecSpec) -> None:
     with pytest.raises(SquishError):
         random_tensor(codec, (64, 64)).plan(INT8)

@@ -1,4 +1,4 @@
-"""Statistics: those that the core counts from the NumPy codecs' values, for every codec and instruction set."""
+"""Statistics equal the core's counts of NumPy-decoded values, for every codec and instruction set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain(values: np.ndarray) -> Tensor:
 
 
 @pytest.mark.parametrize("case", list(every()), ids=name_of)
-def test_every_codec_has_the_counts_of_its_values(case: Case) -> None:
+def test_counts_match_the_decoded_values(case: Case) -> None:
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu", op="dense")
@@ -34,7 +34,7 @@ def test_every_codec_has_the_counts_of_its_values(case: Case) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_odd_values_and_sizes(dtype: str, data: st.DataObject) -> None:
+def test_special_values_and_sizes_are_counted(dtype: str, data: st.DataObject) -> None:
     kind = dtypes.to_numpy(dtype)
     words = np.dtype(f"u{kind.itemsize}")
     shape = data.draw(array_shapes(max_dims=2, max_side=40))
@@ -46,7 +46,7 @@ def test_odd_values_and_sizes(dtype: str, data: st.DataObject) -> None:
     assert tensor.load("cpu", op="dense").statistics() == tensor.load("numpy").statistics()
 
 
-def test_every_instruction_set_and_number_of_threads(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_do_not_depend_on_instructions_or_threads(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((333, 1500), np.float32)
     values[100:120] = 0
     values[300, ::7], values[301, ::5], values[302, 1::3], values[303, ::2] = np.nan, np.inf, -np.inf, -0.0
@@ -58,7 +58,7 @@ def test_every_instruction_set_and_number_of_threads(instructions: str, monkeypa
             assert tensor.load("cpu", op="dense").statistics() == wanted
 
 
-def test_a_tensor_is_counted_by_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_statistics_use_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = plain(np.ones((4, 16), np.float32))
     assert tensor.plan(policy="exact", op="dense").chosen.backend == "cpu"
     monkeypatch.setattr("squish_core.statistics.Tally.add", None)

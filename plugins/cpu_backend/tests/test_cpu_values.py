@@ -1,4 +1,4 @@
-"""Decoded values and products, against the NumPy codecs, for every layout and instruction set."""
+"""Decoded values and products compared with the NumPy codecs, for every layout and instruction set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = list(every())
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_decoded_values_equal_the_codecs_own(case: Case, instructions: str) -> None:
+def test_decoded_values_equal_the_codecs(case: Case, instructions: str) -> None:
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu", op="dense")
@@ -29,13 +29,13 @@ def test_decoded_values_equal_the_codecs_own(case: Case, instructions: str) -> N
 
 @pytest.mark.parametrize("case", [case for case in CASES if len(case[1]) == 2], ids=name_of)
 def test_products_are_within_rounding(case: Case, instructions: str) -> None:
-    """|error| <= 1e-6 * sum |x| |w|: each of the sums is rounded some tens of times in float32.
+    """|error| <= 1e-6 * sum |x| |w|: each sum is rounded a few dozen times in float32.
 
-    Offsets are summed apart; those of random parts cancel few weights, so the bound holds for them, too."""
+    Offsets are summed separately; random offsets cancel few weights, so the bound still holds."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu")
-    with np.errstate(invalid="ignore"):  # signalling NaNs
+    with np.errstate(invalid="ignore"):  # signaling NaNs
         values = tensor.numpy().astype(np.float64)
     finite = (np.abs(values) < 1e30).all(axis=1)
     values = values[finite]
@@ -66,7 +66,7 @@ def test_regions_equal_slices(data: st.DataObject) -> None:
     with np.errstate(all="ignore"):
         wanted = tensor[region].astype(dtypes.to_numpy(dtype))
     same(weight.dense(region=region, dtype=dtype), wanted)
-    # Into memory of any alignment, with other memory before and behind it.
+    # Into memory of any alignment, surrounded by other data.
     before = data.draw(st.integers(0, 17), "before")
     room = np.full(before + wanted.nbytes + 9, 0xA5, np.uint8)
     out = room[before : before + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
@@ -76,8 +76,8 @@ def test_regions_equal_slices(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_regions_of_every_layout(case: Case) -> None:
-    """By the compiled loops, which `load` insists on: ends inside words, groups, blocks and registers."""
+def test_regions_decode_in_every_layout(case: Case) -> None:
+    """Regions end inside words, groups, blocks and registers; `load` requires the kernels."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight, wanted = tensor.load("cpu", op="dense"), tensor.numpy()
@@ -91,14 +91,14 @@ def test_regions_of_every_layout(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_outputs_larger_than_the_caches(dtype: str, instructions: str) -> None:
+def test_outputs_larger_than_the_caches_decode(dtype: str, instructions: str) -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (16400, 1024))
     weight = tensor.load("cpu", op="dense")
     with np.errstate(all="ignore"):
         same(weight.dense(dtype=dtype)[::97], tensor.numpy()[::97].astype(dtypes.to_numpy(dtype)))
 
 
-def test_experts_and_rows(instructions: str) -> None:
+def test_experts_and_rows_match_dense_products(instructions: str) -> None:
     tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (3, 24, 64), seed=3)
     values = np.nan_to_num(tensor.numpy(), posinf=0, neginf=0)
     finite = np.isfinite(tensor.numpy()).all(axis=(0, 2))
@@ -112,13 +112,13 @@ def test_experts_and_rows(instructions: str) -> None:
 
 
 @pytest.mark.parametrize("codec", [CodecSpec("dense"), CodecSpec("tca_tbe", {"base_exponent": 250})], ids=str)
-def test_bf16_comes_back_bit_for_bit(codec: CodecSpec, instructions: str) -> None:
+def test_bf16_round_trips_bit_for_bit(codec: CodecSpec, instructions: str) -> None:
     tensor = random_tensor(codec, (37, 333), dtype="bf16")
     assert tensor.load("cpu", op="dense").dense().tobytes() == tensor.numpy().tobytes()
 
 
 @pytest.mark.parametrize("codec", [codec for codec, *_ in CASES if codec.id in ("tca_tbe", "bitmask")][:6], ids=str)
-def test_a_bitmap_that_does_not_fit_is_refused(codec: CodecSpec) -> None:
+def test_an_inconsistent_bitmap_is_refused(codec: CodecSpec) -> None:
     tensor = random_tensor(codec, (9, 64), dtype="bf16")
     parts = {role: part.numpy().copy() for role, part in tensor.parts().items()}
     for role in parts.keys() & {"mask", "plane0", "plane1", "plane2"}:
@@ -126,5 +126,5 @@ def test_a_bitmap_that_does_not_fit_is_refused(codec: CodecSpec) -> None:
         for name in parts.keys() & {"plane1", "plane2"}:
             parts[name].reshape(-1)[0] &= parts[name].dtype.type(254)
     bound = BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, parts)
-    with pytest.raises(SquishError, match="fit"):
+    with pytest.raises(SquishError, match="not match"):
         squish.registry().backend("cpu").load(tensor.plan("cpu", op="dense"), bound)

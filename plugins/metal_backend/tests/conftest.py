@@ -1,4 +1,4 @@
-"""Metal kernels on the CPU: the same call as `mx.fast.metal_kernel`, compiled by a C++ compiler."""
+"""Metal kernels on the CPU: the interface of `mx.fast.metal_kernel`, with a C++ compiler."""
 
 import ctypes
 import hashlib
@@ -58,7 +58,7 @@ extern "C" void run(void** given, const uint* sizes) {
 
 
 class Shim:
-    """A kernel defined as for `mx.fast.metal_kernel`; calling it runs it on the CPU."""
+    """A kernel with the arguments of `mx.fast.metal_kernel`; calling it runs it on the CPU."""
 
     compiler, prelude = COMPILER, SHIM
 
@@ -70,7 +70,7 @@ class Shim:
         import mlx.core as mx
 
         given = [np.array(array) for array in inputs]
-        made = [np.full(shape, np.nan, np.float32) for shape in output_shapes]  # what a kernel leaves out shows
+        made = [np.full(shape, np.nan, np.float32) for shape in output_shapes]  # unwritten output stays visible
         assert all(dtype == mx.float32 for dtype in output_dtypes)
         kernel = self._compiled(tuple(TYPES[array.dtype.name] for array in given), tuple(template))
         shapes = [np.array(array.shape, np.int32) for array in given]
@@ -80,7 +80,7 @@ class Shim:
         return [mx.array(array) for array in made]
 
     def text(self, types, template):
-        """The C++ text: shim, template values, header and the body as one function."""
+        """The C++ source: shim, template values, header, and the body as a function."""
         inputs = [f"const {kind}* {name}" for kind, name in zip(types, self.inputs)]
         parameters = [each for kind, name in zip(inputs, self.inputs) for each in (kind, f"const int* {name}_shape")]
         parameters += [f"float* {name}" for name in self.outputs]
@@ -114,7 +114,7 @@ def shim():
 
 @pytest.fixture
 def metal_on_cpu(monkeypatch, shim, shim_folder):
-    """The backend sees a GPU, and its kernels run on the CPU; on a Mac they run on its GPU."""
+    """The backend detects a GPU, and its kernels run on the CPU; on a Mac they run on its GPU."""
     import mlx.core as mx
     from squish_metal import backend, device
 
@@ -131,5 +131,5 @@ def metal_on_cpu(monkeypatch, shim, shim_folder):
 
 @pytest.fixture(autouse=True)
 def mlx_on_cpu(monkeypatch):
-    """MLX may run on the CPU in these tests; on a Mac it takes the GPU."""
+    """Allow MLX on the CPU in these tests; on a Mac it uses the GPU."""
     monkeypatch.setenv("SQUISH_METAL", "cpu")

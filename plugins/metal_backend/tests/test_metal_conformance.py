@@ -1,4 +1,4 @@
-"""The core's kit: on MLX as it is here, and with our kernels as if there were a GPU."""
+"""The core's kit, with MLX on this device and with the custom kernels on an emulated GPU."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ AFFINE = {
 class TestMetal(BackendSuite):
     backend = "metal"
     tolerance = 1e-2 if device.has_gpu() else 2e-5
-    exact_tolerance = 0.0 if device.has_gpu() else 2e-5  # MLX on a CPU rounds q * scale before it adds the bias
+    exact_tolerance = 0.0 if device.has_gpu() else 2e-5  # on the CPU, MLX rounds q * scale before adding the bias
 
     def cases(self):
         chance = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Files of other formats into MLX arrays: their codes as integers, with every way to floats closed."""
+"""Codes of other formats are loaded into MLX arrays without decoding to floats."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,7 +16,7 @@ NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (32, 128)
 
 @pytest.fixture
 def source():
-    """Gaussian values in memory."""
+    """Gaussian values."""
     values = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     spec = TensorSpec(name=NAME, shape=SHAPE, dtype="f32")
     return memory_file(squish.registry(), {NAME: (spec, CodecSpec("dense"), {"data": values})})[0]
@@ -24,7 +24,7 @@ def source():
 
 @pytest.fixture
 def no_floats(monkeypatch):
-    """From here on decoding and encoding values fails."""
+    """Make decoding and encoding fail."""
 
     def close():
         def fail(*_, **__):
@@ -41,7 +41,7 @@ def halves(table, column):
     return table[:, column].view(np.float32)
 
 
-# Each: target, encoding, and from the stored parts what MLX must be given: bytes of codes, scales, biases.
+# Target, encoding, and the expected MLX arrays from the stored parts: bytes of codes, scales, biases.
 FORMATS = {
     "npy directory, q4a": (
         "npydir", "affine:bits=4,group_size=64,offset=bias",
@@ -96,7 +96,7 @@ def test_codes_of_files_go_into_mlx_arrays_without_floats(source, no_floats, tmp
 
 
 class Renamed(nn.Module):
-    """One linear layer under the name that the files have."""
+    """One linear layer under the name in the files."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Our Metal kernels, run on the CPU by a C++ shim, against the NumPy decoders: bit for bit where nothing is summed.
+"""The Metal kernels, run on the CPU by a C++ shim, compared with the NumPy decoders: bit-identical without sums.
 
 On a Mac the conformance kit runs the same kernels on the GPU (`test_metal_conformance.py`).
 """
@@ -26,7 +26,7 @@ SHAPES = [(1, 1), (5, 3), (33, 2)]
 
 
 def loaded(codec_id, shape, chance):
-    """A tensor of random blocks whose halves are finite."""
+    """A tensor of random blocks with finite f16 fields."""
     codec = squish.registry().codec(codec_id)
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
     ((_, size),) = codec.parts(spec, {}).values()
@@ -38,7 +38,7 @@ def loaded(codec_id, shape, chance):
 
 
 def same(found, wanted):
-    """Bit for bit; a GPU may join a product and a sum."""
+    """Assert bit equality; on a GPU, fused multiply-add is allowed."""
     if device.has_gpu() and mx.metal.is_available():
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     else:
@@ -74,7 +74,7 @@ OTHERS = {
 
 
 def another(name, shape, chance):
-    """A random tensor of one of the other codecs; a mask agrees with its values."""
+    """A random tensor of another codec, with a consistent mask."""
     codec_id, params = OTHERS[name]
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     if codec_id in ("bitmask", "tca_tbe"):
@@ -94,7 +94,7 @@ def another(name, shape, chance):
     return held(spec, CodecSpec(codec_id, params), parts)
 
 
-TYPES = {"uint8_t": "uint8_t", "uint": "uint32_t"}  # as MLX spells them
+TYPES = {"uint8_t": "uint8_t", "uint": "uint32_t"}  # MLX's names
 HALVES = {
     "ggml.q4_0": (0,), "ggml.q4_1": (0, 2), "ggml.q8_0": (0,),
     "ggml.q4_k": (0, 2), "ggml.q5_k": (0, 2), "ggml.q6_k": (208,),
@@ -114,7 +114,7 @@ def shape(request, codec_id):
 
 @pytest.mark.usefixtures("metal_on_cpu")
 class TestOnTheCpu:
-    def test_values_are_those_of_the_decoder(self, codec_id, shape):
+    def test_values_match_the_decoder(self, codec_id, shape):
         tensor = loaded(codec_id, shape, np.random.default_rng(0))
         weight = tensor.load("metal")
         assert weight.chain.chosen.mode == "stream"
@@ -168,14 +168,14 @@ class TestOnTheCpu:
         np.testing.assert_allclose(weight.experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("name", ["bitmask", "tca_tbe"])
-    def test_bitmaps_that_do_not_fit_the_values_are_refused(self, name):
-        """A kernel would read beside the values."""
+    def test_bitmaps_inconsistent_with_the_values_are_refused(self, name):
+        """A kernel would read out of bounds."""
         tensor = another(name, (8, 128), np.random.default_rng(1))
         (encoding,) = tensor.spec.encodings
         parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
         for role in set(parts) & {"mask", "plane0", "plane1", "plane2"}:
             parts[role][...] = np.iinfo(parts[role].dtype).max
-        with pytest.raises(SquishError, match="does not fit the stored values"):
+        with pytest.raises(SquishError, match="does not match the stored values"):
             held(tensor.spec, encoding.codec, parts).load("metal")
 
     def test_padding_of_a_bitmap_must_be_zero(self):
@@ -187,18 +187,18 @@ class TestOnTheCpu:
             held(tensor.spec, encoding.codec, parts).load("metal")
 
     @pytest.mark.parametrize("name", OTHERS)
-    def test_what_is_held_is_what_the_offer_says(self, name):
-        """Arrays of fewer than eight elements, which are padded, apart."""
+    def test_resident_memory_matches_the_offer(self, name):
+        """Except for arrays below eight elements, which are padded."""
         tensor = another(name, (16, 512), np.random.default_rng(3))
         weight = tensor.load("metal")
-        arrays = weight._handle.weight._stored.values()
+        arrays = weight._handle.weight._arrays.values()
         assert 0 <= sum(array.nbytes for array in arrays) - weight.chain.chosen.cost.resident <= 28
 
-    def test_no_array_is_so_small_that_mlx_passes_it_otherwise(self):
-        """Fewer than eight elements come in the address space of constants, which the kernels do not take."""
+    def test_small_arrays_are_padded(self):
+        """MLX passes fewer than eight elements in the constant address space, which the kernels do not accept."""
         for name in OTHERS:
             weight = another(name, (8, 16), np.random.default_rng(9)).load("metal")
-            assert min(array.size for array in weight._handle.weight._stored.values()) >= 8
+            assert min(array.size for array in weight._handle.weight._arrays.values()) >= 8
 
 
 def test_every_ggml_kernel_is_tested():
@@ -209,7 +209,7 @@ of_the_shim = pytest.mark.skipif(sys.platform == "darwin", reason="there the ker
 
 
 @of_the_shim
-def test_the_shim_finds_errors(metal_on_cpu, tmp_path):
+def test_the_shim_reports_errors(metal_on_cpu, tmp_path):
     kernel = metal_on_cpu(tmp_path, name="bad", input_names=["x"], output_names=["y"], source="y[0] = nobody(x[0]);")
     with pytest.raises(AssertionError, match="nobody"):
         kernel(inputs=[mx.zeros(8)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)],
@@ -218,7 +218,7 @@ def test_the_shim_finds_errors(metal_on_cpu, tmp_path):
 
 @of_the_shim
 def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
-    """A reduction over a threadgroup of 64 needs every thread to wait for the others."""
+    """A reduction over a threadgroup of 64 needs a barrier."""
     source = """
         threadgroup float shared[64];
         uint lane = thread_index_in_threadgroup;
@@ -238,8 +238,8 @@ def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
 
 @of_the_shim
 @pytest.mark.parametrize("name", [*HALVES, *OTHERS])
-def test_generated_metal_source_is_sound(name, shim, tmp_path):
-    """The text that MLX makes of each kernel (it records it without a GPU) compiles, with the shim before it."""
+def test_generated_metal_source_compiles(name, shim, tmp_path):
+    """MLX's generated source of each kernel (recorded without a GPU) compiles with the shim."""
     chance, shape = np.random.default_rng(0), (16, 512)
     tensor = loaded(name, shape, chance) if name in HALVES else another(name, shape, chance)
     (encoding,) = tensor.spec.encodings
@@ -264,14 +264,14 @@ def test_generated_metal_source_is_sound(name, shim, tmp_path):
 
 
 def exported_source(data: bytes) -> str:
-    """The Metal text in an exported function, which begins with our header."""
+    """The Metal source in an exported function, from our header on."""
     start = data.index(HELPERS.encode())
     (length,) = struct.unpack_from("<Q", data, start - 8)
     return data[start : start + length].decode()
 
 
 def test_kernels_need_a_gpu():
-    """Without one the tensor is decoded instead."""
+    """Without a GPU the tensor is decoded instead."""
     if device.has_gpu():
         return
     tensor = loaded("ggml.q6_k", (4, 256), np.random.default_rng(0))

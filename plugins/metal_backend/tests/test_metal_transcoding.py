@@ -1,4 +1,4 @@
-"""Codes go into MLX's packing unchanged: bit for bit against MLX's own decoding and the codecs' in NumPy."""
+"""Codes are repacked for MLX unchanged: MLX's and the NumPy codecs' decoded values are bit-identical."""
 
 import mlx.core as mx
 import numpy as np
@@ -17,7 +17,7 @@ quick = settings(max_examples=25, deadline=None, derandomize=True, database=None
 
 
 def stored(codec_id, params, shape, chance, **given):
-    """Random parts of a codec; floats are small halves unless they are given."""
+    """Random parts of a codec; floats are small f16 values by default."""
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     parts = {}
     for role, (dtype, size) in codec.parts(spec, params).items():
@@ -35,7 +35,7 @@ def packed(codec, spec, params, parts):
 
 
 def test_a_codec_without_codes_has_no_form_in_mlx():
-    """The params of TCA-TBE count the values of the whole tensor, and fit no row of it."""
+    """TCA-TBE parameters count the values of the whole tensor and do not apply to a row."""
     spec = TensorSpec(name="w", shape=(64, 64), dtype="bf16")
     params = {"base_exponent": 120, "n_high": 64 * 64}
     assert forms.affine(squish.registry().codec("tca_tbe"), params, spec) is None
@@ -46,14 +46,14 @@ def test_a_codec_without_codes_has_no_form_in_mlx():
     [("squizd.int4", {"group_size": 96}, 32, 4), ("squizd.int2", {}, 128, 2), ("ggml.q4_k", {}, 32, 4),
      ("affine", {"bits": 7, "axis": "flat"}, 128, 8)],
 )  # fmt: skip
-def test_the_form_is_that_of_the_declared_layout(codec_id, params, group, bits):
-    """A tensor of 2^36 elements: nothing of its size is made to find out."""
+def test_the_form_follows_the_declared_layout(codec_id, params, group, bits):
+    """A tensor of 2^36 elements: nothing of its size is allocated."""
     spec = TensorSpec(name="w", shape=(1 << 20, 1 << 16), dtype="f32")
     form = forms.affine(squish.registry().codec(codec_id), params, spec)
     assert (form.group_size, form.bits) == (group, bits)
 
 
-def test_boxes_of_several_rows_are_repeated_for_each():
+def test_boxes_of_several_rows_are_repeated_per_row():
     shape, params = (8, 128), {"bits": 4, "signed": True, "grid": [4, 2], "scale_dtype": "f16"}
     codec, spec, parts = stored("boxes", params, shape, np.random.default_rng(0))
     found = packed(codec, spec, params, parts)
@@ -77,7 +77,7 @@ def decoded(codec, spec, params, parts):
 @pytest.mark.parametrize("group", [32, 64, 128, 0])
 @pytest.mark.parametrize("offset", ["none", "bias", "zero_point"])
 def test_every_affine_scheme_keeps_its_values(bits, group, offset):
-    """With float16 scales every product is exact in float32, so the values are equal, not only near."""
+    """With float16 scales every product is exact in float32, so values are equal."""
     params = {"bits": bits, "group_size": group, "offset": offset, "scale_dtype": "f16"}
     codec, spec, parts = stored("affine", params, (5, 256), np.random.default_rng(bits + group))
     found = packed(codec, spec, params, parts)
@@ -108,8 +108,8 @@ def test_layouts_of_checkpoints(name):
 
 @quick
 @given(rows=st.integers(1, 9), groups=st.integers(1, 5), bits=st.sampled_from([2, 3, 4, 5, 6, 8]), seed=st.integers(0))
-def test_codes_come_back_out_of_mlx_packing(rows, groups, bits, seed):
-    """What is packed are the codes themselves, counted from the lowest."""
+def test_codes_round_trip_through_mlx_packing(rows, groups, bits, seed):
+    """The packed codes are the original codes, shifted to start at 0."""
     params = {"bits": bits, "group_size": 32}
     codec, spec, parts = stored("affine", params, (rows, 32 * groups), np.random.default_rng(seed % 2**32))
     codes = codec.codes(parts, spec, params, full(spec.shape)).values
@@ -119,7 +119,7 @@ def test_codes_come_back_out_of_mlx_packing(rows, groups, bits, seed):
 
 
 def test_squizd_int4_is_one_xor():
-    """Two's complement nibbles, low one first: MLX's bytes are these with the sign bits flipped, bias -8 scales."""
+    """Two's complement nibbles, low nibble first: MLX's bytes have flipped sign bits, and a bias of -8 scales."""
     params = {"group_size": 64}
     chance = np.random.default_rng(2)
     table = np.zeros((8 * 256 // 64, 4), np.uint32)
@@ -164,7 +164,7 @@ def test_microscaled_bytes_are_kept(name):
     codec, spec, parts = stored(codec_spec.id, params, (6, 128), chance)
     role = "scale" if codec_spec.id == "mx" else "scales"
     parts[role] = chance.integers(60, 120, parts[role].shape, np.uint8).view(parts[role].dtype)
-    parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # no NaN
+    parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # avoid NaN
     form = forms.microscaled(codec_spec, spec)
     found = transcode.pack_microscaled(form, codec_spec, parts, spec)
     assert form.mode == mode
@@ -181,12 +181,12 @@ def loaded(codec_id, params, shape, **given):
 @pytest.mark.parametrize(
     ("codec_id", "params", "scale"),
     [
-        ("affine", {"bits": 4, "group_size": 32}, np.full((2, 2), 2.0**126, np.float32)),  # a bias beyond float32
-        ("mx", {}, np.full((2, 2), 255, np.uint8)),  # NaN, which MLX would take for infinity
+        ("affine", {"bits": 4, "group_size": 32}, np.full((2, 2), 2.0**126, np.float32)),  # a bias exceeding float32
+        ("mx", {}, np.full((2, 2), 255, np.uint8)),  # NaN, which MLX decodes as infinity
     ],
 )
-def test_data_without_an_mlx_form_go_to_the_next_backend(monkeypatch, codec_id, params, scale):
-    monkeypatch.setattr(Metal, "probe", lambda self: Availability(ok=True))  # as on a GPU: not chosen by name alone
+def test_data_without_an_mlx_form_fall_back_to_the_next_backend(monkeypatch, codec_id, params, scale):
+    monkeypatch.setattr(Metal, "probe", lambda self: Availability(ok=True))  # like on a GPU: selected by ranking
     tensor = loaded(codec_id, params, (2, 64), scale=scale)
     with pytest.raises(SquishError) as refusal:
         tensor.load("metal")
@@ -200,7 +200,7 @@ def test_data_without_an_mlx_form_go_to_the_next_backend(monkeypatch, codec_id, 
     assert "metal" in {refused.backend for refused in weight.chain.refused}
 
 
-def test_zero_points_that_do_not_add_up_go_to_the_next_backend():
+def test_inexact_zero_points_fall_back_to_the_next_backend():
     params = {"bits": 4, "group_size": 32, "zero": 1, "offset": "zero_point", "offset_dtype": "f32"}
     tensor = loaded("affine", params, (2, 64), offset=np.full((2, 2), 2.0**24, np.float32))
     with pytest.raises(SquishError) as refusal:
@@ -212,10 +212,10 @@ def test_zero_points_that_do_not_add_up_go_to_the_next_backend():
     ("params", "exact"),
     [({"bits": 4}, True), ({"bits": 4, "offset": "bias"}, True), ({"bits": 4, "offset": "zero_point"}, False)],
 )
-def test_an_offer_says_whether_biases_may_round(params, exact):
+def test_an_offer_is_inexact_if_biases_may_round(params, exact):
     chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).plan("metal").chosen
     assert (chosen.mode, chosen.exact) == ("stream", exact)
-    assert "copied once" in chosen.storage  # MLX has no arrays over foreign memory
+    assert "copied once" in chosen.storage  # MLX cannot wrap foreign memory
     assert chosen.cost.resident == chosen.cost.moved == 4 * 64 // 2 + 4 * 2 * 8
 
 
@@ -228,7 +228,7 @@ def test_experts(shape):
     np.testing.assert_allclose(tensor.load("metal", op="experts").experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_wrong_operands_are_refused_in_words():
+def test_invalid_operands_are_refused():
     weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
     with pytest.raises(SquishError, match="last dimension"):
         weight.linear(np.ones(63, np.float32))
@@ -243,14 +243,14 @@ def test_empty_operands_give_empty_results(op):
     assert found.shape == ((0, 4) if op == "linear" else (0, 2, 64))
 
 
-def test_what_mlx_lacks_is_decoded_once():
+def test_codecs_mlx_lacks_are_decoded_once():
     chosen = loaded("affine", {"bits": 4, "group_size": 16}, (4, 64)).plan("metal").chosen
     assert chosen.mode == "fold"
     assert chosen.cost.resident == 4 * 64 * (2 if device.has_gpu() else 4)
 
 
-def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
-    """On the CPU, MLX is slower than the NumPy backend; nobody should get it by accident."""
+def test_without_a_gpu_metal_is_opt_in(monkeypatch):
+    """On the CPU, MLX is slower than the NumPy backend, so it is opt-in."""
     if mx.metal.is_available():
         return
     monkeypatch.delenv("SQUISH_METAL")
@@ -259,7 +259,7 @@ def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
     assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)
 
 
-def test_a_bf16_array_of_mlx_is_an_operand():
+def test_an_mlx_bf16_array_is_a_valid_operand():
     import mlx.core as mx
 
     weight = loaded("affine", {"bits": 4, "group_size": 32}, (2, 64)).load("metal")

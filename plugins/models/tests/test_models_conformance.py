@@ -111,3 +111,74 @@ class TestPhi3(FamilySuite):
                 "rope_scaling": LONG,
             },
         }  # fmt: skip
+
+
+class TestPhi4(FamilySuite):
+    family = "phi3"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {"model_type": "phi3", "rope_theta": 250000.0, "sliding_window": None}
+        return {
+            "phi-4": {**SMALL, **own},
+            "phi-4-mini": {**SMALL, **own, "tie_word_embeddings": True, "partial_rotary_factor": 0.75},
+        }
+
+
+class TestGranite(FamilySuite):
+    family = "granite"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22,
+               "logits_scaling": 8.0}  # fmt: skip
+        return {"small": {**SMALL, **own, "model_type": "granite", "rope_theta": 1e7}}
+
+
+class TestGemma2(FamilySuite):
+    family = "gemma2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {"head_dim": 16, "sliding_window": 64, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 50.0,
+               "final_logit_softcapping": 30.0}  # fmt: skip
+        return {"small": {**SMALL, **own, "model_type": "gemma2", "rope_theta": 10000.0, "tie_word_embeddings": True}}
+
+
+class TestOlmo2(FamilySuite):
+    family = "olmo2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"small": {**SMALL, "model_type": "olmo2", "rope_theta": 500000.0}}
+
+
+class TestGlm4(FamilySuite):
+    family = "glm4"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {"model_type": "glm4", "head_dim": 16, "attention_bias": True}
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+        return {
+            "small": {**SMALL, **own, "rope_theta": 10000.0},
+            "as transformers 5 writes it": {**SMALL, **own, "rope_parameters": rope},
+        }
+
+
+class TestStarcoder2(FamilySuite):
+    family = "starcoder2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        sizes = {key: value for key, value in SMALL.items() if key != "rms_norm_eps"}
+        own = {"norm_epsilon": 1e-5, "use_bias": True, "tie_word_embeddings": True}
+        return {"small": {**sizes, **own, "model_type": "starcoder2", "rope_theta": 999999.4}}
+
+
+class TestQwen2VL(FamilySuite):
+    family = "qwen2vl"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        old = {"type": "mrope", "mrope_section": [1, 1, 2]}
+        new = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
+        return {
+            "small": {**SMALL, "model_type": "qwen2_5_vl", "rope_theta": 1e6, "rope_scaling": old, "vision_config": {}},
+            "as transformers 5 writes it": {
+                "model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {**SMALL, "rope_parameters": new},
+            },
+        }  # fmt: skip

@@ -163,6 +163,52 @@ def test_an_edited_gguf_does_not_get_its_old_config_back(llama: Path, tmp_path: 
     assert config["max_position_embeddings"] == 4096
 
 
+@pytest.mark.parametrize(("family", "layout", "engine"), [("gemma2", "mlx", "mlx-lm"), ("phi3", "gguf", "llama.cpp")])
+def test_an_engine_that_ignores_the_sliding_window_is_named(
+    family: str, layout: str, engine: str, tmp_path: Path
+) -> None:
+    config = {**LLAMA, "model_type": family, "sliding_window": 32, "head_dim": 8, "query_pre_attn_scalar": 8}
+    config |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    source = write_model(
+        tmp_path / "model", squish.registry().family(family), {**config, "tie_word_embeddings": True}, files=FILES
+    )
+    for target in ("mlx", "gguf"):
+        report = squish.convert(source, tmp_path / target, target, dry_run=True)
+        named = any(f"{engine} ignores the sliding window of 32" in note for note in report.notes)
+        assert named == (target == layout)
+
+
+def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}  # fmt: skip
+    config = {**LLAMA, "model_type": "qwen2", "rope_scaling": scaling}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2"), config)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("rope", "config.json")
+
+
+def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path) -> None:
+    scaling = {"type": "mrope", "mrope_section": [1, 1, 2]}
+    config = {**LLAMA, "model_type": "qwen2_5_vl", "rope_scaling": scaling, "vision_config": {"depth": 1}}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config, files=FILES)
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert list(file.meta["qwen2vl.rope.dimension_sections"]) == [1, 1, 2, 0]
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", FOLDER)
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert (back["model_type"], back["architectures"], back["rope_scaling"]) == ("qwen2", ["Qwen2ForCausalLM"], None)
+    assert "vision_config" not in back
+
+
+def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path) -> None:
+    config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 1}}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config, files=FILES)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("config", "config.json")
+
+
 def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:
     squish.convert(llama, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:

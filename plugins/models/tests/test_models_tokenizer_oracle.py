@@ -1,13 +1,19 @@
-"""Ids of the `tokenizers` package on a tokenizer that it trained, and on the same one after a way through GGUF."""
+"""Ids of the `tokenizers` package: of a tokenizer that it trained after a way through GGUF, and of llama.cpp's own."""
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
+import numpy as np
 import oracles
 import pytest
+from oracles import vocabularies
 from squish_models.tokenizer import gguf_keys, huggingface_files, read_gguf, read_huggingface
+from squish_models.tokenizer.base import looks_special
 from squish_models.tokenizer.pretokenizers import PRETOKENIZERS
+
+import squish_core as squish
 
 pytestmark = pytest.mark.oracle
 
@@ -72,3 +78,31 @@ def test_ids_are_the_same_after_a_way_through_gguf(kind: str) -> None:
     assert back is not None
     result = huggingface_files(back)["tokenizer.json"].decode()
     assert peer.run(encode, text=result, samples=TEXTS) == peer.run(encode, text=source, samples=TEXTS)
+
+
+@pytest.mark.parametrize("name", vocabularies.NAMES)
+def test_ids_of_a_real_vocabulary_are_those_of_llama_cpp(name: str) -> None:
+    with squish.open(vocabularies.vocabulary(name)) as file:
+        tokenizer = read_gguf(file.index.meta)
+    assert tokenizer is not None
+    texts, expected = vocabularies.samples(name)
+    result = huggingface_files(tokenizer)["tokenizer.json"].decode()
+    ids = oracles.peer("tokenizers").run(encode, text=result, samples=texts)
+    differing = [text for text, own, llama_cpp in zip(texts, ids, expected, strict=True) if own != llama_cpp]
+    # qwen35 normalizes in tokenizers and not in llama.cpp, which docs/tokenizers.md says
+    assert all(unicodedata.normalize("NFC", text) != text for text in differing)
+    assert not differing or name == "qwen35"
+
+
+@pytest.mark.parametrize("name", vocabularies.NAMES)
+def test_a_real_vocabulary_comes_back_into_gguf(name: str) -> None:
+    with squish.open(vocabularies.vocabulary(name)) as file:
+        tokenizer = read_gguf(file.index.meta)
+    assert tokenizer is not None
+    again = read_huggingface(huggingface_files(tokenizer), {"vocab_size": len(tokenizer.tokens)})
+    assert again is not None
+    assert again.tokens == tokenizer.tokens
+    assert again.merges == tokenizer.merges
+    assert dict(again.special) == dict(tokenizer.special)
+    other = [tokenizer.tokens[number] for number in np.flatnonzero(again.kinds != tokenizer.kinds)]
+    assert all(map(looks_special, other))  # older files have such tokens as USER_DEFINED

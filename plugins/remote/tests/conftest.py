@@ -107,7 +107,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._status(int(mode[5:]), {"Retry-After": "0"})
         elif mode == "expiring" and count > 2:
             self._status(403)
-        elif mode == "silent" or (mode == "stalls" and count > 1):
+        elif mode == "silent" or (mode == "stalls" and count > 2):
             time.sleep(3)
             self.close_connection = True
         elif mode == "moved":
@@ -163,8 +163,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         cuts = mode == "cuts" or (mode == "cuts-once" and self.server.state.times[mode] in (2, 3))
         body = body[: len(body) // 2] if cuts else body
-        self.wfile.write(body)
         request.sent += len(body)
+        self.wfile.write(body)
         if cuts:
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)

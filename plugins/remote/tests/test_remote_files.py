@@ -73,7 +73,7 @@ def test_an_open_file_shows_no_secret(model: Path, server: Any) -> None:
     with squish.open(url) as file:
         assert file.source.pin is not None
         shown = f"{file!r} {file.name} {file.source.pin} {file.source.filename} {file.summary()}"
-        with pytest.raises(TypeError, match="does not pickle"):
+        with pytest.raises(TypeError):
             file.source.__reduce__()
     assert "passw0rd" not in shown
     assert "s3cret" not in shown

@@ -204,7 +204,7 @@ def version(**numbers: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        (version(major=u32(2)), "unsupported UQFF.*found 2.2.0"), 
+        (version(major=u32(2)), "unsupported UQFF.*found 2.2.0"),
         (version(major=u32(0)), "unsupported UQFF.*found 0.2.0"),
         (version(minor=u32(3)), "unsupported UQFF.*format='safetensors'"), (version(patch=None), "version is missing"),
         ({**version(), "uqff.version.minor": ("U8", [], b"\2")}, "not a u32 scalar"),

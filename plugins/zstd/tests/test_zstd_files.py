@@ -1,4 +1,4 @@
-"""Files that are compressed whole: any range of the content, from few frames, whoever wrote them."""
+"""Compressed files: random access decodes few frames, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from squish_zstd.files import FRAME, Unpacked
 from squish_core.api import CodecError, FormatError, LimitError, Limits, SquishError, open_source
 from squish_core.testing.mutations import mutants
 
-CONTENT = random.Random(1).randbytes(2000) * 1200  # 2.4 MB: two frames and a part of one
+CONTENT = random.Random(1).randbytes(2000) * 1200  # 2.4 MB: two and a half frames
 SMALL = random.Random(2).randbytes(3000)
 
 
@@ -50,7 +50,7 @@ def frames_of(*contents: bytes) -> list[bytes]:
     return [zstandard.ZstdCompressor().compress(content) for content in contents]
 
 
-def test_every_zstd_unpacks_what_is_written():
+def test_any_zstd_decompresses_the_file():
     whole = zstandard.ZstdDecompressor().stream_reader(packed(CONTENT), read_across_frames=True).read()
     assert whole == CONTENT
     out = bytearray(len(CONTENT))
@@ -58,13 +58,13 @@ def test_every_zstd_unpacks_what_is_written():
     assert out == CONTENT
 
 
-def test_the_bytes_do_not_depend_on_how_the_content_comes():
+def test_the_bytes_do_not_depend_on_write_sizes():
     assert packed(CONTENT, 999) == packed(CONTENT, len(CONTENT))
     assert len(opened(packed(CONTENT))._ends) == -(-len(CONTENT) // FRAME)
 
 
 @given(data=st.data())
-def test_any_range_is_that_of_the_content(data: st.DataObject):
+def test_any_range_equals_the_content(data: st.DataObject):
     source = opened(PACKED)
     for _ in range(4):
         start = data.draw(st.integers(0, len(CONTENT)))
@@ -79,13 +79,13 @@ PACKED = packed(CONTENT)
 
 
 @pytest.mark.parametrize("content", [CONTENT, SMALL, b""])
-def test_nothing_can_be_read_anywhere(content: bytes):
+def test_an_empty_range_can_be_read_anywhere(content: bytes):
     source = opened(packed(content))
     for offset in (0, len(content) // 2, len(content)):
         assert source.read(offset, 0) == bytes(source.view(offset, 0)) == b""
 
 
-def test_a_small_range_decodes_one_frame_and_reading_on_the_next_ones(monkeypatch):
+def test_a_small_read_decodes_one_frame_and_sequential_reads_decode_ahead(monkeypatch):
     decoded = []
     monkeypatch.setattr(files, "WORKERS", 2)
     monkeypatch.setattr(Zstd, "decode", lambda self, data, params, *, out, ratio: decoded.append(len(out)))
@@ -94,12 +94,12 @@ def test_a_small_range_decodes_one_frame_and_reading_on_the_next_ones(monkeypatc
     assert decoded == [FRAME]
     source.view(3 * FRAME + 50, 10)
     assert decoded == [FRAME]
-    source.view(4 * FRAME, 10)  # one further: two together from here on
+    source.view(4 * FRAME, 10)  # sequential: two at a time from here on
     assert decoded == [FRAME] * 3
 
 
-def test_kept_frames_are_few(monkeypatch):
-    monkeypatch.setattr(files, "HELD", 2 * FRAME)
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(files, "CACHE_SIZE", 2 * FRAME)
     source = opened(PACKED)
     for start in range(0, len(CONTENT), 1000):
         source.view(start, min(1000, len(CONTENT) - start))
@@ -107,59 +107,59 @@ def test_kept_frames_are_few(monkeypatch):
 
 
 @pytest.mark.parametrize("checksums", [False, True])
-def test_tables_of_others_are_read(checksums: bool):
+def test_seek_tables_of_other_writers_are_read(checksums: bool):
     made = frames_of(b"a" * 100, b"", b"b" * 7)
     table = seek_table([(len(frame), size) for frame, size in zip(made, (100, 0, 7))], checksums)
     assert bytes(opened(b"".join(made) + table).view(98, 9)) == b"aa" + b"b" * 7
 
 
 @pytest.mark.parametrize("between", [b"", struct.pack("<I", 0x184D2A50) + struct.pack("<I", 3) + b"xyz"])
-def test_frames_without_a_table_are_found_by_their_headers(between: bytes):
+def test_without_a_seek_table_frames_are_located_by_their_headers(between: bytes):
     made = between.join(frames_of(b"a" * 100, SMALL)) + between
     assert bytes(opened(made).view(99, 3001)) == b"a" + SMALL
 
 
-def test_what_cannot_be_opened_alone_says_what_to_do(monkeypatch):
-    compressor = zstandard.ZstdCompressor().compressobj()  # as from a pipe: the size comes too late
+def test_unseekable_files_are_refused_with_a_hint(monkeypatch):
+    compressor = zstandard.ZstdCompressor().compressobj()  # like from a pipe: without content size
     unknown = compressor.compress(SMALL) + compressor.flush()
-    with pytest.raises(FormatError, match=r"does not state the size.*zstd -d"):
+    with pytest.raises(FormatError, match=r"without content sizes.*zstd -d"):
         opened(unknown)
     monkeypatch.setattr(files, "LARGEST", 2999)
-    with pytest.raises(FormatError, match=r"in frames of up to 3000 bytes.*zstd -d"):
+    with pytest.raises(FormatError, match=r"with frames of up to 3000 bytes.*zstd -d"):
         opened(frames_of(SMALL)[0])
 
 
 @pytest.mark.parametrize(
     ("table", "what"),
     [
-        (seek_table([(1 << 20, 3000)]), "of another file"),
-        (seek_table([])[:-9] + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1), "damaged seek table"),
-        (seek_table([(9, 3000)])[:-5] + struct.pack("<BI", 4, 0x8F92EAB1), "damaged seek table"),
+        (seek_table([(1 << 20, 3000)]), "does not match the file"),
+        (seek_table([])[:-9] + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1), "corrupt seek table"),
+        (seek_table([(9, 3000)])[:-5] + struct.pack("<BI", 4, 0x8F92EAB1), "corrupt seek table"),
     ],
 )
-def test_wrong_tables_are_refused(table: bytes, what: str):
+def test_corrupt_seek_tables_are_refused(table: bytes, what: str):
     with pytest.raises(FormatError, match=what):
         opened(frames_of(SMALL)[0] + table)
 
 
-def test_a_table_that_promises_too_much_costs_nothing(monkeypatch):
+def test_a_huge_seek_table_is_refused_at_no_cost(monkeypatch):
     frame = frames_of(SMALL)[0]
     rows = [(len(frame), 128 << 20)] + [(0, 128 << 20)] * 9
-    with pytest.raises(LimitError, match="more than the limits allow"):
+    with pytest.raises(LimitError, match="exceeds the limit"):
         opened(frame + seek_table(rows))
     source = opened(frame + seek_table([(len(frame), 3001)]))
-    with pytest.raises(CodecError, match="another size"):
+    with pytest.raises(CodecError, match="size mismatch"):
         source.view(0, 10)
-    with pytest.raises(LimitError, match="seek table is too long"):
+    with pytest.raises(LimitError, match="seek table too long"):
         opened(frame + seek_table([(len(frame), 3000)]), Limits(header=7))
-    monkeypatch.setattr(files, "_UNTABLED", 1)
+    monkeypatch.setattr(files, "_MAX_SCANNED", 1)
     with pytest.raises(LimitError, match="too many zstd frames"):
         opened(frame + frame)
 
 
-def test_damage_names_its_place_in_the_file():
+def test_corruption_is_reported_with_its_file_offset():
     data = bytearray(PACKED)
-    second = int(opened(PACKED)._stored_ends[0])
+    second = int(opened(PACKED)._frame_ends[0])
     data[second + 40] ^= 0xFF
     source = opened(bytes(data))
     assert bytes(source.view(0, 100)) == CONTENT[:100]
@@ -180,7 +180,7 @@ def test_damaged_files_give_typed_errors_in_bounded_memory():
     assert peak < 20_000_000
 
 
-def test_siblings_are_found_packed_or_not(tmp_path):
+def test_members_are_found_compressed_or_not(tmp_path):
     (tmp_path / "a.gguf.zst").write_bytes(packed(b"first"))
     (tmp_path / "b.gguf.zst").write_bytes(packed(b"second"))
     (tmp_path / "config.json").write_bytes(b"{}")

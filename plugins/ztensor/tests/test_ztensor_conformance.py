@@ -49,6 +49,9 @@ class TestZtensor(ContainerSuite):
     header = 1 << 20  # the manifest lies at the end
     not_rewritten = ("v12_logical_types",)  # 1.1 has no f8_e4m3fnuz and f8_e5m2fnuz
 
+    def written_with(self) -> dict[str, dict[str, str]]:
+        return {wire: {"wire": wire} for wire in ("1.1", "2")}
+
     def samples(self) -> dict[str, Path | bytes]:
         names = (
             "v01_dense_all_dtypes", "v11_dense_all_dtypes", "h11_f8_complex_dtype",

@@ -202,3 +202,25 @@ def test_1_1_whose_sizes_fit_no_axis_is_refused(zt: Any) -> None:
     data = group_file(zt, (6, 24), np.zeros((6, 4), "<i4"), np.ones((6, 6)), "10_per_i32", 3)
     with pytest.raises(squish.TensorError):
         squish.open(data)["w"].numpy()
+
+
+@pytest.mark.parametrize("zeros", [True, False], ids=["1.1", "2"])
+@pytest.mark.parametrize("source", ["implied", "signed", "awq", "gptq", "other axis"])
+def test_repacked_codes_stay_in_words_of_the_same_width(source: str, zeros: bool) -> None:
+    params = SOURCES[source]
+    spec, encoding, _ = made(params)
+    stored = groups.as_stored(spec, encoding, zeros=zeros)
+    if isinstance(stored, Refusal):
+        layout = registry().codec("affine").code_layout(spec, params)
+        stored = groups.nearest(spec, layout, zeros=zeros)
+    assert isinstance(stored, Encoding)
+    assert stored.codec.params["word"] == params.get("word", "u8") == stored.parts["data"].dtype
+
+
+def test_words_that_do_not_divide_the_axis_are_bytes() -> None:
+    spec = TensorSpec(name="w", shape=(16, 12), dtype="f32")
+    params = {"bits": 4, "group_size": 4, "axis": -1, "pack_axis": -2, "word": "u32"}
+    layout = registry().codec("affine").code_layout(spec, params)
+    stored = groups.nearest(spec, layout, zeros=False)
+    assert isinstance(stored, Encoding)
+    assert stored.parts["data"].dtype == "u8"

@@ -558,12 +558,12 @@ def values(make: Make) -> Any:
         return file["w"].numpy()
 
 
-def test_group_quantisation_along_the_first_axis() -> None:
+def test_group_quantization_along_the_first_axis() -> None:
     expected = (CODES - np.repeat(ZEROS.astype("f4"), 4, 0)) * np.repeat(SCALES.astype("f4"), 4, 0)
     np.testing.assert_array_equal(values(quant()), expected)
 
 
-def test_group_quantisation_along_the_last_axis() -> None:
+def test_group_quantization_along_the_last_axis() -> None:
     make = quant((2, 8), WORDS.T, axis=1)
     expected = (CODES.T - np.repeat(ZEROS.astype("f4"), 4, 1)) * np.repeat(SCALES.astype("f4"), 4, 1)
     np.testing.assert_array_equal(values(make), expected)

@@ -1,4 +1,4 @@
-"""Declares the Neural Engine backend, Core ML packages, and the whole-model encoding of SQUIZD's appendix."""
+"""Declares the Neural Engine backend, Core ML packages, and the whole-model encoding in SQUIZD's appendix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPRESSION: dict[str, tuple[str, dict[str, Any]]] = {
     "constexpr_lut_to_sparse": ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}),
     "constexpr_sparse_blockwise_shift_scale": ("bitmask", {"dtype": "i8", "kept": "run", "scale": "f16"}),
 }  # fmt: skip
-"""Core ML's operation -> the codec of what coremltools makes by default, with parameters."""
+"""Core ML operation -> the codec and parameters of coremltools' default output."""
 
 
 @hookimpl
@@ -59,7 +59,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """A model for Core ML inside another file: nothing that decodes to a tensor."""
+    """A Core ML package inside another file, which does not decode to tensors."""
     return [
         CodecInfo(
             id="ane.mlpackage",

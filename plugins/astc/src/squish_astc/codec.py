@@ -1,4 +1,4 @@
-"""ASTC: a matrix as a texture of one channel, in blocks of 16 bytes whatever their footprint."""
+"""ASTC: a matrix as a one-channel texture in 16-byte blocks of any footprint."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FOOTPRINTS = {
 }  # fmt: skip
 QUALITIES = ("fastest", "fast", "medium", "thorough")
 _SLAB = 1 << 18
-"""Texels that go through the library at a time, with four channels each."""
-_HELD = threading.local()  # a context serves one thread
+"""Texels per library call, with four channels each."""
+_CONTEXTS = threading.local()  # contexts are not thread-safe
 
 
 class Astc(Codec):
-    """`value = scale * texel + zero` in float32; texels are the red channel, 0 to 1, with the precision of float16.
+    """`value = scale * texel + zero` in float32; texels are the red channel, 0 to 1, in float16.
 
-    Part `blocks` u8 (rows of blocks, blocks in a row, 16): width is the last axis, height all others together.
-    Parameters: `footprint` ("6x6": width by height), `scale`, `zero`; when encoding also `quality`.
+    Part `blocks` u8 (block rows, blocks per row, 16): the width is the last axis, the height all others combined.
+    Parameters: `footprint` ("6x6": width by height), `scale`, `zero`; for encoding also `quality`.
 
     Source: Khronos Data Format Specification, ASTC, LDR profile; SQUIZD P5.
     """
@@ -46,31 +46,31 @@ class Astc(Codec):
         return (y // gcd(y, prod(spec.shape[1:-1])), *(None,) * (len(spec.shape) - 2), x)
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Whole rows of blocks."""
+        """Return complete rows of blocks."""
         return (*self.grain(spec, params)[:-1], None) if spec.shape else ()
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        wanted = {"footprint": "6x6", "quality": "fast", **params}
-        if set(wanted) != {"footprint", "quality"} or wanted["quality"] not in QUALITIES:
+        complete = {"footprint": "6x6", "quality": "fast", **params}
+        if set(complete) != {"footprint", "quality"} or complete["quality"] not in QUALITIES:
             raise CodecError(
-                "astc takes a footprint and a quality", expected=f"quality one of {', '.join(QUALITIES)}",
+                "invalid astc parameters", expected=f"footprint, and quality one of {', '.join(QUALITIES)}",
                 found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
             )  # fmt: skip
-        _footprint(wanted)
+        _footprint(complete)
         if not spec.elements:
-            raise CodecError("a texture has no area", found=f"shape {list(spec.shape)}", code="shape")
-        return wanted
+            raise CodecError("ASTC cannot store an empty tensor", found=f"shape {list(spec.shape)}", code="shape")
+        return complete
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
-        """Scale and zero: black is the smallest value, white the largest."""
+        """Compute scale and zero: texel 0 is the minimum, 1 the maximum."""
         ends = [(float(panel.min()), float(panel.max())) for panel in panels()]
         low, high = np.float32(np.min(ends)), np.float32(np.max(ends))
         with np.errstate(over="ignore", invalid="ignore"):
             scale = high - low
         if not np.isfinite(scale):
             raise CodecError(
-                "values that are not finite, or too far apart, make no texture", found=f"{low} to {high}",
-                code=ErrorCode.RANGE, hint="Keep this tensor, or repair it first.",
+                "ASTC cannot encode non-finite values or a range beyond float32", found=f"{low} to {high}",
+                code=ErrorCode.RANGE, hint="Keep this tensor unquantized, or fix its values first.",
             )  # fmt: skip
         return {**params, "scale": float(scale) or 1.0, "zero": float(low)}
 
@@ -82,9 +82,9 @@ class Astc(Codec):
         texels[..., 0] = (panel.reshape(rows, columns) - np.float32(params["zero"])) / np.float32(params["scale"])
         context = _context(_footprint(params), params["quality"])
         image = astc_encoder.ASTCImage(ASTCType.F32, columns, rows, 1, texels.tobytes())
-        made = context.compress(image, astc_encoder.ASTCSwizzle.from_str("RRR1"))
+        blocks = context.compress(image, astc_encoder.ASTCSwizzle.from_str("RRR1"))
         shape = self.parts(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)["blocks"][1]
-        return {"blocks": np.frombuffer(made, np.uint8).reshape(shape)}
+        return {"blocks": np.frombuffer(blocks, np.uint8).reshape(shape)}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         (x, y), (rows, columns) = _footprint(params), _ranges(region, spec.shape)
@@ -99,7 +99,7 @@ class Astc(Codec):
                 texels = _texels(blocks, (x, y), down.stop - top, across.stop - left)
                 if np.isnan(texels).any():
                     raise CodecError(
-                        "a block has the error color [P5]", part="blocks", code="P5",
+                        "invalid block: ASTC error color [P5]", part="blocks", code="P5",
                         found=f"in rows {top} to {down.stop}, columns {left} to {across.stop}",
                     )  # fmt: skip
                 panel = matrix[top - rows.start : down.stop - rows.start, left - columns.start :][:, : texels.shape[1]]
@@ -111,30 +111,28 @@ class Astc(Codec):
 
 
 def _texels(blocks: np.ndarray, footprint: tuple[int, int], rows: int, columns: int) -> np.ndarray:
-    """The red channel of some blocks, in float32; NaN where a block has the error color."""
+    """Decode the red channel of blocks to float32; invalid blocks become NaN."""
     image = astc_encoder.ASTCImage(ASTCType.F16, columns, rows)
     context = _context(footprint, "fastest")
-    made = context.decompress(np.ascontiguousarray(blocks).tobytes(), image, astc_encoder.ASTCSwizzle())
-    return np.frombuffer(made.data, np.float16).reshape(rows, columns, 4)[..., 0].astype(np.float32)
+    decoded = context.decompress(np.ascontiguousarray(blocks).tobytes(), image, astc_encoder.ASTCSwizzle())
+    return np.frombuffer(decoded.data, np.float16).reshape(rows, columns, 4)[..., 0].astype(np.float32)
 
 
 def _context(footprint: tuple[int, int], quality: str) -> Any:
-    """The library's tables for a footprint, made once in each thread."""
-    held: dict[Any, Any] = _HELD.__dict__
-    if (footprint, quality) not in held:
+    """Return the library context for a footprint, cached per thread."""
+    contexts: dict[Any, Any] = _CONTEXTS.__dict__
+    if (footprint, quality) not in contexts:
         preset = ASTCQualityPreset[quality.upper()]
-        held[footprint, quality] = astc_encoder.ASTCContext(
+        contexts[footprint, quality] = astc_encoder.ASTCContext(
             astc_encoder.ASTCConfig(ASTCProfile.LDR, *footprint, quality=preset)
         )
-    return held[footprint, quality]
+    return contexts[footprint, quality]
 
 
 def _footprint(params: Params) -> tuple[int, int]:
     name = params.get("footprint")
     if type(name) is not str or name not in FOOTPRINTS:
-        raise CodecError(
-            "ASTC has no such footprint", expected=", ".join(FOOTPRINTS), found=repr(name), code="footprint"
-        )
+        raise CodecError("unknown ASTC footprint", expected=", ".join(FOOTPRINTS), found=repr(name), code="footprint")
     return FOOTPRINTS[name]
 
 
@@ -143,7 +141,7 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _ranges(region: Region, shape: tuple[int, ...]) -> tuple[range, range]:
-    """Rows and columns of the texture that a region covers."""
+    """Return the texture rows and columns of a region."""
     if len(shape) < 2:
         return range(1), range(region[0].start, region[0].stop) if shape else range(1)
     inner = prod(shape[1:-1])

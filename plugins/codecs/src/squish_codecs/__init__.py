@@ -21,21 +21,21 @@ def squish_codecs() -> list[CodecInfo]:
             },
         ),
         CodecInfo(
-            id="panels", title="codes of 4 bits in panels of sixteen rows", factory="squish_codecs.panels:Panels"
+            id="panels", title="4-bit codes in panels of 16 rows", factory="squish_codecs.panels:Panels"
         ),
         CodecInfo(
             id="palette",
-            title="indices into a table of values",
+            title="indices into a codebook",
             factory="squish_codecs.palette.codec:Palette",
             aliases={"nf4": "palette:bits=4,table=nf4,scale_dtype=f32,group_size=64"},
         ),
-        CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.wrap.masked:Masked"),
-        CodecInfo(id="reshaped", title="a codec in another shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
+        CodecInfo(id="masked", title="block sparsity over another codec", factory="squish_codecs.wrap.masked:Masked"),
+        CodecInfo(id="reshaped", title="another codec in a new shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
         CodecInfo(id="lowrank", title="low-rank correction", factory="squish_codecs.wrap.lowrank:LowRank"),
-        CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.wrap.awq:Awq"),
-        CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
-        CodecInfo(id="bitmask", title="values and a bit for each place", factory="squish_codecs.bitmask:Bitmask"),
-        CodecInfo(id="boxes", title="integers with scales by boxes", factory="squish_codecs.boxes:Boxes"),
+        CodecInfo(id="awq", title="activation-aware column scaling (AWQ)", factory="squish_codecs.wrap.awq:Awq"),
+        CodecInfo(id="float8", title="float8 with one scale or block scales", factory="squish_codecs.float8:Float8"),
+        CodecInfo(id="bitmask", title="nonzero values and a bitmask", factory="squish_codecs.bitmask:Bitmask"),
+        CodecInfo(id="boxes", title="integers with scales per box", factory="squish_codecs.boxes:Boxes"),
         CodecInfo(
             id="mx",
             title="microscaling: float4 or float8 in blocks",
@@ -58,4 +58,4 @@ def squish_codecs() -> list[CodecInfo]:
 @hookimpl
 def squish_allocators() -> list[AllocatorInfo]:
     """The allocators of this plugin."""
-    return [AllocatorInfo(id="mixed", title="widths by quality", factory="squish_codecs.allocate.mixed:Mixed")]
+    return [AllocatorInfo(id="mixed", title="mixed precision by quality", factory="squish_codecs.allocate.mixed:Mixed")]

@@ -1,4 +1,4 @@
-"""What other plugins may import of squish-codecs; names are loaded on first use."""
+"""The interface of squish-codecs for other plugins; names are loaded on first use."""
 
 from __future__ import annotations
 

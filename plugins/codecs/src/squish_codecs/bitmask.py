@@ -1,4 +1,4 @@
-"""Bitmask: the values that are not zero, and a bit for each element that says where they belong."""
+"""Bitmask: the nonzero values, and a bit per element."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ BITMASK_DTYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 
 
 class Bitmask(Codec):
-    """A matrix whose zeros are not stored. Parts: `data`, the other values row by row; `mask` u8 [rows, columns / 8],
-    the first column in the lowest bit; with `kept=any` also `starts` i64 [rows, 1], where each row begins in `data`.
-    With `kept=run` the bits of `mask` [elements / 8] run on from row to row, in tensors of any rank (there a row is all
-    that has the same first index). Parameters:
+    """A sparse matrix. Parts: `data`, the nonzero values row by row; `mask` u8 [rows, columns / 8], first column in the
+    lowest bit; with `kept=any` also `starts` i64 [rows, 1], the start of each row in `data`. With `kept=run`, `mask`
+    [elements / 8] is contiguous across rows, and the tensor may have any rank (a row shares the first index).
+    Parameters:
 
-    dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: that of `data`; required
-    kept     any, run: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
-    count    with kept=any and kept=run: values in all
-    scale    none    f32 f16 bf16: values times `scale` [rows, 1], in float32; none: values as they are, in their dtype.
-                     But with kept=run zeros are multiplied, too, as compressed-tensors has it: -0.0 where a scale is
-                     negative, NaN where it is infinite
+    dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: dtype of `data`; required
+    kept     any, run: `data` [count]; a number: values per row, `data` [rows, kept] (2:4: half of the columns)
+    count    with kept=any and kept=run: the total number of values
+    scale    none    f32 f16 bf16: values times `scale` [rows, 1] in float32; none: values in their own dtype.
+                     Without kept=run zeros are multiplied too, like in compressed-tensors: -0.0 for a negative scale,
+                     NaN for an infinite one
     scales   row     row; all: one `scale` [1, 1] for all rows
-    bits     none    1..8, with kept=run and no scale: `data` u8 [count * bits / 8] are indices of this width, the first
-                     in the lowest bits, into `codebook` [2**bits] of `dtype`
+    bits     none    1..8, with kept=run and no scale: `data` u8 [count * bits / 8] are indices of this width, first
+                     lowest, into `codebook` [2**bits] of `dtype`
 
-    Encoding takes kept=run: floats, indices into a codebook fitted to the kept values, or dtype=i8 with a scale.
-    `sparsity` drops this share of every row's values, the smallest ones; without it only zeros are dropped.
+    The encoder supports kept=run: floats, indices into a codebook fitted to the nonzero values, or dtype=i8 with a
+    scale. `sparsity` drops this fraction of each row, smallest magnitudes first; by default only zeros are dropped.
     Sources: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask; Core ML constexpr_sparse_to_dense,
     constexpr_lut_to_sparse and constexpr_sparse_blockwise_shift_scale.
     """
 
-    unsliced_parts = ("starts", "mask", "codebook")  # without `starts` the bits before a row say where its values begin
+    unsliced_parts = ("starts", "mask", "codebook")  # without `starts`, counting the bits before a row gives its start
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        dtype, kept, scale = _checked(params)
-        if kept == RUN:
+        dtype, per_row, scale = _check_params(params)
+        if per_row == RUN:
             run: dict[str, tuple[str, tuple[int, ...]]] = {
                 "data": (dtype, (params.get("count", 0),)),
                 "mask": ("u8", (-(-spec.elements // 8),)),
@@ -71,36 +71,36 @@ class Bitmask(Codec):
         if len(spec.shape) != 2:
             raise CodecError("a bitmask needs a matrix", found=f"shape {list(spec.shape)}", code="shape")
         rows, columns = spec.shape
-        shape = (int(params.get("count", 0)),) if kept is None else (rows, kept)
-        made: dict[str, tuple[str, tuple[int, ...]]] = {
+        shape = (int(params.get("count", 0)),) if per_row is None else (rows, per_row)
+        parts: dict[str, tuple[str, tuple[int, ...]]] = {
             "data": (dtype, shape),
             "mask": ("u8", (rows, -(-columns // 8))),
         }
-        if kept is None:
-            made["starts"] = ("i64", (rows, 1))
+        if per_row is None:
+            parts["starts"] = ("i64", (rows, 1))
         if scale != "none":
-            made["scale"] = (scale, (1 if params.get("scales") == "all" else rows, 1))
-        return made
+            parts["scale"] = (scale, (1 if params.get("scales") == "all" else rows, 1))
+        return parts
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        dtype, _, scale = _checked(params)
+        dtype, _, scale = _check_params(params)
         return dtype if scale == "none" else "f32"
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        _, kept, scale = _checked(params)
-        if kept == RUN:
+        _, per_row, scale = _check_params(params)
+        if per_row == RUN:
             _decode_run(parts, spec, params, region, out)
             return
         rows = region[0]
         mask = np.unpackbits(parts["mask"][rows], axis=1, count=spec.shape[1], bitorder="little").view(bool)
         counts = mask.sum(axis=1)
-        if kept is None:
+        if per_row is None:
             values = self._between(parts, params, rows, counts)
         else:
-            _check(bool((counts == kept).all()), f"{kept} values in every row", f"{counts.min()} to {counts.max()}")
+            _check(bool((counts == per_row).all()), f"{per_row} values per row", f"{counts.min()} to {counts.max()}")
             values = parts["data"][rows].reshape(-1)
         out[...] = 0
         if scale == "none":
@@ -114,31 +114,31 @@ class Bitmask(Codec):
         decode_all(self, parts, spec, params)
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        given = {"kept": RUN, "dtype": "f16", **params}
-        _, kept, scale = _checked(given)
-        held = (
-            given["dtype"] in BITMASK_SCALES[1:]
+        complete = {"kept": RUN, "dtype": "f16", **params}
+        _, per_row, scale = _check_params(complete)
+        encodable = (
+            complete["dtype"] in BITMASK_SCALES[1:]
             if scale == "none"
-            else given["dtype"] == "i8" and "scales" not in given
+            else complete["dtype"] == "i8" and "scales" not in complete
         )
-        if kept != RUN or not held:
+        if per_row != RUN or not encodable:
             raise CodecError(
-                "masks are encoded for floats without a scale or i8 with one, one after the other",
+                "the encoder supports kept=run, with floats without a scale or i8 with one",
                 code=ErrorCode.PARAMS,
-                expected="for example bitmask:sparsity=0.5", found=repr(dict(params))[:120],
+                expected="such as bitmask:sparsity=0.5", found=repr(dict(params))[:120],
             )  # fmt: skip
-        return given
+        return complete
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
-        """How many values are left."""
-        return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
+        """Count the values after pruning."""
+        return {**params, "count": sum(int(np.count_nonzero(_prune(panel, params))) for panel in panels())}
 
-    def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(BIT_COUNTS[made["mask"]].sum(dtype=np.int64))}
+    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
+        return {**params, "count": int(BIT_COUNTS[arrays["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Whole bytes of the mask, so that panels join."""
-        if params.get("bits"):  # one codebook
+        """Use whole mask bytes, so that panels concatenate."""
+        if params.get("bits"):  # one codebook per tensor
             return (None,) * len(spec.shape)
         grain = self.grain(spec, params)
         return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
@@ -146,16 +146,16 @@ class Bitmask(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        values = _pruned(panel, params)
+        values = _prune(panel, params)
         mask = values.reshape(-1) != 0
-        kept, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")
+        nonzero, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")
         if bits := params.get("bits"):
-            check_finite(panel, kept)
-            book = codebook(kept[:, None].astype(np.float32), 1 << bits, FITS[0]).astype(kept.dtype)
-            codes = nearest(book[:, 0].astype(np.float32), kept.astype(np.float32))
+            check_finite(panel, nonzero)
+            book = codebook(nonzero[:, None].astype(np.float32), 1 << bits, FITS[0]).astype(nonzero.dtype)
+            codes = nearest(book[:, 0].astype(np.float32), nonzero.astype(np.float32))
             return {"data": _indices(bits).pack(codes), "mask": packed, "codebook": book[:, 0]}
         if params["dtype"] != "i8":
-            return {"data": kept, "mask": packed}
+            return {"data": nonzero, "mask": packed}
         rows = values.reshape(panel.shape[0] if panel.ndim else 1, dtypes.count(panel.shape[1:]))
         check_finite(panel, np.abs(rows).max(axis=1, initial=0))
         scale = step_of(np.abs(rows).max(axis=1, initial=0).astype(np.float64) / 127, params["scale"])
@@ -163,27 +163,25 @@ class Bitmask(Codec):
         return {"data": codes.reshape(-1)[mask], "mask": packed, "scale": scale[:, None]}
 
     def _between(self, parts: Parts, params: Params, rows: slice, counts: np.ndarray) -> np.ndarray:
-        """The values of rows that lie one after the other, from where the first begins."""
+        """Return the values of consecutive rows; CodecError if their starts are inconsistent."""
         starts = parts["starts"][rows].reshape(-1)
         if not starts.size:
             return np.empty(0, dtypes.to_numpy(params["dtype"]))
         total = int(params["count"])
-        wanted = starts[0] + np.cumsum(counts) - counts
-        inside = int(starts[0]) >= 0 and int(wanted[-1]) + int(counts[-1]) <= total
-        _check(
-            inside and bool((starts == wanted).all()), "rows one after the other", f"starts {starts[:4].tolist()}..."
-        )
-        values: np.ndarray = parts["data"][int(starts[0]) : int(wanted[-1]) + int(counts[-1])]
+        expected = starts[0] + np.cumsum(counts) - counts
+        inside = int(starts[0]) >= 0 and int(expected[-1]) + int(counts[-1]) <= total
+        _check(inside and bool((starts == expected).all()), "contiguous rows", f"starts {starts[:4].tolist()}...")
+        values: np.ndarray = parts["data"][int(starts[0]) : int(expected[-1]) + int(counts[-1])]
         return values
 
 
 def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, out: np.ndarray) -> None:
-    """Rows of a run: the bits before them are counted, and after the last one all values must have been used."""
+    """Decode rows of a contiguous mask; at the end, the number of bits must equal the number of values."""
     inner = dtypes.count(spec.shape[1:])
     first, last = (region[0].start * inner, region[0].stop * inner) if region else (0, 1)
-    start, mask = kept_places(parts["mask"], first, last, spec.elements, params.get("count", 0))
+    start, mask = mask_bits(parts["mask"], first, last, spec.elements, params.get("count", 0))
     count = int(mask.sum())
-    values = _kept(parts, params, start, count)
+    values = _stored_values(parts, params, start, count)
     if params.get("scale", "none") != "none":
         scale = parts["scale"][region[:1]].astype(np.float32).reshape(-1)
         with np.errstate(all="ignore"):
@@ -193,25 +191,25 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     flat[mask] = values
 
 
-def kept_places(mask: PartArray, first: int, last: int, elements: int, total: int) -> tuple[int, np.ndarray]:
-    """Bits of a mask that are set before an element, and a bool for each one up to another; CodecError where the mask
-    has other bits than `total` values."""
+def mask_bits(mask: PartArray, first: int, last: int, elements: int, total: int) -> tuple[int, np.ndarray]:
+    """Return the number of bits set before `first`, and a bool per element up to `last`; CodecError if the mask does
+    not have `total` bits."""
     start = int(BIT_COUNTS[mask[: first // 8]].sum(dtype=np.int64))
     bits = np.unpackbits(mask[first // 8 : -(-last // 8)], bitorder="little")
     start += int(bits[: first % 8].sum())
-    kept = bits[first % 8 : first % 8 + last - first].view(bool)
-    stop = start + int(kept.sum())
+    bits_set = bits[first % 8 : first % 8 + last - first].view(bool)
+    stop = start + int(bits_set.sum())
     _check(stop == total if last == elements else stop <= total, f"{total} values", f"{stop} bits set")
-    return start, kept
+    return start, bits_set
 
 
-def _kept(parts: Parts, params: Params, start: int, count: int) -> np.ndarray:
-    """Stored values by their place."""
+def _stored_values(parts: Parts, params: Params, start: int, count: int) -> np.ndarray:
+    """Return `count` stored values from position `start`."""
     bits = params.get("bits")
     if not bits:
         values: np.ndarray = parts["data"][start : start + count]
         return values
-    first = start // 8 * 8  # indices begin with a byte here
+    first = start // 8 * 8  # eight indices start at a byte
     packing = _indices(bits)
     words = parts["data"][packing.words(first) : packing.words(start + count)]
     codes = packing.unpack(words, start + count - first)[start - first :]
@@ -222,37 +220,37 @@ def _indices(bits: int) -> Packing:
     return Packing(bits, "u8", "lsb")
 
 
-def _pruned(panel: np.ndarray, params: Params) -> np.ndarray:
-    """Values in their dtype (before they become int8: float32), the smallest of each row dropped."""
+def _prune(panel: np.ndarray, params: Params) -> np.ndarray:
+    """Return the values in their dtype (float32 for int8), with the smallest of each row set to zero."""
     dtype = params["dtype"] if params["dtype"] != "i8" else "f32"
     values: np.ndarray = panel.astype(dtypes.to_numpy(dtype))
     dropped = round(params.get("sparsity", 0) * panel.shape[-1]) if panel.ndim else 0
     if dropped:
-        rows, given = values.reshape(-1, panel.shape[-1]), panel.reshape(-1, panel.shape[-1])
+        rows, source = values.reshape(-1, panel.shape[-1]), panel.reshape(-1, panel.shape[-1])
         step = max(1, PANEL // panel.shape[-1])
         for start in range(0, len(rows), step):
-            rows[start : start + step][_smallest(np.abs(given[start : start + step]), dropped)] = 0
+            rows[start : start + step][_smallest(np.abs(source[start : start + step]), dropped)] = 0
     return values
 
 
 def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Where the smallest values of each row are; of equals the first."""
+    """Return a mask of the smallest values of each row; the first on ties."""
     bound = np.partition(magnitudes, count - 1, axis=1)[:, count - 1 : count]
-    found: np.ndarray = magnitudes < bound
+    below: np.ndarray = magnitudes < bound
     equal = magnitudes == bound
-    left = count - found.sum(axis=1, keepdims=True)
-    if (equal.sum(axis=1, keepdims=True) > left).any():
-        equal &= np.cumsum(equal, axis=1) <= left
-    return found | equal
+    remaining = count - below.sum(axis=1, keepdims=True)
+    if (equal.sum(axis=1, keepdims=True) > remaining).any():
+        equal &= np.cumsum(equal, axis=1) <= remaining
+    return below | equal
 
 
 def _check(holds: bool, expected: str, found: str) -> None:
     if not holds:
-        raise CodecError("the mask does not fit the stored values", expected=expected, found=found, code="mask")
+        raise CodecError("the mask does not match the stored values", expected=expected, found=found, code="mask")
 
 
-def _checked(params: Params) -> tuple[Any, Any, Any]:
-    """dtype, values kept in a row (None: any number; RUN) and dtype of the scale."""
+def _check_params(params: Params) -> tuple[Any, Any, Any]:
+    """Return the dtype, the values per row (None: any number; RUN) and the scale dtype."""
     dtype, kept, scale = params.get("dtype"), params.get("kept", "any"), params.get("scale", "none")
     count, bits, sparsity = params.get("count", 0), params.get("bits"), params.get("sparsity", 0)
     legal = params.get("scales", "row") in ("row", "all") and set(params) <= NAMES
@@ -262,7 +260,7 @@ def _checked(params: Params) -> tuple[Any, Any, Any]:
     legal = legal and dtype in BITMASK_DTYPES and scale in BITMASK_SCALES and type(count) is int and count >= 0
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError(
-            "bitmask cannot take these parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",
+            "invalid bitmask parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",
             found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
         )  # fmt: skip
     return dtype, None if kept == "any" else kept, scale

@@ -1,4 +1,4 @@
-"""Boxes: small integers whose scales, zero points and codebooks each belong to a box of elements of any rank."""
+"""Boxes: small integers with scales, zero points and codebooks per box of elements, in any rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from squish_core.api import (
 
 from .affine.decode import PANEL
 from .affine.scheme import Shape
-from .bitmask import kept_places
+from .bitmask import mask_bits
 from .checks import choice, integer, refuse
 from .packing.bits import Packing
 
@@ -33,28 +33,28 @@ Array = np.ndarray
 
 
 class Boxes(Codec):
-    """Codes `q` with `value = (q - offset) * scale`, in float32, each step rounded once; zeros where a mask has none.
+    """Codes `q` with `value = (q - offset) * scale` in float32, each operation rounded once; masked elements are zero.
 
-    Parts: `data` u8, the codes as one bit stream over the row-major order, the first in the lowest bits; `scale` and
-    `offset` of the shape `grid`; `codebook` [*books, 2**bits], whose entries stand for the codes; `mask` u8, a bit for
-    each element, the first in the lowest bit: then `data` holds the codes of the set bits alone. Parameters:
+    Parts: `data` u8, one row-major bit stream of codes, first in the lowest bits; `scale` and `offset` of shape `grid`;
+    `codebook` [*books, 2**bits], indexed by the codes; `mask` u8, one bit per element, first lowest: `data` then only
+    has codes for set bits. Parameters:
 
     bits            1..8      width of a code; required
-    signed          false     two's complement, where there is no codebook
-    grid            none      boxes along each axis that share a scale; each divides its axis. [8, 4] in a tensor
-                              [32, 64]: boxes of 4 rows and 16 columns
+    signed          false     two's complement; without a codebook
+    grid            none      number of boxes with one scale along each axis, a divisor of its size. [8, 4] in a
+                              tensor [32, 64]: boxes of 4 rows and 16 columns
     scale_dtype     none      f32 f16 bf16, with `grid`
-    offset_dtype    none      u8 i8 f32 f16 bf16, with `grid`; packed: as many bits as a code, as one bit stream
-    books           none      boxes along each axis that share a codebook
+    offset_dtype    none      u8 i8 f32 f16 bf16, with `grid`; packed: a bit stream of the width of a code
+    books           none      number of boxes with one codebook along each axis
     codebook_dtype  f32       f32 f16 bf16 i8 u8
-    count           none      codes under a mask; none: every element has one
+    count           none      number of codes under a mask; none: no mask
 
-    Decoded only. Groups along one axis are `affine`, codebooks of runs of rows `palette`. Source: Core ML
+    No encoder. `affine` has groups along one axis, `palette` codebooks for runs of rows. Source: Core ML
     constexpr_blockwise_shift_scale, constexpr_lut_to_dense, constexpr_sparse_blockwise_shift_scale,
     constexpr_lut_to_sparse.
     """
 
-    unsliced_parts = ("mask", "data", "codebook")  # the bits before a row say where its codes begin
+    unsliced_parts = ("mask", "data", "codebook")  # counting the bits before a row gives the start of its codes
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         return _Form.of(params, spec.shape).parts()
@@ -74,17 +74,17 @@ class Boxes(Codec):
         rows = region[0] if region else slice(0, 1)
         first, last = rows.start * inner, rows.stop * inner
         grids = _Grids(form, parts, rows)
-        start, kept = first, None
+        start, mask = first, None
         if form.count is not None:
-            start, kept = kept_places(parts["mask"], first, last, spec.elements, form.count)
+            start, mask = mask_bits(parts["mask"], first, last, spec.elements, form.count)
         with np.errstate(all="ignore"):
             for low in range(first, last, PANEL):
                 panel = target[low - first : low - first + PANEL]
-                if kept is None:
+                if mask is None:
                     codes = form.codes(parts["data"], low, low + len(panel))
                     panel[...] = grids.values(codes, np.arange(low, low + len(panel)))
                     continue
-                bits = kept[low - first : low - first + PANEL]
+                bits = mask[low - first : low - first + PANEL]
                 places = low + np.flatnonzero(bits)
                 panel[...] = 0
                 panel[bits] = grids.values(form.codes(parts["data"], start, start + len(places)), places)
@@ -95,16 +95,16 @@ class Boxes(Codec):
             decode_all(self, parts, spec, params)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Integers in boxes; None under a mask or with a codebook."""
+        """Return the layout of integers in boxes; None with a mask or a codebook."""
         form = _Form.of(params, spec.shape)
         if not form.numbers or not spec.shape:
             return None
-        packed, plain = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
+        packed, no_offset = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
         return CodeLayout(
             bits=form.bits, signed=form.signed, scale_dtype=form.scale_dtype,
             group=tuple(size // max(cells, 1) or 1 for size, cells in zip(spec.shape, form.grid)),
-            offset_kind="none" if plain else "zero_point",
-            offset_dtype=None if plain else packed if form.offset_dtype == "packed" else form.offset_dtype,
+            offset_kind="none" if no_offset else "zero_point",
+            offset_dtype=None if no_offset else packed if form.offset_dtype == "packed" else form.offset_dtype,
         )  # fmt: skip
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
@@ -124,7 +124,7 @@ class Boxes(Codec):
 
 @frozen(kw_only=True)
 class _Form:
-    """The parameters of `Boxes` for a tensor of this shape."""
+    """The parameters of `Boxes` for one tensor."""
 
     shape: Shape
     bits: int
@@ -138,7 +138,7 @@ class _Form:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], shape: Shape) -> _Form:
-        """Parameters from a file with the defaults filled in; CodecError where they are wrong or do not divide."""
+        """Parse parameters, with defaults; CodecError if they are invalid or do not divide the shape."""
         if unknown := [name for name in params if name not in _CHECKS]:
             raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
         checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
@@ -155,34 +155,34 @@ class _Form:
 
     @property
     def numbers(self) -> bool:
-        """Whether every element has a code, which is a number with a scale."""
+        """Whether every element is an integer code with a scale."""
         return self.count is None and self.books is None and self.scale_dtype != "none"
 
     @property
     def packing(self) -> Packing:
-        """How codes lie in bytes."""
+        """The packing of codes in bytes."""
         return Packing(self.bits, "u8", "lsb")
 
     def parts(self) -> dict[str, tuple[str, Shape]]:
-        """Dtype and shape of each part."""
+        """Return dtype and shape of each part."""
         elements = dtypes.count(self.shape)
-        stored = elements if self.count is None else self.count
-        declared: dict[str, tuple[str, Shape]] = {"data": ("u8", (self.packing.words(stored),))}
+        n_codes = elements if self.count is None else self.count
+        parts: dict[str, tuple[str, Shape]] = {"data": ("u8", (self.packing.words(n_codes),))}
         if self.scale_dtype != "none":
-            declared["scale"] = (self.scale_dtype, self.grid)
+            parts["scale"] = (self.scale_dtype, self.grid)
         if self.offset_dtype == "packed":
-            declared["offset"] = ("u8", (self.packing.words(prod(self.grid)),))
+            parts["offset"] = ("u8", (self.packing.words(prod(self.grid)),))
         elif self.offset_dtype != "none":
-            declared["offset"] = (self.offset_dtype, self.grid)
+            parts["offset"] = (self.offset_dtype, self.grid)
         if self.books is not None:
-            declared["codebook"] = (self.codebook_dtype, (*self.books, 1 << self.bits))
+            parts["codebook"] = (self.codebook_dtype, (*self.books, 1 << self.bits))
         if self.count is not None:
-            declared["mask"] = ("u8", (-(-elements // 8),))
-        return declared
+            parts["mask"] = ("u8", (-(-elements // 8),))
+        return parts
 
     def codes(self, stream: Any, start: int, stop: int) -> Array:
-        """Codes of a bit stream: i8 where they are signed numbers, else u8."""
-        first = start // 8 * 8  # eight codes begin with a byte
+        """Unpack codes of a bit stream: i8 if signed, else u8."""
+        first = start // 8 * 8  # eight codes start at a byte
         words = stream[self.packing.words(first) : self.packing.words(stop)]
         codes = self.packing.unpack(words, stop - first)[start - first :]
         if not self.signed or self.books is not None:
@@ -191,14 +191,14 @@ class _Form:
         return ((codes ^ half) - half).view(np.int8)
 
     def rows(self, rows: slice) -> slice:
-        """Rows of the grid for some rows of the tensor."""
+        """Convert rows of the tensor to rows of the grid."""
         if not self.shape:
             return slice(0, 1)
         step = self.shape[0] // self.grid[0]
         return slice(rows.start // step, -(-rows.stop // step))
 
     def offsets(self, parts: Parts, rows: slice) -> Array:
-        """The zero points for some rows of the tensor."""
+        """Return the zero points for rows of the tensor."""
         within = self.rows(rows)
         if self.offset_dtype != "packed":
             return parts["offset"][within] if self.shape else parts["offset"][...]
@@ -207,7 +207,7 @@ class _Form:
 
 
 class _Grids:
-    """Scales, zero points and codebooks for some rows of a tensor, as float32."""
+    """Float32 scales, zero points and codebooks for rows of a tensor."""
 
     def __init__(self, form: _Form, parts: Parts, rows: slice) -> None:
         self.form, self.first = form, form.rows(rows).start * prod(form.grid[1:])
@@ -221,7 +221,7 @@ class _Grids:
             self.offset = form.offsets(parts, rows).astype(np.float32).reshape(-1)
 
     def values(self, codes: Array, places: Array) -> Array:
-        """Values of the codes of some elements, by their places in row-major order."""
+        """Decode codes by their row-major positions."""
         values = codes.astype(np.float32)
         if self.books is not None and self.form.books is not None:
             values = self.books[_boxes_of(places, self.form.shape, self.form.books), codes]
@@ -236,7 +236,7 @@ class _Grids:
 
 
 def _boxes_of(places: Array, shape: Shape, grid: Shape) -> Array:
-    """The box of each element, both in row-major order."""
+    """Return the box number of each element, both row-major."""
     cells, stride = np.zeros(len(places), np.int64), 1
     for size, count in zip(reversed(shape), reversed(grid)):
         places, along = np.divmod(places, size)
@@ -247,7 +247,7 @@ def _boxes_of(places: Array, shape: Shape, grid: Shape) -> Array:
 
 
 def _by_row(form: _Form, grid: Array, rows: slice) -> Array:
-    """A grid's values for each row of the tensor."""
+    """Repeat a grid for each row of the tensor."""
     step = form.shape[0] // form.grid[0]
     first = rows.start % step
     return np.repeat(grid, step, axis=0)[first : first + rows.stop - rows.start]
@@ -255,7 +255,7 @@ def _by_row(form: _Form, grid: Array, rows: slice) -> Array:
 
 def _sizes(name: str, value: Any) -> Shape:
     if not isinstance(value, (list, tuple)) or len(value) > 64 or any(type(n) is not int or n < 1 for n in value):
-        raise refuse(name, "numbers of boxes along each axis", value)
+        raise refuse(name, "the number of boxes along each axis", value)
     return tuple(value)
 
 

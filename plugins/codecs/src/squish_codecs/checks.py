@@ -1,4 +1,4 @@
-"""Checks of single parameters; a command line gives text where a file gives numbers."""
+"""Checks for single parameters; the command line passes text instead of numbers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from squish_core.api import CodecError, ErrorCode
 
 
-def refuse(name: str, expected: str, found: Any) -> CodecError:
-    """The error for one parameter."""
+def refuse(name: str, expected: str, value: Any) -> CodecError:
+    """Return the error for one parameter."""
     return CodecError(
-        f"the codec cannot take this {name}", expected=expected, found=repr(found), code=ErrorCode.PARAMS,
-        hint="The parameters are described in docs/codecs.",
+        f"invalid {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
+        hint="docs/codecs describes the parameters.",
     )  # fmt: skip
 
 
 def integer(low: int, high: int) -> Callable[[str, Any], int]:
-    """A check for integers of a range."""
+    """Return a check for integers in a range."""
 
     def check(name: str, value: Any) -> int:
         if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdigit() and len(value) < 12:
@@ -30,7 +30,7 @@ def integer(low: int, high: int) -> Callable[[str, Any], int]:
 
 
 def choice(*allowed: str) -> Callable[[str, Any], str]:
-    """A check for one of some words."""
+    """Return a check for one of several words."""
 
     def check(name: str, value: Any) -> str:
         if value not in allowed:

@@ -1,4 +1,4 @@
-"""Float8 values with one scale, or with one for each block of a matrix."""
+"""Float8 values with one scale, or one per block of a matrix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FLOAT8_SCALES = ("f32", "bf16", "f16", "f8_e8m0")
 
 
 class Float8(Codec):
-    """`data * scale` in float32: `data` of the tensor's shape, `scale` widened to float32 first. Parameters:
+    """`data * scale` in float32: `data` has the tensor's shape, `scale` is converted to float32 first. Parameters:
 
-    block        none     none: one scale, without axes; [rows, columns]: one for each such block of the last two
-                          axes, those at the edges smaller; 0 stands for the whole axis ([1, 0]: one a row)
+    block        none     none: one scalar scale; [rows, columns]: one per block of the last two axes, smaller at the
+                          edges; 0 means the whole axis ([1, 0]: one per row)
     element      f8_e4m3  f8_e4m3 f8_e5m2 f8_e4m3fnuz f8_e5m2fnuz
     scale_dtype  f32      f32 bf16 f16 f8_e8m0
 
@@ -25,7 +25,7 @@ class Float8(Codec):
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        element, scale, block = _checked(params)
+        element, scale, block = _check_params(params)
         if block is None:
             return {"data": (element, spec.shape), "scale": (scale, ())}
         if len(spec.shape) < 2:
@@ -37,45 +37,45 @@ class Float8(Codec):
         return (1,) * len(spec.shape)
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (None,) * len(spec.shape)  # one scale for all
+        return (None,) * len(spec.shape)  # one scale per tensor
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if _checked(params)[1:] != ("f32", None):
+        if _check_params(params)[1:] != ("f32", None):
             raise CodecError(
-                "float8 is encoded with one scale of f32", found=repr(dict(params))[:80], code=ErrorCode.PARAMS
+                "the float8 encoder supports only one f32 scale", found=repr(dict(params))[:80], code=ErrorCode.PARAMS
             )
         return params
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """The largest magnitude becomes the largest value of the dtype; the nearest codes, ties to even."""
-        element = _checked(params)[0]
+        """Map the largest magnitude to the largest value of the dtype; round to nearest, ties to even."""
+        element = _check_params(params)[0]
         values = float8_table(element)
         most = values[np.isfinite(values)].max()
         largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
         if not np.isfinite(largest):
-            raise CodecError("infinities and NaN have no scaled float8 form", code=ErrorCode.RANGE)
+            raise CodecError("float8 cannot encode infinity and NaN with a scale", code=ErrorCode.RANGE)
         scale = largest / most or np.float32(1)
         data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
         return {"data": data, "scale": np.array(scale, np.float32)}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        element, _, block = _checked(params)
+        element, _, block = _check_params(params)
         table, codes = float8_table(element), parts["data"][region].view(np.uint8)
         with np.errstate(all="ignore"):
             if block is None:
-                # One multiplication for each of the 256 codes: the same products, and a table look-up for the rest.
+                # Scale the table of 256 values instead of every element.
                 np.take(table * parts["scale"][...].astype(np.float32), codes, out=out, mode="clip")
             else:
                 np.take(table, codes, out=out, mode="clip")
-                # A block that reaches over the edge is the whole axis, however large a file says it is.
+                # A block beyond the edge is the whole axis; sizes come from the file and may be huge.
                 down, across = (0 if step >= size else step for step, size in zip(block, spec.shape[-2:]))
                 _multiply(out, parts["scale"], region, (down, across))
 
 
 def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int]) -> None:
-    """Multiply a region by the scales of its blocks, a row of blocks at a time."""
+    """Multiply a region by its block scales, one row of blocks at a time."""
     (*lead, rows, columns), (down, across) = region, block
     cells = [
         slice(along.start // step, -(-along.stop // step)) if step else slice(0, 1)
@@ -93,8 +93,8 @@ def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int
         out[..., max(start, 0) : start + down, :] *= wide[..., number : number + 1, :]
 
 
-def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
-    """Element, dtype of the scale and block; CodecError where a parameter is none of the legal ones."""
+def _check_params(params: Params) -> tuple[str, str, tuple[int, int] | None]:
+    """Return element, scale dtype and block; CodecError if a parameter is invalid."""
     element, scale = params.get("element", "f8_e4m3"), params.get("scale_dtype", "f32")
     block = params.get("block")
     sizes = isinstance(block, (list, tuple)) and len(block) == 2 and all(type(n) is int and n >= 0 for n in block)
@@ -106,12 +106,21 @@ def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
     for holds, name, legal in rules:
         if not holds:
             found = repr(dict(params))[:80]
-            raise CodecError(
-                f"float8 cannot take this {name}", expected=" or ".join(legal), found=found, code=ErrorCode.PARAMS
-            )
+            raise CodecError(f"invalid float8 {name}", expected=" or ".join(legal), found=found, code=ErrorCode.PARAMS)
     return element, scale, None if block is None else (block[0], block[1])
 
 
 def float8_table(element: str) -> np.ndarray:
-    """The values of all 256 codes of a float8 type, f32 [256]."""
+    """Return the values of all 256 codes of a float8 type.
+
+    Parameters
+    ----------
+    element : str
+        The dtype, such as ``"f8_e4m3"``.
+
+    Returns
+    -------
+    numpy.ndarray
+        f32 [256].
+    """
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)

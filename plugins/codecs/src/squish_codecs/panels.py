@@ -1,4 +1,4 @@
-"""Codes of 4 bits in panels of sixteen rows: what compiled products read without summing across lanes."""
+"""4-bit codes in panels of 16 rows, so that compiled kernels need no horizontal sums."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _FLOATS = ("f32", "f16", "bf16")
 
 
 class Panels(Codec):
-    """The values of `affine` with four bits, `(q - zero) * scale` or `q * scale + offset`, rows sixteen side by side.
+    """4-bit `affine`, `(q - zero) * scale` or `q * scale + offset`, with 16 rows interleaved.
 
-    Leading axes are rows; sixteen of them are a panel, the last one filled up with zeros. Parts: `data`, u8 [panels,
-    8 * columns]; `scale` and `offset`, [panels, groups of a row, 16]. Parameters:
+    Leading axes are rows; 16 rows are a panel, the last one zero-padded. Parts: `data`, u8 [panels, 8 * columns];
+    `scale` and `offset` [panels, groups per row, 16]. Parameters:
 
-    group_size     required   columns of one scale, a multiple of 32 that divides the row
+    group_size     required   columns per scale, a multiple of 32 that divides the row
     offset         none       none or bias
     zero           0          -128 to 128, without a bias
     signed         false      codes are -8 to 7, stored as 0 to 15
@@ -51,18 +51,18 @@ class Panels(Codec):
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         scheme = panel_scheme(params)
-        made = scheme.parts(spec.shape)
+        parts = scheme.parts(spec.shape)
         panels, columns = -(-dtypes.count(spec.shape[:-1]) // ROWS), spec.shape[-1]
         cells = (panels, columns // scheme.group_size, ROWS)
         return {role: (dtype, (panels, columns * ROWS // 2) if role == "data" else cells)
-                for role, (dtype, _) in made.items()}  # fmt: skip
+                for role, (dtype, _) in parts.items()}  # fmt: skip
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         group = panel_scheme(params).group_size
         if len(spec.shape) < 2:
             return (group,)
-        whole = len(spec.shape) == 2 or spec.shape[-2] % ROWS == 0
-        return (*(1 for _ in spec.shape[:-2]), ROWS if whole else 1, group)
+        aligned = len(spec.shape) == 2 or spec.shape[-2] % ROWS == 0
+        return (*(1 for _ in spec.shape[:-2]), ROWS if aligned else 1, group)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
         scheme = panel_scheme(params)
@@ -77,20 +77,35 @@ class Panels(Codec):
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         scheme = panel_scheme(params)
-        made = repack.affine_parts(scheme, codes)
-        if made is None:
+        parts = repack.affine_parts(scheme, codes)
+        if parts is None:
             return None
-        return {role: _side_by_side(scheme, role, part) for role, part in made.items()}, Exactness("values", "f32")
+        return {role: _side_by_side(scheme, role, part) for role, part in parts.items()}, Exactness("values", "f32")
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
         return Exactness("values", "f32") if repack.affine_holds(panel_scheme(params), codes) else None
 
 
 def panel_scheme(params: Mapping[str, Any]) -> Scheme:
-    """The same codes in rows, as `affine` has them; CodecError where parameters are wrong."""
+    """Return the equivalent `affine` scheme.
+
+    Parameters
+    ----------
+    params : mapping
+        Parameters of `panels`.
+
+    Returns
+    -------
+    Scheme
+
+    Raises
+    ------
+    CodecError
+        `params` if they are invalid.
+    """
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(
-            f"panels have no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(unknown),
+            f"panels has no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(unknown),
             code=ErrorCode.PARAMS,
         )  # fmt: skip
     scheme = Scheme.of({"bits": 4, "signed": False, **params})
@@ -108,52 +123,52 @@ def panel_scheme(params: Mapping[str, Any]) -> Scheme:
 
 
 def _upright(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Parts:
-    """The parts of `affine` for a region of whole groups, with axes as in the tensor."""
+    """Return the `affine` parts for a group-aligned region."""
     columns, group = region[-1], scheme.group_size
     cells = slice(columns.start // group, columns.stop // group)
     spans = dict.fromkeys(parts, cells) | {"data": slice(columns.start * ROWS // 2, columns.stop * ROWS // 2)}
     sizes = tuple(part.stop - part.start for part in region[:-1])
-    found: dict[str, Any] = {}
+    upright: dict[str, Any] = {}
     for role, span in spans.items():
         rows = [
             _in_rows(scheme, role, parts[role][start // ROWS : -(-stop // ROWS), span])[start % ROWS :][: stop - start]
             for start, stop in decode.runs(shape[:-1], region[:-1])
         ]
-        whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        found[role] = whole.reshape(*sizes, whole.shape[-1])
-    return found
+        joined = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        upright[role] = joined.reshape(*sizes, joined.shape[-1])
+    return upright
 
 
 def _in_rows(scheme: Scheme, role: str, part: Array) -> Array:
-    """The rows of some panels."""
+    """Convert panels to rows."""
     if role != "data":
         return np.swapaxes(part, 1, 2).reshape(-1, part.shape[1])
     panels, count = part.shape[0], part.shape[1] // (4 * ROWS)
     lanes = np.swapaxes(np.ascontiguousarray(part).view("<u4").reshape(panels, count, ROWS), 1, 2)
     words = np.ascontiguousarray(lanes).reshape(panels * ROWS, count)
-    return _turned(scheme, _swapped(_swapped(words, 4, 0x00F000F0), 8, 0x0000FF00)).view(np.uint8)
+    return _flip_sign(scheme, _swap_codes(_swap_codes(words, 4, 0x00F000F0), 8, 0x0000FF00)).view(np.uint8)
 
 
 def _side_by_side(scheme: Scheme, role: str, part: Array) -> Array:
-    """Rows in panels."""
+    """Convert rows to panels."""
     part = part.reshape(-1, part.shape[-1])
     if role == "data":
-        words = _turned(scheme, np.ascontiguousarray(part).view("<u4"))
-        part = _swapped(_swapped(words, 8, 0x0000FF00), 4, 0x00F000F0)
+        words = _flip_sign(scheme, np.ascontiguousarray(part).view("<u4"))
+        part = _swap_codes(_swap_codes(words, 8, 0x0000FF00), 4, 0x00F000F0)
     panels = -(-len(part) // ROWS)
-    filled = np.concatenate([part, np.zeros((panels * ROWS - len(part), part.shape[1]), part.dtype)])
-    made = np.ascontiguousarray(np.swapaxes(filled.reshape(panels, ROWS, part.shape[1]), 1, 2))
-    return made.view(np.uint8).reshape(panels, 4 * ROWS * part.shape[1]) if role == "data" else made
+    padded = np.concatenate([part, np.zeros((panels * ROWS - len(part), part.shape[1]), part.dtype)])
+    panel_data = np.ascontiguousarray(np.swapaxes(padded.reshape(panels, ROWS, part.shape[1]), 1, 2))
+    return panel_data.view(np.uint8).reshape(panels, 4 * ROWS * part.shape[1]) if role == "data" else panel_data
 
 
-def _swapped(words: Array, by: int, low: int) -> Array:
-    """Words of eight codes with those at the bits of `low` and those `by` bits above them in each other's place.
+def _swap_codes(words: Array, by: int, low: int) -> Array:
+    """Swap the codes at the bits of `low` with those `by` bits above, in words of eight codes.
 
-    Rows have codes in order, panels have the fifth to eighth one above the first to fourth: twice this, either way.
+    Rows have codes in order, panels interleave codes 0-3 with 4-7: two swaps convert either way.
     """
     differ = (words ^ words >> np.uint32(by)) & np.uint32(low)
     return np.asarray(words ^ differ ^ differ << np.uint32(by))
 
 
-def _turned(scheme: Scheme, words: Array) -> Array:
+def _flip_sign(scheme: Scheme, words: Array) -> Array:
     return words ^ np.uint32(0x88888888) if scheme.signed else words

@@ -1,4 +1,4 @@
-"""Declares the compiled CPU backend; loads no library."""
+"""Declares the compiled CPU backend; does not load the library."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def squish_encoders() -> list[EncoderInfo]:
         )
         for name in ENCODED
     ] + [
-        EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{made}")
-        for name, made in (
+        EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{encoder}")
+        for name, encoder in (
             ("dense", "DenseEncoder"), ("affine", "AffineEncoder"),
             ("squizd.int4", "SquizdInt4Encoder"), ("squizd.int2", "SquizdInt2Encoder"), ("tca_tbe", "TcaTbeEncoder"),
         )

@@ -1,4 +1,4 @@
-"""The backend: weights stay as they are stored, and compiled loops read them in place."""
+"""The CPU backend: compiled kernels read stored weights in place."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ from squish_core.api import (
 )  # fmt: skip
 
 from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
-from .layouts.panels import Grid, repacked
+from .layouts.panels import Grid, repack
 from .library import Tally, Weights, library, threads
 
 Array = np.ndarray
-ROUNDED = {"f32": "", "bf16": "activations in bf16", "int8": "activations in 8 bits"}
+ACTIVATION_NOTES = {"f32": "", "bf16": "bf16 activations", "int8": "int8 activations"}
 NUMBERS = {"f32": TYPES["f32"], "bf16": TYPES["bf16"], "int8": TYPES["i8"]}
 
 
 @frozen(kw_only=True, eq=False)
 class Handle:
-    """A tensor that the loops can read; `arrays` keeps alive what `weights` points to. `columns`: where the loops have
-    the tensor's columns in another order, which one each of theirs is. `products`: what `linear` and `experts` read,
-    with `activations` prepared once a call, unless they are None."""
+    """A tensor loaded for the kernels.
+
+    `arrays` owns the memory `weights` points to. `columns` is the column order of permuted weights. `linear` and
+    `experts` read `products`; unless `activations` is None, they convert activations once per call.
+    """
 
     spec: TensorSpec
     layout: Layout
@@ -61,7 +63,7 @@ class Handle:
 
 
 class CpuBackend(Backend):
-    """Compiled loops over the stored codes, chosen for this processor; everything else is left to NumPy."""
+    """Compiled kernels over stored codes, for this processor's instruction set; NumPy handles everything else."""
 
     id = "cpu"
 
@@ -69,53 +71,54 @@ class CpuBackend(Backend):
         self.threads, self.activations, self.repack = threads, activations, repack == "rows"
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """`threads`, a number; `activations`, f32 (the default), int8: codes of 8 bits and a scale for each 32, or,
-        with a repack, bf16; `repack`, none (the default) or rows: a copy for products, sixteen rows side by side."""
-        known = {"activations": tuple(ROUNDED), "repack": ("none", "rows")}
-        if any(value not in known.get(name, ()) for name, value in options.items() if name != "threads"):
+        """Options: `threads`; `activations`, f32 (default), int8 (one scale per 32) or, with a repack, bf16; `repack`,
+        none (default) or rows: a copy for products with 16 interleaved rows."""
+        choices = {"activations": tuple(ACTIVATION_NOTES), "repack": ("none", "rows")}
+        if any(value not in choices.get(name, ()) for name, value in options.items() if name != "threads"):
             raise SquishError(
-                "cpu takes no such option",
+                "invalid cpu option",
                 expected="threads=NUMBER, activations=f32, bf16 or int8, repack=none or rows",
                 found=", ".join(f"{name}={value}" for name, value in options.items()), code=ErrorCode.BACKEND,
             )  # fmt: skip
-        made = CpuBackend(**options)
-        made.id = self.id
-        return made
+        backend = CpuBackend(**options)
+        backend.id = self.id
+        return backend
 
     def probe(self) -> Availability:
         try:
-            found, count = library(), threads(self.threads)
+            native, count = library(), threads(self.threads)
         except SquishError as error:
             return Availability(ok=False, reason=str(error))
-        return _availability(found.chosen, found.instructions, count)
+        return _availability(native.active, native.instructions, count)
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec, codec = request.encoding, request.spec, request.codec
         assert codec is not None
-        shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
+        example = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            reordered = codec.column_permuted(shown, encoding.codec.params)
-            layout = layout_of(reordered or encoding.codec, shown)
+            reordered = codec.column_permuted(example, encoding.codec.params)
+            layout = layout_of(reordered or encoding.codec, example)
             if self.activations == "int8":
                 layout.check_int8()
             if self.activations == "bf16" and not (self.repack or layout.in_panels):
-                raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
-            copied = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
+                raise UncoveredError("bf16 activations need panels (repack=rows)", code="activations")
+            copy_bytes = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
         except CodecError as error:
             return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=error.message)
         cost = None
         if spec is not None:
-            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or reordered)
-            cost = Cost(stored=encoding.stored, resident=own + copied, moved=copied or encoding.stored)
-        ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
+            copied_parts = (part.nbytes for part in encoding.parts.values() if part.filters or reordered)
+            resident = layout.resident + sum(copied_parts)
+            cost = Cost(stored=encoding.stored, resident=resident + copy_bytes, moved=copy_bytes or encoding.stored)
+        ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(example.shape), ()))
         how = (
             "the stored panels of 16 rows in place" if layout.in_panels else "the stored codes in place",
-            *(("a copy in panels of 16 rows for products",) if copied else ()),
-            ROUNDED[self.activations] or "decoded in registers",
+            *(("a copy in panels of 16 rows for products",) if copy_bytes else ()),
+            ACTIVATION_NOTES[self.activations] or "decoded in registers",
         )
         return Offer(
             backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, storage=", ".join(how),
-            exact=not ROUNDED[self.activations],
+            exact=not ACTIVATION_NOTES[self.activations],
         )  # fmt: skip
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
@@ -124,36 +127,35 @@ class CpuBackend(Backend):
         if reordered is not None:
             codec, parts, columns = codec.permute_columns(parts, spec, bound.params)
         codec_spec = reordered or bound.encoding.codec
-        stored = {role: _whole(role, parts[role], shape, spec)
+        arrays_by_role = {role: _contiguous(role, parts[role], shape, spec)
                   for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}  # fmt: skip
         layout = layout_of(codec_spec, spec)
-        weights, arrays = weights_of(layout, stored)
+        weights, arrays = weights_of(layout, arrays_by_role)
         products, count = weights, threads(self.threads)
         if self.repack and not layout.in_panels:
-            products, copies = repacked(layout, weights, arrays, count)
+            products, copies = repack(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
             spec=spec, layout=layout, dtype=bound.dtype, arrays=arrays, weights=weights, products=products,
             threads=count, columns=columns,
-            activations=self.activations if products.kind == PANELS or ROUNDED[self.activations] else None,
+            activations=self.activations if products.kind == PANELS or ACTIVATION_NOTES[self.activations] else None,
         )  # fmt: skip
 
     def dense(
         self, handle: Handle, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
     ) -> Array:
-        """Values of a region (all of it) as f32, f16 or bf16 (the codec's own), into `out` where it is given."""
+        """Decode a region (default: all) to f32, f16 or bf16 (default: the codec's dtype), optionally into `out`."""
         region, dtype = region or full(handle.spec.shape), dtype or handle.dtype
         shape = tuple(part.stop - part.start for part in region)
         if dtype not in DENSE:
-            raise CodecError(
-                "values are given in another dtype only", expected=", ".join(DENSE), found=dtype, code="dtype"
-            )
+            raise CodecError("unsupported output dtype", expected=", ".join(DENSE), found=dtype, code="dtype")
         if out is None:
             out = aligned(shape, dtype)
         elif out.shape != shape or out.dtype != dtypes.to_numpy(dtype) or not out.flags.writeable:
             raise CodecError(
-                "`out` does not fit", expected=f"writable {dtype} {shape}", found=f"{out.dtype} {out.shape}", code="out"
-            )
+                "`out` does not match", expected=f"writable {dtype} {shape}",
+                found=f"{out.dtype} {out.shape}", code="out",
+            )  # fmt: skip
         if out.size:
             rows = np.ravel_multi_index(
                 np.ix_(*(range(part.start, part.stop) for part in region[:-1])), handle.spec.shape[:-1]
@@ -179,28 +181,28 @@ class CpuBackend(Backend):
         rows = handle.spec.shape[1]
         out = np.empty((len(ids), rows), np.float32)
         for expert in np.unique(ids):
-            chosen = np.flatnonzero(ids == expert)
-            out[chosen] = _multiply(handle, x[chosen], int(expert) * rows, rows)
+            positions = np.flatnonzero(ids == expert)
+            out[positions] = _multiply(handle, x[positions], int(expert) * rows, rows)
         return out
 
     def statistics(self, handle: Handle) -> Statistics:
-        found = Tally()
-        library().tally(handle.weights, found, handle.threads)
-        powers = np.array(found.powers, np.int64).reshape(2, 256)
-        zeros = np.array((found.zeros, found.minus_zeros))
-        return Statistics.of(powers, zeros, found.nan, found.least, found.greatest)
+        tally = Tally()
+        library().tally(handle.weights, tally, handle.threads)
+        powers = np.array(tally.powers, np.int64).reshape(2, 256)
+        zeros = np.array((tally.zeros, tally.minus_zeros))
+        return Statistics.of(powers, zeros, tally.nan, tally.least, tally.greatest)
 
 
 @lru_cache(16)
-def _availability(chosen: str, instructions: tuple[str, ...], count: int) -> Availability:
-    others = ", ".join(name for name in instructions if name != chosen)
-    facts = {"instructions": chosen, "threads": count, **({"also runs": others} if others else {})}
+def _availability(active: str, instructions: tuple[str, ...], count: int) -> Availability:
+    others = ", ".join(name for name in instructions if name != active)
+    facts = {"instructions": active, "threads": count, **({"also runs": others} if others else {})}
     return Availability(ok=True, device="CPU", facts=facts)
 
 
-def weights_of(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
-    """What the loops are told about a tensor, and the arrays that it points to."""
-    arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
+def weights_of(layout: Layout, parts: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
+    """Return the kernels' description of a tensor, and the arrays it points to."""
+    arrays = {name: np.ascontiguousarray(make(parts)) for name, make in layout.pointers.items()}
     weights = Weights(rows=layout.rows, columns=layout.columns)
     for name, value in layout.fields.items():
         setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
@@ -209,23 +211,23 @@ def weights_of(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, di
     return weights, arrays
 
 
-def _whole(role: str, stored: Any, shape: tuple[int, ...], spec: TensorSpec) -> Array:
-    """A part as one contiguous array of the shape that the codec declares: what the loops read is inside it."""
-    array: Array = stored[...]
+def _contiguous(role: str, part: Any, shape: tuple[int, ...], spec: TensorSpec) -> Array:
+    """Return a part as a contiguous array, checked against the codec's shape: kernels do not check bounds."""
+    array: Array = part[...]
     if array.shape != shape:
         raise CodecError(
-            "a part has another shape than its codec declares", tensor=spec.name, part=role,
+            "part shape mismatch", tensor=spec.name, part=role,
             expected=str(shape), found=str(array.shape), code="shape",
         )  # fmt: skip
     return np.ascontiguousarray(array)
 
 
 def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array) -> None:
-    """Rows by number, some of their columns, into `out` in order."""
+    """Decode columns of the numbered rows into `out`."""
     if handle.columns is not None:
-        whole = aligned((len(rows), handle.layout.columns), dtype)
-        _decode(evolve(handle, columns=None), rows, slice(0, handle.layout.columns), dtype, whole)
-        out[...] = whole[:, np.argsort(handle.columns)[columns]].reshape(out.shape)
+        full_rows = aligned((len(rows), handle.layout.columns), dtype)
+        _decode(evolve(handle, columns=None), rows, slice(0, handle.layout.columns), dtype, full_rows)
+        out[...] = full_rows[:, np.argsort(handle.columns)[columns]].reshape(out.shape)
         return
     grain, end = math.lcm(handle.layout.grain, 16), handle.layout.columns
     low, high = columns.start // grain * grain, min(-(-columns.stop // grain) * grain, end)
@@ -250,14 +252,14 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
     out = np.empty((count, rows), np.float32)
     if out.size and handle.activations:
         kind = NUMBERS[handle.activations]
-        padded = -(-columns // 512) * 16  # numbers, a scale for each 32 columns, and up to twice as many sums
+        padded = -(-columns // 512) * 16  # activations, a scale per 32 columns, and up to twice as many sums
         room = np.empty(count * (columns // (4 if kind == NUMBERS["int8"] else 1) + 3 * padded), np.float32)
         multiplied = library().multiply_as(
             handle.products, kind, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows,
             handle.threads,
         )  # fmt: skip
         if not multiplied:
-            raise UncoveredError("the compiled kernels have no loop for these activations", code="activations")
+            raise UncoveredError("no compiled kernel for these activations", code="activations")
     elif out.size:
         library().multiply(
             handle.products, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads

@@ -1,4 +1,4 @@
-"""The compiled library: loading it, choosing its instruction set and its threads."""
+"""The compiled library: loading, instruction set and threads."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Tally(ctypes.Structure):
 
 
 class Library(NamedTuple):
-    """The functions of the library, and the instruction sets that run here, best first."""
+    """The functions of the library, and the available instruction sets, best first."""
 
     decode: Function
     multiply: Function
@@ -69,43 +69,43 @@ class Library(NamedTuple):
     fill: Function
     read: Function
     instructions: tuple[str, ...]
-    chosen: str
+    active: str
 
 
 @cache
 def library() -> Library:
-    """The library with its instruction set chosen; SquishError with the reason when it cannot be used."""
+    """Load the library and select its instruction set; SquishError gives the reason if it cannot be used."""
     try:
-        return _opened()
-    except AttributeError as error:  # it has no function of this name
+        return _open()
+    except AttributeError as error:  # a function is missing
         raise _stale(str(error)) from None
 
 
-def _stale(found: str | None = None) -> SquishError:
+def _stale(detail: str | None = None) -> SquishError:
     return SquishError(
-        "the compiled kernels are of another version", found=found, code="library", hint="Reinstall squish-cpu."
+        "compiled kernels of another version", found=detail, code="library", hint="Reinstall squish-cpu."
     )
 
 
-def _opened() -> Library:
+def _open() -> Library:
     name = f"libsquish_cpu.{'dylib' if sys.platform == 'darwin' else 'so'}"
-    path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # another build: the tests' sanitizers
+    path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # tests load a sanitizer build
     try:
         loaded = ctypes.CDLL(path)
     except OSError as error:
         raise SquishError(
-            "the compiled kernels cannot be loaded", found=str(error), code="library",
-            hint="Reinstall squish-cpu with a C++ compiler at hand.",
+            "cannot load the compiled kernels", found=str(error), code="library",
+            hint="Reinstall squish-cpu; building it needs a C++ compiler.",
         ) from None  # fmt: skip
     loaded.squish_weights_size.restype = c_int64
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
         raise _stale()
-    runs = _declared(loaded.squish_instructions, c_int, result=c_char_p)
-    found = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
-    wanted = os.environ.get(INSTRUCTIONS) or found[0]
-    if not _declared(loaded.squish_choose, c_char_p, result=c_int)(wanted.encode()):
+    runs = _declare(loaded.squish_instructions, c_int, result=c_char_p)
+    available = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
+    requested = os.environ.get(INSTRUCTIONS) or available[0]
+    if not _declare(loaded.squish_choose, c_char_p, result=c_int)(requested.encode()):
         raise SquishError(
-            f"{INSTRUCTIONS} names instructions that do not run here", expected=", ".join(found), found=wanted,
+            f"{INSTRUCTIONS} is not supported by this processor", expected=", ".join(available), found=requested,
             code="instructions",
         )  # fmt: skip
     weights = ctypes.POINTER(Weights)
@@ -117,36 +117,36 @@ def _opened() -> Library:
     triple = (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     return Library(
-        _declared(loaded.squish_decode, *rows),
-        _declared(loaded.squish_multiply, *products),
-        _declared(loaded.squish_multiply_as, *prepared, result=c_int),
-        _declared(loaded.squish_repack, *panels, result=c_int),
-        _declared(loaded.squish_encode, *blocks, result=c_int),
-        _declared(loaded.squish_encode_affine, *groups, result=c_int),
-        _declared(loaded.squish_encode_triple, *triple, result=c_int64),
-        _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
-        _declared(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
-        _declared(loaded.squish_fill, c_void_p, c_int64),
-        _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
-        found,
-        wanted,
+        _declare(loaded.squish_decode, *rows),
+        _declare(loaded.squish_multiply, *products),
+        _declare(loaded.squish_multiply_as, *prepared, result=c_int),
+        _declare(loaded.squish_repack, *panels, result=c_int),
+        _declare(loaded.squish_encode, *blocks, result=c_int),
+        _declare(loaded.squish_encode_affine, *groups, result=c_int),
+        _declare(loaded.squish_encode_triple, *triple, result=c_int64),
+        _declare(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
+        _declare(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
+        _declare(loaded.squish_fill, c_void_p, c_int64),
+        _declare(loaded.squish_read, c_void_p, c_int64, result=c_float),
+        available,
+        requested,
     )
 
 
-def threads(wanted: Any = None) -> int:
-    """Threads of one call: as asked for, or `SQUISH_CPU_THREADS`, or as many as Squish uses elsewhere."""
-    given = os.environ.get(THREADS) if wanted is None else str(wanted)
-    if not given:
+def threads(count: Any = None) -> int:
+    """Return the number of threads per call: `count`, else `SQUISH_CPU_THREADS`, else Squish's default."""
+    text = os.environ.get(THREADS) if count is None else str(count)
+    if not text:
         return workers()
-    if not (given.isascii() and given.isdigit() and 0 < int(given) <= MOST_THREADS):
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_THREADS):
         raise SquishError(
-            f"{THREADS if wanted is None else 'threads'} is no number of threads", expected=f"1..{MOST_THREADS}",
-            found=given, code="threads",
+            f"{THREADS if count is None else 'threads'} is not a number of threads", expected=f"1..{MOST_THREADS}",
+            found=text, code="threads",
         )  # fmt: skip
-    return int(given)
+    return int(text)
 
 
-def _declared(function: Any, *arguments: type, result: type | None = None) -> Function:
+def _declare(function: Any, *arguments: type, result: type | None = None) -> Function:
     function.argtypes, function.restype = arguments, result
-    made: Function = function
-    return made
+    typed: Function = function
+    return typed

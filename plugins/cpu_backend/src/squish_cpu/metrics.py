@@ -1,4 +1,4 @@
-"""What encoders do besides: decoding what is encoded anew, and measuring in one pass what an encoding has lost."""
+"""Encoder metrics: decodes encoded values and measures their error in one pass."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from .layouts.base import DENSE, Array, Layout, layout_of
 from .library import library, threads
 
 
-class Measuring:
-    """The `compare` and `decoder` of an encoder, for every codec that the loops decode."""
+class EncoderMetrics:
+    """The `compare` and `decoder` of encoders, for every codec with a compiled decoder."""
 
     def compare(
         self, codec: Codec, values: Array, parts: Mapping[str, Array], spec: TensorSpec, params: Params
     ) -> tuple[float, float, float, float] | None:
-        """As `Encoder.compare` says; None too where the loops do not decode this, or a number is not finite."""
-        own, given = codec.value_dtype(spec, params), dtypes.from_numpy(values.dtype)
+        """See `Encoder.compare`; also None without a compiled decoder or for non-finite results."""
+        own, source = codec.value_dtype(spec, params), dtypes.from_numpy(values.dtype)
         layout = _layout(codec, spec, params)
-        if layout is None or given not in DENSE:
+        if layout is None or source not in DENSE:
             return None
         values = np.require(values, requirements=["C", "A"])
-        weights, kept = weights_of(layout, parts)
+        weights, arrays = weights_of(layout, parts)
         sums = np.empty((layout.rows, 4))
-        library().compare(weights, values.ctypes.data, DENSE[given], DENSE[own], sums.ctypes.data, threads())
-        del kept  # alive until here: `weights` points to them
+        library().compare(weights, values.ctypes.data, DENSE[source], DENSE[own], sums.ctypes.data, threads())
+        del arrays  # keeps the memory `weights` points to alive until here
         if not np.isfinite(sums).all():
             return None
         _, error, power, norm = sums.sum(axis=0).tolist()
         return float(sums[:, 0].max()), error, power, norm
 
     def decoder(self, codec: Codec, parts: Mapping[str, Array], spec: TensorSpec, params: Params) -> Decoder | None:
-        """As `Encoder.decoder` says; None where the loops do not decode this."""
+        """See `Encoder.decoder`; None without a compiled decoder."""
         layout = _layout(codec, spec, params)
         if layout is None:
             return None

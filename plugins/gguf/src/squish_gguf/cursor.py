@@ -11,6 +11,9 @@ from .types import ARRAY_HEAD, MAX_DEPTH, MAX_INNER, SCALARS, VALUES
 from .values import GgufArray, big_endian, little_endian, text, unpack
 
 _WINDOW = 4096
+_SMALL = 64 << 10
+"""Up to here the window doubles; beyond, it reaches `_AHEAD` of what is likely needed."""
+_AHEAD = 1.25
 _U32, _U64 = SCALARS["u32"], SCALARS["u64"]
 
 
@@ -18,13 +21,15 @@ class Cursor:
     """Read forward from byte 0.
 
     `what` names the current field in errors; `problems` collects findings. With `big` the file is big-endian:
-    values read the same, and arrays are swapped to little-endian bytes.
+    values read the same, and arrays are swapped to little-endian bytes. `run` is the array or table being walked:
+    its start, the items walked so far and their count.
     """
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self.source, self.limits = source, limits
         self.data, self.at, self.what = memoryview(b""), 0, "the header"
         self.inner = 0
+        self.run = (0, 0, 0)
         self.problems: list[Problem] = []
         self.big = False
 
@@ -41,9 +46,21 @@ class Cursor:
                 expected=f"at most {self.limits.header} bytes", found=f"at least {end}", code="header",
                 limit="header",
             )  # fmt: skip
-        length = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
-        # A view, not a copy: a corrupt length may span gigabytes of tensor data.
-        self.data = self.source.view(0, length, self.what)
+        most = min(self.source.size, self.limits.header)
+        if self.source.cheap_views:
+            # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
+            self.data = self.source.view(0, min(max(end, 2 * have, _WINDOW), most), self.what)
+            return
+        size = min(max(end, 2 * have, _WINDOW) if end < _SMALL else int(max(end, self._likely_end()) * _AHEAD), most)
+        grown = bytearray(size)
+        grown[:have] = self.data
+        self.source.read_into(have, memoryview(grown)[have:], self.what)
+        self.data = memoryview(grown).toreadonly()
+
+    def _likely_end(self) -> int:
+        """Where the run of like items ends that is being walked, by those walked so far."""
+        start, done, count = self.run
+        return self.at + (count - done) * (self.at - start) // done if done else 0
 
     def room_for(self, count: int, smallest: int) -> None:
         """Raise before a loop if the rest of the file cannot hold `count` entries."""
@@ -177,9 +194,9 @@ class Cursor:
         length_at = (big_endian(_U64) if self.big else _U64).unpack_from
         at, have = start, len(data)
         long = []
-        for _ in range(count):
+        for number in range(count):
             if at + 8 > have:
-                self.at = at
+                self.at, self.run = at, (start, number, count)
                 self.need(at + 8)
                 data = self.data
                 have = len(data)
@@ -187,6 +204,7 @@ class Cursor:
             if length > 127:
                 long.append(at)
             at += 8 + length
+        self.run = (0, 0, 0)
         self.need(at)
         self.at = at
         # Length fields below 128 are valid ASCII, so a run of short strings is checked as one text.

@@ -150,9 +150,10 @@ def check_alignment(setting: Typed | None) -> int:
 
 def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
     records: dict[str, Record] = {}
-    long = 0
+    long, start = 0, cursor.at
     for number in range(count):
         at, cursor.what = cursor.at, f"tensor {number} of the table"
+        cursor.run = start, number, count
         raw = cursor.string(longest=limits.name)
         try:
             name = check_name(raw.decode(), limits, offset=at)

@@ -1,4 +1,4 @@
-"""Declares the Metal backend; imports neither it nor MLX."""
+"""Declares the Metal backend; imports no implementation and no MLX."""
 
 from __future__ import annotations
 

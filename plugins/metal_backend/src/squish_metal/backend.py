@@ -1,4 +1,4 @@
-"""The Metal backend: which of three ways a tensor is held, and what that costs."""
+"""The Metal backend: chooses one of three representations per tensor, and its cost."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from .transcode import Packed
 
 if TYPE_CHECKING:
     from .kernels import Kernels
-    from .weights import Held
+    from .weights import Weight
 
 FLOATS = ("f32", "f16", "bf16")
-"""Dtypes that MLX multiplies in; everything else is held in one of them."""
+"""Dtypes of dense MLX products."""
 
 
 class Metal(Backend):
-    """Keeps codes packed where MLX or a kernel of ours computes with them, else decodes once."""
+    """Keeps codes packed if MLX or a custom kernel supports them, else decodes once."""
 
     id = "metal"
 
@@ -52,23 +52,23 @@ class Metal(Backend):
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec, codec = request.encoding, request.spec, request.codec
         if spec is None or codec is None:
-            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why="MLX runs single tensors")
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why="MLX only runs single tensors")
         if spec.dtype.startswith("complex"):
-            return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
+            return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX does not support complex weights")
         layout = kernel_layout(encoding, spec)
         if layout is not None:
-            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", layout.nbytes)
+            return self._offer(encoding, "stream", "the stored bytes, by a custom Metal kernel", layout.nbytes)
         form = form_of(codec, encoding, spec)
         if form is not None:
             return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
-        kept = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
-        done = "" if encoding.codec.id == "dense" else "decoded once, "
-        return self._offer(encoding, "fold", f"{done}an array of {dtype}", size, exact=kept)
+        exact = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
+        decoding = "" if encoding.codec.id == "dense" else "decoded once, "
+        return self._offer(encoding, "fold", f"{decoding}an array of {dtype}", size, exact=exact)
 
     def load(self, chain: Chain, bound: BoundEncoding) -> _Loaded:
-        from .weights import Blocks, Plain, Quantized
+        from .weights import Blocks, DenseWeight, Quantized
 
         encoding, spec, parts, codec = bound.encoding, bound.spec, bound.parts, bound.codec
         layout = kernel_layout(encoding, spec)
@@ -76,7 +76,7 @@ class Metal(Backend):
             return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(layout, encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
         if form is None:
-            return _Loaded(spec, Plain(_folded(bound)))
+            return _Loaded(spec, DenseWeight(_decode_folded(bound)))
         return _Loaded(spec, Quantized(packed_as(form, bound)))
 
     def dense(
@@ -109,46 +109,46 @@ class Metal(Backend):
 
 
 def _zeros(*shape: int) -> np.ndarray:
-    """The result of an operand without elements: MLX does not compute with such arrays, some it cannot survive."""
+    """Return the result for an empty operand; MLX rejects empty arrays or crashes."""
     return np.zeros(shape, np.float32)
 
 
 class _Loaded:
-    """A weight held by MLX, with the spec that operands are checked against."""
+    """A weight in MLX's memory, with the spec for operand checks."""
 
-    def __init__(self, spec: TensorSpec, weight: Held) -> None:
+    def __init__(self, spec: TensorSpec, weight: Weight) -> None:
         self.spec, self.weight = spec, weight
 
 
 def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | None:
-    """The packed form of MLX that holds this encoding's codes, or None."""
+    """Return MLX's quantized form for this encoding's codes, or None."""
     if len(spec.shape) < 2 or not spec.elements or encoding.codec.id == "dense":
         return None
     return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
 
 
 def packed_as(form: forms.Form, bound: BoundEncoding) -> Packed:
-    """A tensor's codes in a form that `form_of` gave."""
+    """Pack a tensor's codes in a form from `form_of`."""
     if form.mode == "affine":
         return transcode.pack_affine(form, bound.codec, bound.params, bound.parts, bound.spec)
     return transcode.pack_microscaled(form, bound.encoding.codec, bound.parts, bound.spec)
 
 
 def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:
-    """How a kernel of ours reads this encoding here, or None."""
+    """Return the layout for a custom kernel on this device, or None."""
     return layouts.layout_of(encoding, spec) if device.has_gpu() else None
 
 
 def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
-    """Dtype of decoded values: their own where MLX has it; on a GPU, 16 bits for quantized ones."""
+    """Return the dtype of decoded values: their own if MLX supports it; f16 for quantized tensors on a GPU."""
     if encoding.codec.id != "dense":
         return "f16" if device.has_gpu() else "f32"
     dtype = codec.value_dtype(spec, encoding.codec.params)
     return dtype if dtype in FLOATS else "f32"
 
 
-def _folded(bound: BoundEncoding) -> np.ndarray:
-    """All values, in bf16 where f16 was meant and one of them is beyond its range."""
+def _decode_folded(bound: BoundEncoding) -> np.ndarray:
+    """Decode all values; bf16 replaces f16 if a value exceeds its range."""
     values = bound.read()
     dtype = folded_dtype(bound.codec, bound.encoding, bound.spec)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""MLX and the device under it: the one place that knows whether there is a GPU."""
+"""MLX's device; all GPU checks are here."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 VARIABLE = "SQUISH_METAL"
-"""`cpu` lets the backend run where MLX has no Metal device: for checks, it is slower than the NumPy backend."""
-_NONE = Availability(
-    ok=False, reason=f"MLX has no Metal device here; {VARIABLE}=cpu runs what it can on the CPU, for checks"
-)
+"""`cpu` enables the backend without a Metal device, for tests; it is slower than the NumPy backend."""
+_NONE = Availability(ok=False, reason=f"no Metal device; {VARIABLE}=cpu runs MLX on the CPU, for tests")
 
 
 def probe() -> Availability:
-    """Whether MLX is here and has a Metal device; elsewhere than on a Mac it is not even imported to say no."""
+    """Probe for MLX and a Metal device; MLX is not imported on other systems than macOS."""
     on_cpu = os.environ.get(VARIABLE) == "cpu"
     if sys.platform != "darwin" and not on_cpu:
         return _NONE
@@ -29,21 +27,21 @@ def probe() -> Availability:
         import mlx.core as mx
     except ImportError as error:
         return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install mlx`)")
-    facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # the stubs lack it
+    facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # missing in the stubs
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
     return Availability(ok=True, device="CPU", facts=facts, emulated=True) if on_cpu else _NONE
 
 
 def has_gpu() -> bool:
-    """Whether custom Metal kernels run; on the CPU, MLX has none."""
+    """Whether custom Metal kernels can run, which needs a GPU."""
     import mlx.core as mx
 
     return bool(mx.metal.is_available())
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
-    """The array's own memory as NumPy, evaluated; bfloat16 through its bits, which MLX does not hand out."""
+    """Evaluate an array and return its memory as NumPy; bfloat16 through its bits, since MLX does not export it."""
     import mlx.core as mx
 
     if array.dtype == mx.bfloat16:

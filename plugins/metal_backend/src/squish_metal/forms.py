@@ -1,4 +1,4 @@
-"""What `mx.quantized_matmul` can hold of a codec's tensor, found without reading any of it."""
+"""MLX's quantized forms for a codec's tensor, from declarations alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from attrs import frozen
 from squish_core.api import Codec, CodecError, CodecSpec, Params, TensorSpec, dtypes
 
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
-"""Bits and group sizes of MLX's affine mode (one bit is held in two, seven in eight)."""
+"""Bits and group sizes of MLX's affine mode (1-bit codes use 2 bits, 7-bit codes 8)."""
 
 
 @frozen(kw_only=True)
 class Form:
-    """A quantized form of MLX. `exact`: whether its biases come out without rounding whatever the scales are."""
+    """A quantized form of MLX. `exact`: biases are exact for any scales."""
 
     mode: str
     bits: int
@@ -23,7 +23,7 @@ class Form:
     exact: bool = True
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of codes, scales and biases: float32 pairs in affine mode, a byte a group in the others."""
+        """Return the size in bytes: codes, and per group a float32 pair in affine mode or one byte."""
         elements = dtypes.count(shape)
         return elements * self.bits // 8 + elements // self.group_size * (8 if self.mode == "affine" else 1)
 
@@ -32,7 +32,7 @@ class Form:
 
 
 def microscaled(codec: CodecSpec, spec: TensorSpec) -> Form | None:
-    """The floating-point mode whose bytes are the codec's own."""
+    """Return the floating-point mode with the codec's own bytes."""
     params = codec.params
     if codec.id == "mx" and params.get("global_scale", "none") == "none":
         element, scale = params.get("element", "f4_e2m1"), params.get("scale_dtype", "f8_e8m0")
@@ -50,11 +50,11 @@ _MODES: Mapping[tuple[Any, ...], Form] = {
 
 
 def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
-    """The affine form of the codes that a codec declares; None where it has none, or not in whole rows of groups."""
+    """Return the affine form of a codec's codes; None if there is none or groups do not divide rows."""
     try:
         layout = codec.code_layout(spec, params)
     except CodecError:
-        return None  # a shape that the parameters do not divide
+        return None  # parameters do not divide the shape
     if layout is None or layout.table is not None or not spec.shape:
         return None
     columns = layout.group_sizes(spec.shape)[-1]
@@ -62,8 +62,7 @@ def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
     width = next((bits for bits in WIDTHS if bits >= layout.bits), None)
     if group is None or width is None:
         return None
-    # q * scale + bias: a power of two times the scale never rounds, and a bias that is stored is only copied.
-    plain = layout.offset_kind == "none" and not layout.zero
-    return Form(
-        mode="affine", bits=width, group_size=group, exact=plain or (layout.offset_kind == "bias" and not layout.signed)
-    )
+    # q * scale + bias: a power of two times the scale is exact, and a stored bias is only copied.
+    no_bias = layout.offset_kind == "none" and not layout.zero
+    exact = no_bias or (layout.offset_kind == "bias" and not layout.signed)
+    return Form(mode="affine", bits=width, group_size=group, exact=exact)

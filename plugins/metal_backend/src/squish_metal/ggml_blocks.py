@@ -1,4 +1,4 @@
-"""How our kernels read GGML's blocks: the body of `unpack` for each type."""
+"""Metal code for GGML blocks: the body of `unpack` for each type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from squish_core.api import BLOCK_TYPES
 
 
 def _blocks(name: str, body: str) -> str:
-    """GGML blocks: `b` is the block of the first value, `i` that value's place in it."""
+    """Return the body of `unpack`: `b` is the block of the first value, `i` its index in the block."""
     elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
     place = f"""
     const device uint8_t* b = data + (size_t(row) * (columns / {elements}) + at / {elements}) * {nbytes};
@@ -25,7 +25,7 @@ _SIX_BITS = """
     float d = half_at(b) * float(scale), m = half_at(b + 2) * float(least);
 """
 
-# Source of the layouts: ggml-common.h; the arithmetic is that of squish-ggml's decoders, step for step.
+# Layouts: ggml-common.h; the order of operations is that of squish-ggml's decoders.
 GGML: Mapping[str, str] = {
     "ggml.q4_0": _blocks("q4_0", """
     float d = half_at(b);

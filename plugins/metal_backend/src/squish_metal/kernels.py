@@ -1,4 +1,4 @@
-"""Our own Metal kernels: two bodies for every codec, around its function that gives eight values of a row."""
+"""Custom Metal kernels: two generic bodies around each codec's `unpack`, which decodes eight values of a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import mlx.core as mx
 from .layouts import Layout
 
 LANES = 32
-"""Threads of one simdgroup, which computes one output value."""
+"""Threads per simdgroup; a simdgroup computes one output value."""
 
 # y[m, row] = sum over k of W[ids[m], row, k] * x[m, k]
 PRODUCTS = """
@@ -38,36 +38,36 @@ ROWS = """
 
 
 class Kernels:
-    """The two kernels of one layout, compiled by MLX when they are first used."""
+    """The two kernels of a layout, compiled by MLX on first use."""
 
     def __init__(self, layout: Layout) -> None:
         self._names = [name for name, _ in layout.arrays]
         arguments = ", ".join(self._names)
         name = f"squish_{layout.name}_{zlib.crc32(layout.body.encode()):08x}"
-        made: Iterator[Any] = (  # callable, which the stubs do not say
+        kernels: Iterator[Any] = (  # callable, unlike in the stubs
             mx.fast.metal_kernel(
                 name=f"{name}_{kind}", input_names=[*self._names, "ids", *extra], output_names=["y"],
                 source=body.replace("{arguments}", arguments), header=layout.header,
             )
             for kind, body, extra in (("products", PRODUCTS, ["x"]), ("rows", ROWS, []))
         )  # fmt: skip
-        self._products, self._rows = made
+        self._products, self._rows = kernels
 
-    def products(self, stored: dict[str, mx.array], x: mx.array, ids: mx.array, rows: int) -> mx.array:
-        """`x[m] @ W[ids[m]].T` for x [n, in]: f32 [n, rows]."""
-        (found,) = self._products(
-            inputs=[*(stored[name] for name in self._names), ids, x],
+    def products(self, arrays: dict[str, mx.array], x: mx.array, ids: mx.array, rows: int) -> mx.array:
+        """Compute `x[m] @ W[ids[m]].T` for x [n, in]: f32 [n, rows]."""
+        (output,) = self._products(
+            inputs=[*(arrays[name] for name in self._names), ids, x],
             grid=(LANES, rows, len(ids)), threadgroup=(LANES, 1, 1),
             output_shapes=[(len(ids), rows)], output_dtypes=[mx.float32],
         )  # fmt: skip
-        return found
+        return output
 
-    def rows(self, stored: dict[str, mx.array], ids: mx.array, columns: int) -> mx.array:
-        """Rows by id: f32 [n, columns]."""
+    def rows(self, arrays: dict[str, mx.array], ids: mx.array, columns: int) -> mx.array:
+        """Decode rows by id: f32 [n, columns]."""
         eighths = -(-columns // 8)
-        (found,) = self._rows(
-            inputs=[*(stored[name] for name in self._names), ids], template=[("COLUMNS", columns)],
+        (output,) = self._rows(
+            inputs=[*(arrays[name] for name in self._names), ids], template=[("COLUMNS", columns)],
             grid=(eighths, len(ids), 1), threadgroup=(min(eighths, 256), 1, 1),
             output_shapes=[(len(ids), columns)], output_dtypes=[mx.float32],
         )  # fmt: skip
-        return found
+        return output

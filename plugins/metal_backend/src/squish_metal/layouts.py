@@ -1,7 +1,7 @@
-"""How our kernels read a codec: for each, the body of one function in Metal, and the arrays that it is given.
+"""Kernel layouts: for each codec, the arrays and the Metal body of `unpack`.
 
-`unpack(row, at, out)` gives the values `at .. at + 7` (`at` a multiple of 8) of a row of `columns` values. The same
-text is compiled as C++ in the tests, so it keeps to what both languages share.
+`unpack(row, at, out)` decodes the values `at .. at + 7` (`at` a multiple of 8) of a row of `columns` values. Tests
+compile the same text as C++, so it must be valid in both languages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .ggml_blocks import GGML
 
 Arrays = dict[str, np.ndarray]
 BLOCK = 64
-"""Elements of a bitmask for which it is kept where their values begin."""
+"""Elements of a bitmask per entry in `starts`."""
 
 HELPERS = """
 inline float half_at(const device uint8_t* bytes) {
@@ -32,7 +32,7 @@ inline float bfloat_at(const device uint8_t* bytes) {
 
 @frozen
 class Layout:
-    """A codec with its parameters: names of its arrays with Metal types, the body of `unpack`, and their bytes."""
+    """A codec's kernel inputs: array names with Metal types, the body of `unpack`, and the size in bytes."""
 
     name: str
     arrays: tuple[tuple[str, str], ...]
@@ -41,37 +41,36 @@ class Layout:
 
     @property
     def header(self) -> str:
-        """What stands before a kernel."""
-        given = "".join(f"const device {kind}* {name}, " for name, kind in self.arrays)
-        given += "uint columns, uint row, uint at, thread float* out"
-        return f"{HELPERS}\ninline void unpack({given}) {{{self.body}}}\n"
+        """The source before a kernel: helpers and `unpack`."""
+        arguments = "".join(f"const device {kind}* {name}, " for name, kind in self.arrays)
+        arguments += "uint columns, uint row, uint at, thread float* out"
+        return f"{HELPERS}\ninline void unpack({arguments}) {{{self.body}}}\n"
 
 
 def layout_of(encoding: Encoding, spec: TensorSpec) -> Layout | None:
-    """The layout of a tensor that our kernels read, or None."""
+    """Return the kernel layout of a tensor, or None."""
     if len(spec.shape) < 2 or not spec.elements:
         return None
     codec = encoding.codec
     if codec.id in GGML:
         return Layout(codec.id.replace(".", "_"), (("data", "uint8_t"),), GGML[codec.id], encoding.stored)
-    made = _OTHERS.get(codec.id)
-    return made(encoding, spec) if made else None
+    layout = _LAYOUTS.get(codec.id)
+    return layout(encoding, spec) if layout else None
 
 
 def arrays_of(layout: Layout, encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
-    """The arrays of a layout: stored bytes as they are, tables, scales and zero points in float32.
+    """Return the arrays of a layout: stored bytes, and tables, scales and zero points in float32.
 
-    CodecError where bitmaps do not fit the number of values: a kernel would read beside them.
+    CodecError if bitmaps do not match the number of values: a kernel would read out of bounds.
     """
-    made = {role: np.asarray(part[...]) for role, part in parts.items()}
-    added = _ADDED.get(encoding.codec.id)
-    made |= added(encoding, parts, spec) if added else {}
-    return {name: _flat(made[name], kind) for name, kind in layout.arrays}
+    arrays = {role: np.asarray(part[...]) for role, part in parts.items()}
+    derived = _DERIVED.get(encoding.codec.id)
+    arrays |= derived(encoding, parts, spec) if derived else {}
+    return {name: _flat(arrays[name], kind) for name, kind in layout.arrays}
 
 
 def _flat(array: np.ndarray, kind: str) -> np.ndarray:
-    """One dimension of a Metal type, and eight elements or more: MLX hands smaller arrays to kernels in another
-    address space."""
+    """Flatten to a Metal type with at least eight elements; MLX passes smaller arrays in another address space."""
     flat = np.ascontiguousarray(array).reshape(-1)
     flat = flat.astype(np.float32, copy=False) if kind == "float" else flat.view(_WORDS[kind])
     return np.pad(flat, (0, max(0, 8 - len(flat))))
@@ -83,12 +82,12 @@ _WORDS = {"uint8_t": np.uint8, "uint": np.uint32}
 def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     tables = Tables.of(encoding.codec.params)
     scheme, columns, size = tables.scheme, spec.shape[-1], tables.vector
-    bits, whole = scheme.bits, 8 % scheme.bits == 0
+    bits, fills_bytes = scheme.bits, 8 % scheme.bits == 0
     if scheme.offset != "none" or scheme.word != "u8" or tables.place(spec.shape) < len(spec.shape) - 2:
         return None
-    if scheme.order != "lsb" and not (scheme.order == "msb" and whole):
+    if scheme.order != "lsb" and not (scheme.order == "msb" and fills_bytes):
         return None
-    # An index stands for `size` neighbors in its row, or in its column: where it is, and which of them this is.
+    # An index covers `size` neighbors in a row or a column: its position, and the lane within it.
     across = tables.vector_axis == -1
     wide = columns // size if across else columns
     line, place, lane = ("row", f"(at + j) / {size}", f"(at + j) % {size}")
@@ -105,7 +104,7 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     for (uint j = 0; j < 8 && at + j < columns; ++j) {{
         size_t bit = size_t({index if scheme.flat else place}) * {bits};
         uint code = line[bit / 8] >> ({f"{8 - bits} - bit % 8" if scheme.order == "msb" else "bit % 8"});
-        {"" if whole else f"if (bit % 8 + {bits} > 8) code |= uint(line[bit / 8 + 1]) << (8 - bit % 8);"}
+        {"" if fills_bytes else f"if (bit % 8 + {bits} > 8) code |= uint(line[bit / 8 + 1]) << (8 - bit % 8);"}
         out[j] = codebook[({book}(code & {(1 << bits) - 1})) * {size} + {lane}]{f" * scale[{cell}]" * tables.scaled};
     }}
     """
@@ -116,19 +115,19 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
 
 
 def _palette_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
-    """A constant table, and scales that are indices themselves, as numbers."""
+    """Return a constant table, and nested scales as numbers."""
     tables = Tables.of(encoding.codec.params)
-    made = {} if tables.table is None else {"codebook": tables.constant}
+    arrays = {} if tables.table is None else {"codebook": tables.constant}
     if tables.nested:
-        made["scale"] = tables.scales(parts, spec.shape)[slice(0, parts["scale"].shape[0]),]
-    return made
+        arrays["scale"] = tables.scales(parts, spec.shape)[slice(0, parts["scale"].shape[0]),]
+    return arrays
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     params, columns = encoding.codec.params, spec.shape[-1]
-    read = {"f16": "half_at", "bf16": "bfloat_at"}.get(params["dtype"])
-    plain = params.get("kept") == "run" and params.get("scale", "none") == "none"
-    if not plain or read is None or columns % 8 or not _countable(spec):
+    reader = {"f16": "half_at", "bf16": "bfloat_at"}.get(params["dtype"])
+    unscaled_run = params.get("kept") == "run" and params.get("scale", "none") == "none"
+    if not unscaled_run or reader is None or columns % 8 or not _countable(spec):
         return None
     blocks = -(-columns // BLOCK)
     body = f"""
@@ -138,7 +137,7 @@ def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     uint bits = line[at / 8];
     for (uint j = 0; j < 8; ++j) {{
         bool kept = (bits >> j) & 1;
-        out[j] = kept ? {read}(data + size_t(value) * 2) : 0.0f;
+        out[j] = kept ? {reader}(data + size_t(value) * 2) : 0.0f;
         value += kept;
     }}
     """
@@ -151,7 +150,7 @@ def _bitmask_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Array
 
 
 def _tca_tbe(encoding: Encoding, spec: TensorSpec) -> Layout | None:
-    """Three bitmaps of codes: the exponent of a short value, or 0 for a full one (squish-squizd, profile P5)."""
+    """Return the layout of three bitmaps of codes: a short value's exponent, or 0 for a full value (SQUIZD P5)."""
     if not _countable(spec):
         return None
     words, rows = encoding.parts["plane0"].shape[1], spec.elements // spec.shape[-1]
@@ -183,41 +182,43 @@ def _tca_tbe_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Array
     coded = one | two | three
     columns = spec.shape[-1]
     if np.unpackbits(coded[:, columns // 8 :], axis=1, bitorder="little")[:, columns % 8 :].any():
-        raise CodecError("padding bits of a bitmap are set [P5]", tensor=spec.name, part="plane0", code="P5")
+        raise CodecError("nonzero padding bits in a bitmap [P5]", tensor=spec.name, part="plane0", code="P5")
     return {"starts": _starts(coded, parts["high"].shape[0], spec)}
 
 
 def _countable(spec: TensorSpec) -> bool:
-    """Whether places of values fit 32 bits."""
+    """Whether positions of values fit 32 bits."""
     return spec.elements < 1 << 32
 
 
 def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
-    """How many values come before each block of a row, for a mask u8 [rows, bytes] of `count` ones."""
+    """Return the number of values before each block, for a mask u8 [rows, bytes] with `count` bits set."""
     ones = BIT_COUNTS[mask]
     before = np.cumsum(ones.reshape(-1), dtype=np.int64).reshape(mask.shape)
     if before.size and int(before[-1, -1]) != count:
         raise CodecError(
-            "the mask does not fit the stored values", tensor=spec.name, part="mask", expected=f"{count} values",
+            "the mask does not match the stored values", tensor=spec.name, part="mask", expected=f"{count} values",
             found=f"{int(before[-1, -1])} bits set", code="mask",
         )  # fmt: skip
     return (before - ones)[:, :: BLOCK // 8].astype(np.uint32)
 
 
 def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
-    """A matrix of groups, `axis` 0: columns, 1: rows, that has the tensor's order of values; a word holds codes of
-    rows that lie `stored` apart, the first in the highest bits (squish-uqff, half-quadratic quantization)."""
+    """Return the layout of HQQ: a matrix with each column (`axis` 0) or row (1) as a group, in the tensor's order.
+
+    A word holds codes of rows `lines` apart, the first in the highest bits.
+    """
     params = encoding.codec.params
     bits, by_row, data = params["bits"], params["axis"] == 1, encoding.parts["data"]
-    stored, wide = data.shape
+    lines, wide = data.shape
     first, step = (27, 3) if bits == 3 else (8 - bits, bits)
     cell = "line" if by_row else "column"
     body = f"""
     size_t place = size_t(row) * columns + at;
     size_t line = place / {wide}, column = place % {wide};
     for (uint j = 0; j < 8 && at + j < columns; ++j) {{
-        uint word = data[line % {stored} * {wide} + column];
-        uint code = (word >> ({first} - uint(line / {stored}) * {step})) & {(1 << bits) - 1};
+        uint word = data[line % {lines} * {wide} + column];
+        uint code = (word >> ({first} - uint(line / {lines}) * {step})) & {(1 << bits) - 1};
         out[j] = (float(code) - zero[{cell}]) * scale[{cell}];
         if (++column == {wide}) {{
             column = 0;
@@ -229,9 +230,9 @@ def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     return Layout(f"hqq{bits}", (("data", word), ("scale", "float"), ("zero", "float")), body, encoding.stored)
 
 
-_OTHERS: Mapping[str, Callable[[Encoding, TensorSpec], Layout | None]] = {
+_LAYOUTS: Mapping[str, Callable[[Encoding, TensorSpec], Layout | None]] = {
     "palette": _palette, "bitmask": _bitmask, "tca_tbe": _tca_tbe, "hqq": _hqq,
 }  # fmt: skip
-_ADDED: Mapping[str, Callable[[Encoding, Parts, TensorSpec], Arrays]] = {
+_DERIVED: Mapping[str, Callable[[Encoding, Parts, TensorSpec], Arrays]] = {
     "palette": _palette_arrays, "bitmask": _bitmask_arrays, "tca_tbe": _tca_tbe_arrays,
 }  # fmt: skip

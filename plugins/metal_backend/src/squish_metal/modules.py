@@ -1,4 +1,4 @@
-"""Weights of any format into MLX modules: quantized layers keep their codes, in the arrays of `nn.QuantizedLinear`."""
+"""Loads weights of any format into MLX modules; quantized layers keep their codes in `nn.QuantizedLinear`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,20 @@ _LAYERS = {nn.Linear: nn.QuantizedLinear, nn.Embedding: nn.QuantizedEmbedding}
 
 
 def packed(file: File, name: str) -> Packed | None:
-    """A tensor in MLX's packing (weight, scales, biases), or None where MLX has no form of its codes."""
+    """Pack a tensor for MLX.
+
+    Parameters
+    ----------
+    file : File
+        An open file.
+    name : str
+        Name of a tensor.
+
+    Returns
+    -------
+    Packed or None
+        Weight, scales and biases; None if MLX does not support the tensor's codes.
+    """
     tensor = file[name]
     bound = tensor.bound
     form = form_of(bound.codec, bound.encoding, tensor.spec)
@@ -26,11 +39,29 @@ def packed(file: File, name: str) -> Packed | None:
 
 
 def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[str]:
-    """Give every parameter of `model` the tensor of its name; the names, in order.
+    """Load the parameters of a model from the tensors of the same name.
 
-    A `nn.Linear` or `nn.Embedding` whose tensor MLX can hold packed becomes the quantized layer; everything else gets
-    values. `dtype` is that of values, scales and biases (None: values as stored, scales in float32). A parameter
-    without a tensor, or of another shape, is a SquishError; tensors that no parameter asks for are left.
+    A `nn.Linear` or `nn.Embedding` becomes a quantized layer if MLX supports the tensor's codes; all other parameters
+    get decoded values. Other tensors of the file are ignored.
+
+    Parameters
+    ----------
+    model : mlx.nn.Module
+        The model, modified in place.
+    file : File
+        An open file.
+    dtype : mlx.core.Dtype, optional
+        Dtype of values, scales and biases; by default values keep their dtype and scales are float32.
+
+    Returns
+    -------
+    list of str
+        The names of the loaded tensors, in order.
+
+    Raises
+    ------
+    SquishError
+        `missing` if a parameter has no tensor, `shape` if the shapes differ.
     """
     filled, layers, values = [], [], []
     for path, module in model.named_modules():
@@ -39,41 +70,39 @@ def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[st
                 continue
             name = f"{path}.{own}" if path else own
             if name not in file:
+                raise SquishError("tensor not in the file", tensor=name, file=file.name, code=ErrorCode.MISSING)
+            if (shape := file[name].shape) != tuple(parameter.shape):
                 raise SquishError(
-                    "the file has no tensor of this name", tensor=name, file=file.name, code=ErrorCode.MISSING
-                )
-            if (found := file[name].shape) != tuple(parameter.shape):
-                raise SquishError(
-                    "the tensor has another shape than the parameter", tensor=name, file=file.name,
-                    expected=list(parameter.shape), found=list(found), code="shape",
+                    "tensor and parameter shapes differ", tensor=name, file=file.name,
+                    expected=list(parameter.shape), found=list(shape), code="shape",
                 )  # fmt: skip
             filled.append(name)
-            held = packed(file, name) if own == "weight" and type(module) in _LAYERS else None
-            if held is None:
+            weight = packed(file, name) if own == "weight" and type(module) in _LAYERS else None
+            if weight is None:
                 values.append((name, _values(file[name].numpy(), dtype)))
             else:
-                layers.append((path, _quantized(module, held, dtype)))
+                layers.append((path, _quantized(module, weight, dtype)))
     model.update_modules(tree_unflatten(layers))
     model.load_weights(values, strict=False)
     return filled
 
 
-def _quantized(module: Any, held: Packed, dtype: mx.Dtype | None) -> nn.Module:
-    form = held.form
+def _quantized(module: Any, weight: Packed, dtype: mx.Dtype | None) -> nn.Module:
+    form = weight.form
     options: dict[str, Any] = {"group_size": form.group_size, "bits": form.bits, "mode": form.mode}
     if isinstance(module, nn.Linear):
-        # One row of one group: the constructor quantizes random values, which the file's replace at once.
-        made: Any = nn.QuantizedLinear(form.group_size, 1, bias="bias" in module, **options)
+        # Minimal size: the constructor quantizes random values, which are replaced below.
+        layer: Any = nn.QuantizedLinear(form.group_size, 1, bias="bias" in module, **options)
     else:
-        made = nn.QuantizedEmbedding(1, form.group_size, **options)
-        made.num_embeddings, made.dims = module.weight.shape
-    made.weight, made.scales = mx.array(held.weight), mx.array(held.scales)
-    if held.biases is not None:
-        made.scales, made.biases = _values(held.scales, dtype), _values(held.biases, dtype)
-    return made
+        layer = nn.QuantizedEmbedding(1, form.group_size, **options)
+        layer.num_embeddings, layer.dims = module.weight.shape
+    layer.weight, layer.scales = mx.array(weight.weight), mx.array(weight.scales)
+    if weight.biases is not None:
+        layer.scales, layer.biases = _values(weight.scales, dtype), _values(weight.biases, dtype)
+    return layer
 
 
 def _values(array: np.ndarray, dtype: mx.Dtype | None) -> mx.array:
-    known = array.dtype in (np.float32, np.float16, dtypes.to_numpy("bf16"))
-    found = mx.array(array if known else array.astype(np.float32))
-    return found if dtype is None else found.astype(dtype)
+    native = array.dtype in (np.float32, np.float16, dtypes.to_numpy("bf16"))
+    values = mx.array(array if native else array.astype(np.float32))
+    return values if dtype is None else values.astype(dtype)

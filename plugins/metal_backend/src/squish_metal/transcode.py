@@ -1,4 +1,4 @@
-"""Stored codes into MLX's packing: integers are shifted and packed, never turned into values."""
+"""Repacks stored codes for MLX without decoding them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Array = np.ndarray
 @frozen(kw_only=True, eq=False)
 class Packed:
     """Arrays for `mx.quantized_matmul`: `weight` u32 [..., in * bits / 32], `scales` and (affine) `biases`
-    [..., in / group_size]. Source: MLX quantize; a row is one bit stream, first code in the lowest bits."""
+    [..., in / group_size].
+
+    Source: MLX quantize; a row is a bit stream, first code in the lowest bits.
+    """
 
     form: Form
     weight: Array
@@ -25,9 +28,9 @@ class Packed:
 
 
 def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: TensorSpec) -> Packed:
-    """The codes of a tensor in MLX's affine form, a panel at a time; float32 scales and biases.
+    """Repack codes to MLX's affine form by panels, with float32 scales and biases.
 
-    CodecError if the zero points do not add up exactly or a bias leaves the range of float32.
+    CodecError if zero points are inexact or a bias exceeds the range of float32.
     """
     *lead, columns = spec.shape
     packing = Packing(form.bits, "u32", "lsb")
@@ -36,52 +39,52 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
     for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
         try:
             codes = codec.codes(parts, spec, params, region)
-        except CodecError as error:  # columns in activation order, for one: only the data show it
+        except CodecError as error:  # depends on the data, such as act-order columns
             raise _uncovered(error.message, spec) from error
         if codes is None:
-            raise _uncovered("zero points do not add up exactly", spec)
+            raise _uncovered("inexact zero points", spec)
         if codes.group[-1] % form.group_size:
-            raise _uncovered("its codes come in groups of other sizes than declared", spec)
+            raise _uncovered("group sizes differ from the declaration", spec)
         rows = region[:-1]
         weight[rows] = packing.pack(_unsigned(codes))
         scale, bias = _affine(codes)
         repeats = (*codes.group[:-1], codes.group[-1] // form.group_size)
-        scales[rows], biases[rows] = (_repeated(grid, repeats, scales[rows].shape) for grid in (scale, bias))
+        scales[rows], biases[rows] = (_repeat(grid, repeats, scales[rows].shape) for grid in (scale, bias))
     if not np.isfinite(biases[np.isfinite(scales)]).all():
-        raise _uncovered("a bias is beyond float32", spec)
+        raise _uncovered("a bias exceeds float32", spec)
     return Packed(form=form, weight=weight, scales=scales, biases=biases)
 
 
 def pack_microscaled(form: Form, codec: CodecSpec, parts: Parts, spec: TensorSpec) -> Packed:
-    """The stored bytes as they are; CodecError where a block's scale is NaN, which MLX takes for infinity."""
+    """Return the stored bytes; CodecError if a block's scale is NaN, which MLX decodes as infinity."""
     weight = np.ascontiguousarray(parts["data"][...]).view(np.uint8)
     scales = np.ascontiguousarray(parts["scale" if codec.id == "mx" else "scales"][...]).view(np.uint8)
     if form.mode != "nvfp4" and (scales == 255).any():
-        raise _uncovered("the scale of a block is NaN", spec)
+        raise _uncovered("a block's scale is NaN", spec)
     return Packed(form=form, weight=weight.view(np.uint32), scales=scales)
 
 
 def _uncovered(reason: str, spec: TensorSpec) -> CodecError:
-    """The error after which the next backend is tried: MLX has no form for these data."""
+    """Return the error for data without an MLX form; the next backend is tried."""
     return CodecError(reason, tensor=spec.name, code=ErrorCode.UNCOVERED, hint="The NumPy backend runs this tensor.")
 
 
 def _unsigned(codes: Codes) -> Array:
-    """Codes counted from the lowest one: for two's complement this only flips the sign bit."""
+    """Shift codes to start at 0; for two's complement this flips the sign bit."""
     if not codes.layout.signed:
         return codes.values
     return codes.values.view(np.uint8) + np.uint8(-codes.layout.low)
 
 
-def _repeated(grid: Array, repeats: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """A grid of groups with each repeated along each axis, cut to this shape."""
+def _repeat(grid: Array, repeats: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """Repeat a grid along each axis and crop it to a shape."""
     for axis, count in enumerate(repeats):
         grid = np.repeat(grid, count, axis=axis) if count > 1 else grid
     return grid[tuple(slice(0, size) for size in shape)]
 
 
 def _affine(codes: Codes) -> tuple[Array, Array]:
-    """Scale and bias of `q * scale + bias` for codes counted from the lowest one; rounded to float32 once."""
+    """Return scale and bias of `q * scale + bias` for codes starting at 0, rounded once to float32."""
     scale = codes.scale.astype(np.float64)
     low = codes.layout.low
     offset = np.zeros(scale.shape) if codes.offsets is None else codes.offsets.astype(np.float64)

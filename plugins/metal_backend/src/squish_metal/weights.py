@@ -1,4 +1,4 @@
-"""Weights held by MLX: each kind has the same four operations, on NumPy operands that are checked and not empty."""
+"""Weights in MLX's memory; all classes have the same four operations on checked, non-empty NumPy operands."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class Quantized:
         self._biases = None if packed.biases is None else mx.array(packed.biases)
 
     def dense(self) -> Array:
-        return self._decoded(self._weight, self._scales, self._biases)
+        return self._dequantize(self._weight, self._scales, self._biases)
 
     def linear(self, x: Array) -> Array:
-        found = mx.quantized_matmul(mx.array(x), self._weight, self._scales, self._biases, **self._options)
-        return device.to_numpy(found)
+        product = mx.quantized_matmul(mx.array(x), self._weight, self._scales, self._biases, **self._options)
+        return device.to_numpy(product)
 
     def embed(self, ids: Array) -> Array:
         rows = mx.array(ids.reshape(-1).astype(np.uint32))
         biases = None if self._biases is None else self._biases[rows]
-        found = self._decoded(self._weight[rows], self._scales[rows], biases)
-        return found.reshape(*ids.shape, found.shape[-1])
+        values = self._dequantize(self._weight[rows], self._scales[rows], biases)
+        return values.reshape(*ids.shape, values.shape[-1])
 
     def experts(self, x: Array, ids: Array) -> Array:
-        found = mx.gather_qmm(
+        product = mx.gather_qmm(
             mx.array(x[:, None]), self._weight, self._scales, self._biases,
             rhs_indices=mx.array(ids.astype(np.uint32)), **self._options,
         )  # fmt: skip
-        return device.to_numpy(found[:, 0])
+        return device.to_numpy(product[:, 0])
 
-    def _decoded(self, weight: mx.array, scales: mx.array, biases: mx.array | None) -> Array:
+    def _dequantize(self, weight: mx.array, scales: mx.array, biases: mx.array | None) -> Array:
         values = mx.dequantize(weight, scales, biases, **self._options)
         return device.to_numpy(values.astype(mx.float32))
 
 
-class Plain:
-    """An array of floats. On a GPU the products are taken in its own dtype, on the CPU in float32."""
+class DenseWeight:
+    """A float array; products use its own dtype on a GPU, float32 on the CPU."""
 
     def __init__(self, values: Array) -> None:
         self._values = mx.array(values)
@@ -69,8 +69,8 @@ class Plain:
     def experts(self, x: Array, ids: Array) -> Array:
         out = np.empty((len(ids), self._values.shape[1]), np.float32)
         for expert in np.unique(ids):
-            chosen = np.flatnonzero(ids == expert)
-            out[chosen] = self._product(x[chosen], self._values[int(expert)].T)
+            positions = np.flatnonzero(ids == expert)
+            out[positions] = self._product(x[positions], self._values[int(expert)].T)
         return out
 
     def _product(self, x: Array, weight: mx.array) -> Array:
@@ -79,11 +79,11 @@ class Plain:
 
 
 class Blocks:
-    """The stored bytes themselves, read by our own Metal kernels."""
+    """Stored bytes, decoded by custom Metal kernels."""
 
-    def __init__(self, kernels: Kernels, stored: dict[str, Array], shape: tuple[int, ...]) -> None:
+    def __init__(self, kernels: Kernels, arrays: dict[str, Array], shape: tuple[int, ...]) -> None:
         self._kernels, self._shape = kernels, shape
-        self._stored = {role: mx.array(part) for role, part in stored.items()}
+        self._arrays = {role: mx.array(part) for role, part in arrays.items()}
 
     def dense(self) -> Array:
         rows = int(np.prod(self._shape[:-1]))
@@ -100,12 +100,12 @@ class Blocks:
         return self._products(x, ids)
 
     def _rows(self, ids: Array) -> Array:
-        found = self._kernels.rows(self._stored, mx.array(ids.astype(np.uint32)), self._shape[-1])
-        return device.to_numpy(found)
+        rows = self._kernels.rows(self._arrays, mx.array(ids.astype(np.uint32)), self._shape[-1])
+        return device.to_numpy(rows)
 
     def _products(self, x: Array, ids: Array) -> Array:
-        wanted = mx.array(ids.astype(np.uint32))
-        return device.to_numpy(self._kernels.products(self._stored, mx.array(x), wanted, self._shape[-2]))
+        experts = mx.array(ids.astype(np.uint32))
+        return device.to_numpy(self._kernels.products(self._arrays, mx.array(x), experts, self._shape[-2]))
 
 
-Held = Quantized | Plain | Blocks
+Weight = Quantized | DenseWeight | Blocks

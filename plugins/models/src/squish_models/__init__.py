@@ -6,16 +6,24 @@ from typing import Any
 
 from squish_core.api import FamilyInfo, hookimpl
 
-# id -> (title, class, model types, GGUF's architecture, whether its GGUF states experts)
+# id -> (title, module and class, model types, GGUF's architecture, whether its GGUF states experts)
 FAMILIES = {
-    "llama": ("Llama 1 to 3, SmolLM2, Mistral", "Llama", ("llama", "mistral"), "llama", False),
-    "mixtral": ("Mixtral", "Mixtral", ("mixtral",), "llama", True),
-    "qwen2": ("Qwen 2 and 2.5", "Qwen2", ("qwen2",), "qwen2", False),
-    "qwen3": ("Qwen 3", "Qwen3", ("qwen3",), "qwen3", False),
-    "qwen3moe": ("Qwen 3 with experts", "Qwen3Moe", ("qwen3_moe",), "qwen3moe", True),
-    "gemma3": ("Gemma 3, its text part", "Gemma3", ("gemma3_text", "gemma3"), "gemma3", False),
-    "phi3": ("Phi 3", "Phi3", ("phi3",), "phi3", False),
-}
+    "llama": ("Llama 1 to 3, SmolLM2, Mistral", "llama:Llama", ("llama", "mistral"), "llama", False),
+    "mixtral": ("Mixtral", "llama:Mixtral", ("mixtral",), "llama", True),
+    "granite": ("Granite 3", "llama:Granite", ("granite",), "granite", False),
+    "qwen2": ("Qwen 2 and 2.5", "qwen:Qwen2", ("qwen2",), "qwen2", False),
+    "qwen2vl": (
+        "Qwen 2 and 2.5 VL, their text part", "qwen:Qwen2VL", ("qwen2_vl", "qwen2_5_vl"), "qwen2vl", False,
+    ),
+    "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3", False),
+    "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe", True),
+    "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2", False),
+    "gemma3": ("Gemma 3, its text part", "gemma:Gemma3", ("gemma3_text", "gemma3"), "gemma3", False),
+    "phi3": ("Phi 3 and 4", "others:Phi3", ("phi3",), "phi3", False),
+    "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2", False),
+    "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4", False),
+    "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2", False),
+}  # fmt: skip
 
 
 @hookimpl
@@ -23,7 +31,7 @@ def squish_families() -> list[FamilyInfo]:
     """The families of this plugin."""
     return [
         FamilyInfo(
-            id=name, title=title, factory=f"squish_models.families:{implementation}", model_types=types,
+            id=name, title=title, factory=f"squish_models.families.{implementation}", model_types=types,
             architecture=architecture, experts=experts,
         )
         for name, (title, implementation, types, architecture, experts) in FAMILIES.items()

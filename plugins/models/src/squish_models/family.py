@@ -21,6 +21,8 @@ TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_fa
 """Settings that are read before the table of keys is looked at."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp leaves out of account, as the report says."""
+ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
+"""Engines that ignore the windows of some families."""
 
 
 class TextModel(Family):
@@ -44,6 +46,10 @@ class TextModel(Family):
         Settings that are the number of layers where nothing else is known.
     tied_by_default
         Whether embeddings are tied where config.json does not say.
+    rotated_by_default
+        The share of a head that is rotated where config.json does not say.
+    windowless
+        Layouts whose engines see beyond the sliding window.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
@@ -58,6 +64,8 @@ class TextModel(Family):
     unstated: ClassVar[Mapping[str, Any]] = {}
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
+    rotated_by_default: ClassVar[float] = 1.0
+    windowless: ClassVar[Sequence[str]] = ("gguf",)
     gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
@@ -131,24 +139,24 @@ class TextModel(Family):
                     hint="Nothing that is written would say what this model says.",
                 )  # fmt: skip
 
-    def ignored(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """What llama.cpp leaves out of account."""
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        """What the engine of a layout leaves out of account."""
         window = settings.get("sliding_window")
-        if window is None or settings.get("use_sliding_window") is False or "sliding_window" in self._gguf_settings:
+        if window is None or settings.get("use_sliding_window") is False or layout not in self.windowless:
             return ()
-        return (f"llama.cpp ignores the sliding window of {window}: beyond as many tokens it sees more",)
-
-    @property
-    def _gguf_settings(self) -> set[str]:
-        return {key.hf for key in self.keys}
+        return (f"{ENGINES[layout]} ignores the sliding window of {window}: beyond as many tokens it sees more",)
 
     @property
     def experts(self) -> str | None:
         """The setting that is the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a config.json in the spelling that all engines read."""
+        return old_spelling(text_config(config), self.experts)
+
     def _from_config(self, model: Model) -> dict[str, Any]:
-        config = old_spelling(text_config(model.config()), self.experts)
+        config = self.spelled(model.config())
         _check_types(config)
         check_settings(self.keys, config, CONFIG)
         tied = config.get("tie_word_embeddings")
@@ -168,7 +176,7 @@ class TextModel(Family):
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         heads = settings["num_attention_heads"] or 1
         size = settings.get("head_dim") or settings["hidden_size"] // heads
-        return int(size * (settings.get("partial_rotary_factor") or 1.0))
+        return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = settings_of(self.keys, self.architecture, model.meta)

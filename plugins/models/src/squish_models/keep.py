@@ -56,7 +56,7 @@ def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
     """The file of the keys that are not rebuilt as they are, with the order of all; each with a digest of what is
     rebuilt in its place, so that settings that were changed since are not overruled."""
-    own = {key: value for key, value in meta.items() if not _is_kept(key)}
+    own = {key: value for key, value in meta.items() if not _is_kept(key) and isinstance(value, Typed)}
     lost = {
         key: {"type": value.type, "value": _plain(value), "instead_of": _digest(rebuilt.get(key))}
         for key, value in own.items() if not same_value(rebuilt.get(key), value) and not _is_inferred(key, value)

@@ -12,7 +12,7 @@ from squish_core.api import Carried, Dropped, FormatError, Model, Options, Squis
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
-from .config.spelling import QUANTIZATION, old_spelling, text_config
+from .config.spelling import QUANTIZATION, has_other_parts, old_spelling, text_config
 from .keep import KEYS_FILE, kept_files, kept_keys, restored_files, restored_keys, same_value
 from .tokenizer import FILES, Tokenizer, huggingface_files, read_gguf, read_huggingface
 from .tokenizer import gguf_keys as tokenizer_keys
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .family import TextModel
 
 CONFIG = "config.json"
-HIDDEN = ("rotary_dim",)
-"""Settings that stand for others and are no keys of config.json."""
+HIDDEN = ("rotary_dim", "mrope_section")
+"""Settings that stand for others, or for other modalities, and are no keys of config.json."""
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
@@ -43,6 +43,8 @@ def carry_to_gguf(
     meta = restored_keys(model, keys)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
+    if has_other_parts(model.config()):  # of which GGUF has the text part
+        files[CONFIG] = respelled(family, files[CONFIG], settings)
     rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
     differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
     dropped = tuple(Dropped("metadata", key) for key in model.meta if key not in FRAMEWORK)
@@ -50,7 +52,9 @@ def carry_to_gguf(
         dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
     elif differing or files.keys() != rebuilt.keys():
         meta = {**meta, **kept_files(differing, list(files))}
-    return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
+    return Carried(
+        meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings, layout)
+    )
 
 
 def carry_to_folder(
@@ -71,12 +75,18 @@ def carry_to_folder(
     missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("tokenizer",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     rebuilt = {name: data for name, data in files.items() if name not in kept}
-    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing)
+    notes = family.ignored(settings, layout)
+    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing, notes=notes)
 
 
 def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """GGUF's keys and tensors that stand for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
+    if lost := [name for name in constants if name not in family.constants]:
+        raise FormatError(
+            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
+            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
+        )  # fmt: skip
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
         **gguf_keys(family.keys, family.architecture, settings), **scaling,
@@ -101,7 +111,7 @@ def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> by
     config = json.loads(data)
     spelled = old_spelling(text_config(config), family.experts)
     spelled = {key: value for key, value in spelled.items() if key not in QUANTIZATION}
-    if "text_config" in config:
+    if has_other_parts(config):
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
     spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
     for key in family.layer_counts:  # mistral.rs asks for them, though nothing slides

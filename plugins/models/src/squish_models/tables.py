@@ -9,6 +9,8 @@ from attrs import frozen
 from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, Stack
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
+SWITCH = ("gate_proj", "up_proj", "down_proj")
+"""Projections of an expert, as most families and mlx-lm call them."""
 
 
 @frozen
@@ -16,8 +18,8 @@ class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's values have
-    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it. With `{e}` in its name it is
-    one of an expert, and GGUF stacks them.
+    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
+    `{e}` in its name it is one of an expert, and GGUF stacks them.
     """
 
     hf: str
@@ -25,6 +27,7 @@ class Row:
     shape: tuple[str, ...]
     required: bool = True
     bias: bool = False
+    biased: bool = False
     permute: str | None = None
     add: float | None = None
     f32: bool = False
@@ -36,17 +39,17 @@ class Row:
         return f"{'' if self.top else LAYER}{self.hf}{suffix}"
 
     def tensors(self) -> Iterator[FamilyTensor]:
-        """The weight, and the bias that may lie beside it."""
+        """The weight, and the bias that lies beside it."""
         yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
-        if self.bias:
-            yield FamilyTensor(self.module(".bias"), self.shape[:1], False)
+        if self.bias or self.biased:
+            yield FamilyTensor(self.module(".bias"), self.shape[:1], self.biased)
 
     def rules(self) -> Iterator[Rule]:
         """What GGUF makes of them."""
         name = f"{'' if self.top else BLOCK}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
         yield Rule(f"{name}.weight", self.expression(".weight"), vector)
-        if self.bias:
+        if self.bias or self.biased:
             yield Rule(f"{name}.bias", self.expression(".bias"), "f32")
 
     def expression(self, suffix: str) -> Expression:
@@ -59,28 +62,49 @@ class Row:
         return Stack(made) if "{e}" in self.hf else made
 
 
-def norm(hf: str, gguf: str, *, top: bool = False, add: float | None = None, size: str = "hidden_size") -> Row:
+def norm(
+    hf: str, gguf: str, *, top: bool = False, add: float | None = None, size: str = "hidden_size", biased: bool = False
+) -> Row:
     """A vector of scales."""
-    return Row(hf, gguf, (size,), add=add, top=top)
+    return Row(hf, gguf, (size,), add=add, top=top, biased=biased)
 
 
-def embeddings(add: float | None = None) -> tuple[Row, ...]:
+def head_norms(add: float | None = None) -> tuple[Row, Row]:
+    """Norms of each head of queries and keys."""
+    return (
+        norm("self_attn.q_norm", "attn_q_norm", size="head_dim", add=add),
+        norm("self_attn.k_norm", "attn_k_norm", size="head_dim", add=add),
+    )
+
+
+def embeddings(add: float | None = None, *, biased: bool = False) -> tuple[Row, ...]:
     """What lies outside the layers: embeddings, the last norm, the head where it is not tied."""
     return (
         Row("model.embed_tokens", "token_embd", ("vocab_size", "hidden_size"), top=True),
-        norm("model.norm", "output_norm", top=True, add=add),
+        norm("model.norm", "output_norm", top=True, add=add, biased=biased),
         Row("lm_head", "output", ("vocab_size", "hidden_size"), tied_to="model.embed_tokens.weight", top=True),
     )
 
 
-def attention(*, permute: bool = False, bias: bool = True) -> tuple[Row, ...]:
+def pre_norm_model(attention: Iterable[Row], mlp: Iterable[Row], *, biased: bool = False) -> tuple[Row, ...]:
+    """A model whose layers have one norm before attention and one before the MLP."""
+    return (
+        *embeddings(biased=biased),
+        norm("input_layernorm", "attn_norm", biased=biased),
+        *attention,
+        norm("post_attention_layernorm", "ffn_norm", biased=biased),
+        *mlp,
+    )
+
+
+def attention(*, permute: bool = False, bias: bool = True, biased: bool = False) -> tuple[Row, ...]:
     """Separate projections of queries, keys and values, and the output."""
     heads, groups = ("num_attention_heads", "num_key_value_heads") if permute else (None, None)
     return (
-        Row("self_attn.q_proj", "attn_q", ("q_rows", "hidden_size"), bias=bias, permute=heads),
-        Row("self_attn.k_proj", "attn_k", ("kv_rows", "hidden_size"), bias=bias, permute=groups),
-        Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias),
-        Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias),
+        Row("self_attn.q_proj", "attn_q", ("q_rows", "hidden_size"), bias=bias, biased=biased, permute=heads),
+        Row("self_attn.k_proj", "attn_k", ("kv_rows", "hidden_size"), bias=bias, biased=biased, permute=groups),
+        Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias, biased=biased),
+        Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias, biased=biased),
     )
 
 
@@ -91,6 +115,19 @@ def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
         Row("mlp.up_proj", "ffn_up", ("intermediate_size", "hidden_size"), bias=bias),
         Row("mlp.down_proj", "ffn_down", ("hidden_size", "intermediate_size"), bias=bias),
     )
+
+
+def fused_mlp() -> tuple[Row, ...]:
+    """Gate and up in one projection, which GGUF calls up."""
+    return (
+        Row("mlp.gate_up_proj", "ffn_up", ("gate_up_rows", "hidden_size")),
+        Row("mlp.down_proj", "ffn_down", ("hidden_size", "intermediate_size")),
+    )
+
+
+def router(module: str) -> Row:
+    """What chooses the experts of a token."""
+    return Row(module, "ffn_gate_inp", ("experts", "hidden_size"), f32=True)
 
 
 def experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Row, ...]:
@@ -115,12 +152,15 @@ def fused_attention(permute: bool) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def stacked_experts(module: str, names: Iterable[tuple[str, str]], *, reading: bool) -> tuple[Rule, ...]:
-    """Experts under one name each for gate, up and down: (name of the stack, name of an expert's projection)."""
+def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *, reading: bool) -> tuple[Rule, ...]:
+    """Experts under one name each for gate, up and down: (projection of the stack, an expert's projection)."""
     return tuple(
-        Rule(f"{LAYER}{stack}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"), reading=reading)
-        for stack, single in names
-    )
+        Rule(
+            f"{LAYER}{module}.{stack}.{whole}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"),
+            reading=reading,
+        )
+        for whole, single in names
+    )  # fmt: skip
 
 
 def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import SourceInfo, hookimpl
 
 OPTIONS = {
@@ -33,3 +35,12 @@ def squish_sources() -> list[SourceInfo]:
             ("az", "Azure Blob Storage", "BucketOpener", ("az",)),
         )
     ]
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish serve` and `squish refs`."""
+    from .commands import EXAMPLES, refs, serve
+
+    for name, command in (("serve", serve), ("refs", refs)):
+        app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES[name]))(command)

@@ -42,6 +42,7 @@ def error_of(failure: RequestError, file: str, source_id: str, offset: int | Non
     }  # fmt: skip
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
+    facts = facts or (["no answer"] if failure.kind == "unreachable" else [])
     return errors[failure.kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
 
 

@@ -177,6 +177,8 @@ class Connection:
 class RemoteSource(Source):
     """A remote file: its first 64 KiB and last 64 bytes are kept, everything else is fetched when it is read."""
 
+    is_remote = True
+
     def __init__(self, connection: Connection, opened: Opened, *, is_root: bool = True) -> None:
         super().__init__(connection.address(opened.path), opened.pin.size)
         self.filename = opened.path.rpartition("/")[2]

@@ -56,10 +56,10 @@ class Store:
             "default_headers": {"accept-encoding": "identity", **(headers or {})},
         }  # fmt: skip
         retry: Any = {
-            "max_retries": RETRIES, "retry_timeout": limit,
+            "max_retries": RETRIES, "retry_timeout": 0.75 * limit,  # its error says more than the deadline's
             "backoff": {
-                "init_backoff": min(timedelta(milliseconds=100), limit / 20),
-                "max_backoff": min(timedelta(seconds=15), limit / 4),
+                "init_backoff": min(timedelta(milliseconds=100), limit / 40),
+                "max_backoff": min(timedelta(seconds=15), limit / 8),
                 "base": 2,
             },
         }  # fmt: skip

@@ -27,7 +27,7 @@ from squish_core.api import (
 )
 
 from . import writer
-from .folder import INDEX_SUFFIX, MODEL_ASSETS, STANDARD, Shard, choose, part_of_set, read_set, unreadable
+from .folder import INDEX_SUFFIX, MODEL_ASSETS, STANDARD, Shard, choose, part_of_set, read_set, set_index, unreadable
 from .header import read_header, read_record
 
 
@@ -38,7 +38,8 @@ class Safetensors(Container):
         name = choose(source) if source.is_dir else source.filename
         main = source.member(name) if source.is_dir else source
         standard = source.is_dir or STANDARD.fullmatch(name) is not None
-        members = main.members() if standard or "-of-" in name else ()
+        likely = (*set_index(name), *(MODEL_ASSETS if standard else ()))
+        members = main.members(likely=likely) if standard or "-of-" in name else ()
         if name.endswith(INDEX_SUFFIX):
             shards, problems = read_set(main, limits)
         else:

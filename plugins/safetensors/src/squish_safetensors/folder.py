@@ -37,6 +37,9 @@ MODEL_ASSETS = (
     "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
 )  # fmt: skip
 
+STANDING = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
+"""Names by which a model is looked for where nothing lists its folder."""
+
 
 @frozen
 class Shard:
@@ -48,7 +51,7 @@ class Shard:
 
 def choose(folder: Source) -> str:
     """The file of a folder that stands for the model; FormatError when several could."""
-    names = folder.members()
+    names = folder.members(likely=STANDING)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
@@ -79,8 +82,8 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     places = listing.get("weight_map")
     if type(places) is not dict:
         raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")
-    members = index.members()
-    names = _shard_names(places, index) or [name for name in members if name.endswith(SUFFIX)]
+    names, members = _shard_names(places, index), index.members()
+    names = names or [name for name in members if name.endswith(SUFFIX)]
     shards = [_shard(index, name, file, limits) for file, name in enumerate(names)]
     _check_agreement(places, shards)
     return shards, [*_check_total(listing.get("metadata"), shards), *_unlisted(names, members)]
@@ -106,13 +109,18 @@ def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
     return problems
 
 
+def set_index(name: str) -> list[str]:
+    """The index of the set that a file of this name is a shard of."""
+    shard = SHARD.fullmatch(name)
+    return [shard[1] + INDEX_SUFFIX] if shard else []
+
+
 def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
     """A note when a file is one shard of a set whose index lies beside it."""
-    shard = SHARD.fullmatch(name)
-    beside = shard and shard[1] + INDEX_SUFFIX
-    if not beside or beside not in members:
+    beside = [index for index in set_index(name) if index in members]
+    if not beside:
         return []
-    message = f"is part of a sharded set; open {beside} for all its tensors"
+    message = f"is part of a sharded set; open {beside[0]} for all its tensors"
     return [Problem(code=ErrorCode.SHARD, severity="note", where=name, message=message)]
 
 
@@ -123,7 +131,6 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
         if type(name) is not str:
             raise FormatError("the index names no file", tensor=tensor, found=type(name).__name__, code="index")
         first.setdefault(name, tensor)
-    members = frozenset(index.members())
     folded: dict[str, str] = {}
     for name, tensor in first.items():
         try:
@@ -135,6 +142,8 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
                 "two shards differ only in case", tensor=tensor, expected=repr(folded[name.casefold()]),
                 found=repr(name), code="path",
             )  # fmt: skip
+    members = frozenset(index.members(likely=sorted(first)))
+    for name, tensor in first.items():
         if name not in members:
             raise FormatError(
                 f"the shard {name!r} is missing", tensor=tensor, code="shard-missing",

@@ -49,7 +49,7 @@ class Uqff(Refinement):
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         if not _is_uqff(index, source, limits):
             return None
-        members = source.members()
+        members = shards.members_beside(source, index.files[0].name, limits)
         name = shards.single_set(source, members) if source.is_dir else index.files[0].name
         main = Shard(source.member(name) if source.is_dir else source, index.tensors)
         report, problems = shards.read_json(source, shards.REPORT, members, limits)
@@ -61,7 +61,7 @@ class Uqff(Refinement):
             residual = shards.open_shard(source, shards.RESIDUAL, len(files.sources), limits)
             files.sources.append(residual.source)
             problems += _add(tensors, residual.tensors.values())
-        if source.path:  # bytes in memory have no neighboring files
+        if source.path or source.is_remote:  # bytes in memory have no neighboring files
             problems += [_absent(what, why) for what, why in _COMPANIONS.items() if what not in members]
         reported = {(problem.code, problem.where) for problem in index.problems}
         problems = [problem for problem in problems if (problem.code, problem.where) not in reported]

@@ -1,4 +1,4 @@
-"""What other plugins may import of squish-zstd; names are loaded on first use."""
+"""The interface of squish-zstd for other plugins; names are loaded on first use."""
 
 from __future__ import annotations
 

@@ -144,12 +144,15 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
 
 
 def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[str, Any]:
-    """Unsigned codes along one of the last two axes, with the zero point that makes the same values."""
+    """Unsigned codes along one of the last two axes, with the zero point that makes the same values; in the words
+    they are packed in, if these divide the axis."""
     scale, kept = layout.scale_dtype, layout.offset_dtype
+    word, order = ("i32", "padded") if layout.bits == 3 else (layout.word or "u8", "lsb")
+    if order == "lsb" and shape[axis] % (dtypes.bits(word) // layout.bits):
+        word = "u8"
     params = {
         "bits": layout.bits, "group_size": layout.group_sizes(shape)[axis], "axis": axis, "signed": False,
-        "word": "i32" if layout.bits == 3 else "u8", "order": "padded" if layout.bits == 3 else "lsb",
-        "scale_dtype": scale,
+        "word": word, "order": order, "scale_dtype": scale,
     }  # fmt: skip
     zero = layout.zero - layout.low
     if layout.offset_kind == "none" and not zeros:

@@ -1,4 +1,4 @@
-"""The Neural Engine as a backend: whole Core ML packages on a Mac, and plans for any device anywhere."""
+"""The Neural Engine backend: runs whole Core ML packages on a Mac, and plans for any device on any system."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from squish_core.api import (
 
 from ..coreml.archive import WHOLE
 
-_ELSEWHERE = Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
+_ELSEWHERE = Availability(ok=False, reason="Core ML needs macOS; ane:device=M1 plans for a device")
 
 
 class Ane(Backend):
-    """Runs a file's Core ML appendix through Core ML. Single tensors are not its business: packages are made of them.
+    """Runs a file's Core ML appendix; single tensors must be converted to a package.
 
-    With `ane:device=M1` it answers what that device would do with each tensor, and runs nothing. More options describe
-    the operation that reads the weights: `stride`, `dilation`, `overlapping`, `mutable`.
+    `ane:device=M1` only plans each tensor for that device. Further options describe the operation that reads the
+    weights: `stride`, `dilation`, `overlapping`, `mutable`.
     """
 
     id = "ane"
@@ -46,23 +46,23 @@ class Ane(Backend):
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
         from . import planner
-        from .planned import Planned
+        from .device_plan import DevicePlan
 
         if "device" not in options:
             raise SquishError(
-                "ane takes a device to plan for", found=", ".join(options), expected="ane:device=M1",
+                "ane options need a device", found=", ".join(options), expected="ane:device=M1",
                 code=ErrorCode.BACKEND,
             )  # fmt: skip
         consumer = planner.consumer_of({name: value for name, value in options.items() if name != "device"})
-        return Planned(planner.generation_of(str(options["device"])), consumer)
+        return DevicePlan(planner.generation_of(str(options["device"])), consumer)
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding
         if encoding.codec.id != WHOLE:
-            why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
+            why = "Core ML runs whole packages; write one with `squish convert FILE OUT.mlpackage --to mlpackage`"
             return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
-        storage = "the file's own package, run by Core ML"
+        storage = "the file's Core ML package"
         return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)
 
     def load_whole(self, chain: Chain, file: File) -> WholeHandle:

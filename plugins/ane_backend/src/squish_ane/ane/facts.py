@@ -1,9 +1,9 @@
-"""What is known of the Neural Engine's weight compression, as tables: one cell for each form and generation.
+"""Tables of the Neural Engine's weight compression: one cell per form and generation.
 
 Source: S. H. Bryngelson, "Apple Neural Engine: Architecture, Programming, and Performance", arXiv 2606.22283, chapter
-25 and those it refers to. Generations are the compiler's names (H13 is the M1), not those of the chips.
-Evidence: "measured" on silicon (M1, M2 Pro, M5 alone), "stated" by the book from the compiler's code, "predicted" from
-a gate, "unstated" where the book leaves it open.
+25 and its references. Generations are the compiler's names (H13 is the M1), not chip names. Evidence: "measured" on
+silicon (only M1, M2 Pro, M5), "stated" by the book from the compiler's code, "predicted" from a gate, "unstated" if the
+book leaves it open.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from attrs import frozen
 GENERATIONS = ("H13", "H14", "H15", "H16", "H17", "H18")
 DEVICES = {"M1": "H13", "M2": "H14", "M3": "H15", "M4": "H16", "M5": "H17"}
 FAMILIES = {"H13": "A13", "H14": "A14", "H15": "A15", "H16": "A16", "H17": "A17", "H18": "A18"}
-"""The book's family names, which count the compiler's targets and not the chips of the same name."""
+"""The book's family names, which refer to compiler targets, not to chips of the same name."""
 CORES = {"": 4, "g": 8, "s": 16, "c": 32, "d": 64}
-"""Cores by the suffix of a target's name (H13g)."""
+"""Cores by suffix of the target name (H13g)."""
 
 
 @frozen
 class Cell:
-    """What one generation does with one form. `mode`: "stream", "fold", or "illegal" (nothing encodes it)."""
+    """A generation's handling of a form. `mode`: "stream" (stays packed), "fold" (dequantized) or "illegal"."""
 
     mode: str
     evidence: str
@@ -31,7 +31,7 @@ class Cell:
 
 @frozen
 class Row:
-    """One form of weights: its rule in words, where it comes from, and a cell for each generation in order."""
+    """A form of weights: title, rule, source, and one cell per generation in order."""
 
     title: str
     rule: str
@@ -40,46 +40,46 @@ class Row:
 
 
 def _row(title: str, rule: str, source: str, *cells: Cell) -> Row:
-    """A row whose last cell holds for all later generations."""
+    """Build a row; the last cell applies to all later generations."""
     return Row(title, rule, source, cells + cells[-1:] * (len(GENERATIONS) - len(cells)))
 
 
 _MEASURED, _STATED, _PREDICTED = "measured", "stated", "predicted"
-_NO_ENCODER = "the table descriptor of version five has no encoder for it"
+_NO_ENCODER = "descriptor version five has no encoder for it"
 
 ROWS: Mapping[str, Row] = {
     "dense": _row(
-        "dense float16", "two bytes an element", "chapter 25", Cell("dense", _STATED),
+        "dense float16", "two bytes per element", "chapter 25", Cell("dense", _STATED),
     ),
     "int8": _row(
-        "int8, one scale a tensor or channel", "streams where byte 0x528 is set", "table 25.2",
-        Cell("fold", _MEASURED, "through the path that makes it dense"),
+        "int8, one scale per tensor or channel", "streams if byte 0x528 is set", "table 25.2",
+        Cell("fold", _MEASURED, "through the path that dequantizes it"),
         Cell("stream", _MEASURED), Cell("stream", _PREDICTED), Cell("stream", _PREDICTED),
         Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
     ),
     "int8_asymmetric": _row(
         "int8 with zero points", "the zero point is forced to zero on H13", "table 25.5",
-        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", "unstated", "legal; that it streams is not stated"),
+        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", "unstated", "legal; streaming is not stated"),
     ),
     "palette4": _row(
-        "4-bit palette, one codebook", "streams where bytes 0x48f and 0x529 are set", "tables 25.2 and 25.5",
+        "4-bit palette, one codebook", "streams if bytes 0x48f and 0x529 are set", "tables 25.2 and 25.5",
         Cell("stream", _MEASURED, "2.37x"), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
         Cell("stream", _PREDICTED), Cell("stream", _MEASURED, "1.6-1.8x"), Cell("stream", _PREDICTED),
     ),
     "palette8": _row(
-        "8-bit palette", "streams where bytes 0x48f and 0x529 are set", "table 25.5", Cell("stream", _PREDICTED),
+        "8-bit palette", "streams if bytes 0x48f and 0x529 are set", "table 25.5", Cell("stream", _PREDICTED),
     ),
     "palette_many": _row(
         "palette with several codebooks", "num_luts above one", "table 25.5",
-        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "of a later descriptor"),
+        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "needs a later descriptor"),
     ),
     "palette3_6": _row(
-        "3- or 6-bit palette", "of a later descriptor", "table 25.5",
-        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "which descriptor brings it is not stated"),
+        "3- or 6-bit palette", "needs a later descriptor", "table 25.5",
+        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "the descriptor version is not stated"),
     ),
     "palette1_2": _row(
         "1- or 2-bit palette", "rejected on the general path", "chapter 25, four codecs",
-        Cell("illegal", _STATED, "rejected on the general path, though Apple's documentation allows these widths"),
+        Cell("illegal", _STATED, "rejected on the general path, although Apple documents these widths"),
     ),
     "sparse": _row(
         "mask and float16 values", "streams under the master byte 0x48f", "table 25.2, listing 25.3",
@@ -87,34 +87,34 @@ ROWS: Mapping[str, Row] = {
         Cell("stream", _PREDICTED), Cell("stream", _PREDICTED), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
     ),
     "sparse_palette": _row(
-        "mask and palette codes", "the sparse index plane is a flag of a later descriptor", "table 25.5",
+        "mask and palette codes", "the sparse index plane needs a later descriptor", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("fold", "unstated"), Cell("stream", _STATED),
     ),
     "sparse_int8": _row(
-        "mask and int8 values with scales", "the book has no statement on scales under a mask", "table 25.2",
+        "mask and int8 values with scales", "the book does not cover scales under a mask", "table 25.2",
         Cell("fold", "unstated"),
     ),
     "blockwise": _row(
-        "int8 with a scale for each block", "streams where byte 0x520 is set", "table 25.2",
+        "int8 with block scales", "streams if byte 0x520 is set", "table 25.2",
         Cell("fold", _MEASURED), Cell("fold", _MEASURED, "0.985x"), Cell("stream", _PREDICTED),
         Cell("stream", _PREDICTED), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
     ),
     "affine4": _row(
-        "integers of fewer than 8 bits with scales", "four-bit weights have no affine path, only a palette",
+        "integers below 8 bits with scales", "4-bit weights have only a palette path, not an affine one",
         "chapter 25, four codecs", Cell("fold", _STATED, "the palette form of the same codes streams"),
     ),
     "f8_e4m3": _row(
-        "float8 E4M3", "byte 0x52d, set on H18 alone", "chapter 25, fp8 datapath",
+        "float8 E4M3", "byte 0x52d, only set on H18", "chapter 25, fp8 datapath",
         Cell("illegal", _PREDICTED, "asserts while compiling"),
-        *(Cell("illegal", _PREDICTED, "the format is off"),) * 4, Cell("stream", _PREDICTED),
+        *(Cell("illegal", _PREDICTED, "the format is disabled"),) * 4, Cell("stream", _PREDICTED),
     ),
     "f8_e5m2": _row(
-        "float8 E5M2", "a conversion format: shifted left by eight bits into float16", "chapter 25, fp8 datapath",
+        "float8 E5M2", "a conversion format: shifted left by eight bits to float16", "chapter 25, fp8 datapath",
         Cell("fold", _STATED),
     ),
 }  # fmt: skip
 
-# Bytes of the hardware description and the first generation that sets them; None: none does.
+# Byte of the hardware description -> first generation that sets it, or None.
 GATES: Mapping[int, str | None] = {
     0x48F: "H13", 0x529: "H13",
     0x528: "H14", 0x532: "H14", 0x537: "H14",
@@ -123,7 +123,7 @@ GATES: Mapping[int, str | None] = {
 }  # fmt: skip
 MASTER, PALETTE_GATE = 0x48F, 0x529
 
-# Capability -> version five (H13), later descriptors (table 25.5).
+# Capability -> descriptor version five (H13), later versions (table 25.5).
 CODEGEN: Mapping[str, tuple[str, str]] = {
     "sparse-binary index packing": ("asserts unsupported", "a packed flag at descriptor offset 0x424"),
     "multi-codebook palette": ("asserts unsupported", "implemented"),
@@ -133,7 +133,7 @@ CODEGEN: Mapping[str, tuple[str, str]] = {
 }
 
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
-"""Most bytes of a weight before it is split: folded or dense (field 0x200), streamed (field 0x210)."""
+"""Maximum bytes of a weight before splitting: folded or dense (field 0x200), streamed (field 0x210)."""
 
 CHAPTER_DOUBTS = (
     "the activation table is called 43 entries; the fields that are listed make 42",
@@ -142,15 +142,15 @@ CHAPTER_DOUBTS = (
     "palette widths are given as 2, 4, 6, 8, then 1 and 2 as rejected, 3 and 6 as later",
     "there is no 4-bit scalar type, yet the types 9 and 23 are 4-bit integers",
 )
-"""Where the chapter contradicts itself; the tables above take the statement that was measured, or the stricter one."""
+"""Contradictions in the chapter; the tables above use the measured statement, or the stricter one."""
 
 
 def is_set(gate: int, generation: str) -> bool:
-    """Whether a byte of the hardware description is set on a generation."""
+    """Whether a generation sets a byte of the hardware description."""
     first = GATES[gate]
     return first is not None and GENERATIONS.index(generation) >= GENERATIONS.index(first)
 
 
 def cell(form: str, generation: str) -> Cell:
-    """What a generation does with a form."""
+    """Return a generation's handling of a form."""
     return ROWS[form].cells[GENERATIONS.index(generation)]

@@ -1,4 +1,4 @@
-"""Which form of the tables a stored tensor is, from its codec's parameters alone."""
+"""Maps stored tensors to forms of the tables, from codec parameters alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
 
 
 def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
-    """The weights as the compiler would be given them; None where Core ML has no such form and they are decoded."""
-    known = _FORMS.get(encoding.codec.id)
-    if known:
-        return known(encoding, spec)
+    """Return the weights in the compiler's form; None if Core ML lacks the form, so they are decoded."""
+    reader = _FORMS.get(encoding.codec.id)
+    if reader:
+        return reader(encoding, spec)
     layout = codec.code_layout(spec, encoding.codec.params)
     return None if layout is None or layout.table is not None else _integers(layout, spec)
 

@@ -1,4 +1,4 @@
-"""Which weights would stream to a Neural Engine, which would be made dense first, and why; nothing is run."""
+"""Predicts which weights stream to a Neural Engine, which are dequantized first, and why."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .structures import ACTIVATION_BYTES, codebook_bytes, is_vector_size
 
 @frozen(kw_only=True)
 class Weights:
-    """What the compiler would be given. `form` is a row of `facts.ROWS`; counts are of elements.
+    """A weight in the compiler's terms. `form` is a row of `facts.ROWS`; sizes are in elements.
 
-    `channels`: output channels; `block`: elements of one scale; `nonzero`: values that a mask keeps.
+    `channels`: output channels; `block`: elements per scale; `nonzero`: values under a mask.
     """
 
     form: str
@@ -31,7 +31,7 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that cross to the engine in this form. Source: chapter 25; listing 25.3 for masks."""
+        """Bytes transferred to the engine. Source: chapter 25; listing 25.3 for masks."""
         count = self.elements
         palette = codebook_bytes(self.bits, self.vector_size, self.codebooks)
         sizes = {
@@ -50,7 +50,7 @@ class Weights:
 
 @frozen(kw_only=True)
 class Consumer:
-    """The operation that reads a weight: whether it streams depends on it, too."""
+    """The operation that reads a weight, which also decides whether it streams."""
 
     stride: int = 1
     dilation: int = 1
@@ -58,10 +58,10 @@ class Consumer:
     mutable: bool = False
 
     def hindrance(self) -> str:
-        """Why a weight cannot stream here, or nothing."""
+        """Return why a weight cannot stream, or an empty string."""
         rules = (
             (self.stride == 1, "the stride is not 1"),
-            (self.dilation == 1, "it is dilated"),
+            (self.dilation == 1, "the dilation is not 1"),
             (not self.overlapping, "tiles overlap"),
             (not self.mutable, "the weight is mutable"),
         )
@@ -69,14 +69,14 @@ class Consumer:
 
 
 def consumer_of(options: Mapping[str, Any]) -> Consumer:
-    """The consumer of `stride=2,overlapping=true`; SquishError for what no consumer has."""
+    """Parse consumer options such as `stride=2,overlapping=true`; SquishError if invalid."""
     fields = fields_dict(Consumer)
     values = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
     for name, value in values.items():
         expected = type(fields[name].default) if name in fields else None
         if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
             raise SquishError(
-                "no option of ane", found=f"{name}={value}", code=ErrorCode.BACKEND,
+                "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
                 expected="device, stride and dilation from 1, overlapping and mutable as true or false",
             )  # fmt: skip
     return Consumer(**values)
@@ -84,7 +84,7 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
 
 @frozen(kw_only=True)
 class Verdict:
-    """What happens to a weight on a generation: `nbytes` move for each use, in `pieces`."""
+    """The prediction for a weight on a generation: `nbytes` transferred per use, in `pieces`."""
 
     generation: str
     mode: str
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def plan(weights: Weights, generation: str, consumer: Consumer | None = None) -> Verdict:
-    """The verdict of the tables; SquishError with rule and table row where nothing encodes the weights."""
+    """Predict a weight's mode and cost; SquishError with the rule and table row if the weight is illegal."""
     row, cell = facts.ROWS[weights.form], facts.cell(weights.form, generation)
     _check(weights)
     mode, why = cell.mode, f"{row.rule} [{row.source}]"
@@ -106,7 +106,7 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
     if mode == "stream" and not facts.is_set(facts.MASTER, generation):
         hindrance = "the master byte 0x48f is not set"
     if mode == "stream" and hindrance:
-        mode, why = "fold", f"{hindrance}, so nothing streams [chapter 25, stream or fold]"
+        mode, why = "fold", f"{hindrance}, so the weight is folded [chapter 25, stream or fold]"
     dense = 2 * weights.elements
     nbytes = weights.nbytes if mode == "stream" else dense
     cap = facts.CAP_STREAMED if mode == "stream" else facts.CAP_DENSE
@@ -118,30 +118,30 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
 
 
 def palette_budget(bits: int, vector_size: int = 1, codebooks: int = 1, *, activation: bool = False) -> int:
-    """Bytes of on-chip memory that palettes take, with an activation table if there is one: they share a budget.
+    """Return the on-chip memory of palettes and an optional activation table, which share a budget.
 
-    How large it is on each target is not stated.
+    The size of the budget is not stated.
     """
     return codebook_bytes(bits, vector_size, codebooks) + ACTIVATION_BYTES * activation
 
 
 def generation_of(device: str) -> str:
-    """H13 of "M1", "h13" or "H13g"."""
+    """Return the generation of a device: H13 for "M1", "h13" or "H13g"."""
     name = device.strip().upper()
-    found = facts.DEVICES.get(name, name.rstrip("GSCD"))
-    if found not in facts.GENERATIONS:
+    generation = facts.DEVICES.get(name, name.rstrip("GSCD"))
+    if generation not in facts.GENERATIONS:
         raise SquishError(
-            "no tables for this device", found=repr(device), code="device",
+            "unknown device", found=repr(device), code="device",
             expected=", ".join([*facts.DEVICES, *facts.GENERATIONS]),
         )  # fmt: skip
-    return found
+    return generation
 
 
 def _check(weights: Weights) -> None:
     if weights.form.startswith("palette") and not is_vector_size(weights.vector_size):
         raise SquishError(
-            "no codebook holds vectors of this length", expected="1, 2, 4 or 5", found=weights.vector_size,
-            code="vector-size", hint="The mask 0x36 says which [chapter 25, four codecs].",
+            "unsupported vector length of a codebook", expected="1, 2, 4 or 5", found=weights.vector_size,
+            code="vector-size", hint="Legal lengths are bits of the mask 0x36 [chapter 25, four codecs].",
         )  # fmt: skip
     if weights.vector_size > 1 and weights.elements % weights.vector_size:
         raise SquishError(

@@ -1,4 +1,4 @@
-"""Running packages: the one module that needs Core ML, and so a Mac. It is as thin as it can be."""
+"""Runs packages with Core ML; the only module that needs a Mac, so it is kept thin."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from squish_core.api import File, SquishError, cached_folder
 from ..coreml.archive import digest, extract
 from .backend import Ane
 
-FALLBACK = "The tensors run without Core ML: file[name].load()."
+FALLBACK = "Tensors can run without Core ML: file[name].load()."
 
 
 DTYPES = {65552: "f16", 65568: "f32", 65600: "f64", 131104: "i32"}
-"""Core ML's numbers of the types of arrays (`ArrayFeatureType.ArrayDataType`)."""
+"""Core ML's array types (`ArrayFeatureType.ArrayDataType`)."""
 
 
 class Model:
-    """A package loaded by Core ML for the CPU and the Neural Engine: of a path, or of a file that carries one.
+    """A package loaded by Core ML for the CPU and Neural Engine, from a path or a file's appendix.
 
-    SquishError where Core ML is not there or does not take the package. `inputs` and `outputs` give shape and dtype by
-    name. A package that a file carries is extracted once, into the cache.
+    SquishError if Core ML is unavailable or rejects the package. `inputs` and `outputs` map names to shape and dtype.
+    An appendix is extracted to the cache once.
     """
 
     def __init__(self, package: str | Path | File) -> None:
@@ -42,7 +42,7 @@ class Model:
         self.inputs, self.outputs = _features(description.input), _features(description.output)
 
     def predict(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Results by name: a package of ours has an input `x_<width>_<dtype>` [1, width] for each width of layers."""
+        """Return results by name; Squish writes one input `x_<width>_<dtype>` [1, width] per layer width."""
         results: dict[str, np.ndarray] = _core_ml(lambda: self._model.predict(dict(inputs)))
         return results
 
@@ -58,7 +58,7 @@ class Model:
 
 
 def _features(descriptions: Iterable[Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype by name of the arrays among a model's inputs or outputs."""
+    """Return shape and dtype by name of a model's array inputs or outputs."""
     arrays = {each.name: each.type.multiArrayType for each in descriptions}
     return {name: (tuple(array.shape), DTYPES.get(array.dataType, "f32")) for name, array in arrays.items()}
 
@@ -67,4 +67,4 @@ def _core_ml(call: Any) -> Any:
     try:
         return call()
     except Exception as error:  # Core ML raises plain exceptions of all kinds
-        raise SquishError(f"Core ML refused: {error}", code="coreml", hint=FALLBACK) from error
+        raise SquishError(f"Core ML failed: {error}", code="coreml", hint=FALLBACK) from error

@@ -1,4 +1,4 @@
-"""The compiled weight's enumerations, descriptor and records, to look at and to compute with. Source: chapter 25."""
+"""Enumerations, descriptors and records of compiled weights. Source: chapter 25."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from squish_core.api import SquishError
 
 KERNEL_FORMATS = range(1, 32)
 PALETTE_FORMATS, UNITY_FORMATS = range(7, 28), range(28, 31)
-"""Ranges of the kernel-format enumeration: the guards `f - 7 < 0x15` and `f - 0x1c < 3`, unsigned."""
+"""Kernel-format ranges: the unsigned guards `f - 7 < 0x15` and `f - 0x1c < 3`."""
 E4M3_FORMAT = 6
 
 TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
-"""Numbers that the descriptor writes; other parts of the system count the same types differently."""
+"""Type numbers in the descriptor; other parts of the system number types differently."""
 
 VECTOR_MASK = 0x36
-"""Bit v is set where a codebook may hold vectors of v consecutive output channels."""
+"""Bit v is set if a codebook may have vectors of v consecutive output channels."""
 
 HELPERS: Mapping[str, str] = {
     "_ZinKernelFormatGetBitDepth(f)": "the index bit-width per element",
@@ -28,14 +28,14 @@ HELPERS: Mapping[str, str] = {
     "_ZinKernelGetPaletteLUTSize(f, n)": "the per-codebook byte stride times the codebook count",
     "ZinKernelFormatGetTypeno(f)": "the type number written into the descriptor",
 }
-"""The five helpers keyed on the kernel format (table 25.1). Which number is which width is not stated; the ranges are
-below, the sizes in `codebook_bytes`, the type numbers above."""
+"""The five helpers of kernel formats (table 25.1). The width of each number is not stated; ranges are below, sizes in
+`codebook_bytes`, type numbers above."""
 
 ELEMENT_CODES = {"f8_e4m3": 0xC, "f8_e5m2": 0xD}
 """Tensor formats of the float8 datapath: E4M3 is gated, E5M2 is converted to float16."""
 
 CONVERTIBLE = 0x2FF0
-"""Bit f is set where the memory engine converts tensor format f (below 14) to float16; 13 is E5M2, 12 is E4M3."""
+"""Bit f is set if the memory engine converts tensor format f (below 14) to float16; 13 is E5M2, 12 is E4M3."""
 
 
 def is_palette(kernel_format: int) -> bool:
@@ -49,22 +49,22 @@ def is_unity(kernel_format: int) -> bool:
 
 
 def is_vector_size(size: int) -> bool:
-    """Whether a palette's vectors may have this length."""
+    """Whether palettes support this vector length."""
     return 0 <= size < 32 and bool(VECTOR_MASK >> size & 1)
 
 
 def converts_to_half(tensor_format: int) -> bool:
-    """Whether the memory engine makes float16 of a tensor format."""
+    """Whether the memory engine converts a tensor format to float16."""
     return 0 <= tensor_format < 0xE and bool(CONVERTIBLE >> tensor_format & 1)
 
 
 def codebook_bytes(bits: int, vector_size: int = 1, count: int = 1) -> int:
-    """Bytes of float16 codebooks: 32 for one of four bits, 512 for one of eight."""
+    """Return the size of float16 codebooks: 32 bytes for 4 bits, 512 for 8."""
     return (1 << bits) * vector_size * 2 * count
 
 
 def is_quantized_palette(entries: int) -> bool:
-    """Whether a palette of integers may have so many entries: fewer than 256."""
+    """Whether an integer palette may have this many entries (fewer than 256)."""
     return 0 < entries < 256
 
 
@@ -82,7 +82,7 @@ class Descriptor:
 
     @property
     def sections(self) -> Mapping[str, int]:
-        """Bytes of each section, in order."""
+        """Size of each section in bytes, in order."""
         return {
             "lut": self.activation, "pal": self.palette_bytes, "ocgs": len(self.groups) * GroupRecord.nbytes(),
             "scale": self.scales, "bias": self.biases, "weights": self.weights,
@@ -95,7 +95,7 @@ _UNRELOCATED = 0xFFFFFFFF
 
 @frozen(kw_only=True)
 class GroupRecord:
-    """One group of output channels (table 25.3): fourteen words, taken as 32 bits each, which the book leaves open."""
+    """One group of output channels (table 25.3): fourteen words, assumed to have 32 bits."""
 
     offset: int
     channels: int
@@ -103,26 +103,26 @@ class GroupRecord:
 
     @staticmethod
     def nbytes() -> int:
-        """Bytes of a record."""
+        """Return the size of a record in bytes."""
         return _RECORD.size
 
     def pack(self) -> bytes:
-        """The record as it is before the loader fills in addresses."""
+        """Pack the record before relocation."""
         return _RECORD.pack(self.offset, self.channels, *self.slots, 0, 0)
 
     @classmethod
     def unpack(cls, data: bytes) -> GroupRecord:
-        """A record from its bytes."""
+        """Parse a record."""
         if len(data) != _RECORD.size:
             raise SquishError("a group record has fourteen words", expected=_RECORD.size, found=len(data), code="T25.3")
         offset, channels, *slots = _RECORD.unpack(data)
         if slots[10:] != [0, 0]:
-            raise SquishError("reserved words are not zero [table 25.3]", found=slots[10:], code="T25.3")
+            raise SquishError("nonzero reserved words [table 25.3]", found=slots[10:], code="T25.3")
         return cls(offset=offset, channels=channels, slots=tuple(slots[:10]))
 
 
 def group_records(channels: int, cores: int, stride: int) -> tuple[GroupRecord, ...]:
-    """One record for each core, as H13 lays weights out; later generations share kernel memory."""
+    """Return one record per core, H13's layout; later generations share kernel memory."""
     share = -(-channels // cores)
     sizes = [min(share, channels - core * share) for core in range(cores)]
     return tuple(GroupRecord(offset=at * stride, channels=size) for at, size in enumerate(sizes) if size > 0)
@@ -145,16 +145,16 @@ STREAMS: Mapping[str, Stream] = {
 }
 
 ACTIVATION_TABLE = {"clamps": 2, "mode": 1, "scale": 1, "knots": 33, "tails": 4, "packed_mode": 1}
-"""Fields of an activation table with their half-precision entries, in the chapter's order."""
+"""Fields of an activation table with their number of half-precision entries, in the chapter's order."""
 ACTIVATION_BYTES = 86
-"""43 entries, as the chapter counts them; its fields make 42."""
+"""43 entries by the chapter's count; its fields add up to 42."""
 
 
 @frozen(kw_only=True)
 class ActivationTable:
-    """A function of one variable as 33 even knots between two clamps, with straight lines between them.
+    """A piecewise linear function with 33 even knots between two clamps.
 
-    The meaning of `mode`, `tails` and `packed_mode` is not stated; `pack` leaves the entry that is not named zero.
+    The meaning of `mode`, `tails` and `packed_mode` is not stated; `pack` sets the unnamed entry to zero.
     """
 
     clamps: tuple[float, float]
@@ -165,7 +165,7 @@ class ActivationTable:
     packed_mode: int = 0
 
     def __call__(self, x: float) -> float:
-        """The segment's line; the last knot on either side beyond the clamps. In Python's floats, rounded to half."""
+        """Interpolate linearly, with the end knots beyond the clamps; computed in double, rounded to half."""
         low, high = self.clamps
         place = min(max((x - low) / (high - low) * 32, 0.0), 32.0)
         segment = min(int(place), 31)
@@ -173,7 +173,7 @@ class ActivationTable:
         return float(np.float16(one + (two - one) * (place - segment)))
 
     def pack(self) -> bytes:
-        """The record, 86 bytes."""
+        """Pack the 86-byte record."""
         halves = struct.pack("<2eHe33e4eH", *self.clamps, self.mode, self.scale, *self.knots, *self.tails,
                              self.packed_mode)  # fmt: skip
         return halves.ljust(ACTIVATION_BYTES, b"\0")
@@ -182,7 +182,7 @@ class ActivationTable:
 def winograd(
     *, kernel: tuple[int, int], stride: int, form: str, channels: int, depth: int = 1, unit: str = "float"
 ) -> tuple[bool, str]:
-    """Whether a convolution may take the Winograd path, and the first condition that fails. Source: chapter 20.
+    """Return whether a convolution may use Winograd, and the first failed condition. Source: chapter 20.
 
     `unit` is the work unit's mode: "packed" (modes 1 and 2), "integer" or "float".
     """
@@ -192,7 +192,7 @@ def winograd(
         (not form.startswith("sparse"), "weights are sparse"),
         (kernel == (3, 3), "the kernel is not 3 x 3"),
         (stride == 1, "the stride is not 1"),
-        (depth < 6, "the orthogonal axis is 6 or more"),
+        (depth < 6, "the depth is 6 or more"),
         (work >= WINOGRAD_FLOORS[unit], f"too little work: {work} of {WINOGRAD_FLOORS[unit]}"),
     )
     failed = next((why for holds, why in rules if not holds), "")
@@ -203,8 +203,8 @@ WINOGRAD_FLOORS = {"packed": 32, "integer": 8, "float": 16}
 
 
 def cycles_after_skipping(cycles: float, zeros: float) -> float:
-    """The cost model's estimate when a share of the weights is zero; on any form, whatever is streamed.
+    """Estimate cycles with a fraction `zeros` of zero weights, in any form.
 
-    Where the stream of weights is the limit the gain is about one percent.
+    If weight streaming is the bottleneck, the gain is about one percent.
     """
     return cycles * (1 - zeros)

@@ -1,4 +1,4 @@
-"""What a package holds of a tensor: the codec it is written in, and the compile-time operation that undoes it."""
+"""The codec of a tensor in a package, and the compile-time operation that decodes it."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ FLOATS = ("f16", "f32")
 
 @frozen(kw_only=True)
 class Op:
-    """A compile-time operation: its type, dtype of the values, and each parameter as (role, dtype, shape)."""
+    """A compile-time operation: type, result dtype, and parameters as (role, dtype, shape)."""
 
     type: str
     dtype: str
     params: Mapping[str, tuple[str, str, Shape]]
 
 
-def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
-    """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
+def accept(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
+    """Return the encoding in a package for `target`, with the same codes in Core ML's order, or a refusal."""
     if encoding.codec.id == "dense":
         return _dense(spec, encoding)
     if refusal := _refusal(spec):
         return refusal
-    known = _HELD.get(encoding.codec.id)
-    codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
+    adapt = _ADAPTERS.get(encoding.codec.id)
+    codec = adapt(spec, encoding, target) if adapt else f"Core ML does not support {encoding.codec.id}"
     if isinstance(codec, str):
         return Refusal(why=codec)
     meaning, _ = _CODECS[codec.id]
     if meaning(codec.params) == meaning(encoding.codec.params):
-        codec = encoding.codec  # the same in other words: copied
-    return _declared(spec, codec)
+        codec = encoding.codec  # equivalent parameters: copied
+    return _encoding(spec, codec)
 
 
-def held_codes(spec: TensorSpec, layout: CodeLayout, target: str) -> Encoding | Refusal | None:
-    """Integer codes of any codec in Core ML's order; None for indices into a table."""
+def accept_codes(spec: TensorSpec, layout: CodeLayout, target: str) -> Encoding | Refusal | None:
+    """Return the encoding of integer codes in Core ML's order; None for table indices."""
     if layout.table is not None:
         return None
     if refusal := _refusal(spec):
         return refusal
     codec = _integers(spec, layout, target)
-    return Refusal(why=codec) if isinstance(codec, str) else _declared(spec, codec)
+    return Refusal(why=codec) if isinstance(codec, str) else _encoding(spec, codec)
 
 
 def _refusal(spec: TensorSpec) -> Refusal | None:
     if spec.shape and spec.elements:
         return None
     return Refusal(
-        why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
+        why=f"Core ML cannot compress the shape {list(spec.shape)} (store values: --encode f16)", code="shape"
     )
 
 
-def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding:
-    declared = _CODECS[codec.id][1].parts(spec, codec.params)
+def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
+    layouts = _CODECS[codec.id][1].parts(spec, codec.params)
     return Encoding(
-        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in layouts.items()}
     )
 
 
 def operation(spec: TensorSpec, target: str) -> Op:
-    """The operation for a tensor that `held` has accepted."""
+    """Return the operation for an accepted tensor."""
     (encoding,) = spec.encodings
     if encoding.codec.id == "dense":
         return Op(type="const", dtype=spec.dtype, params={"val": ("data", spec.dtype, spec.shape)})
@@ -85,19 +85,19 @@ def operation(spec: TensorSpec, target: str) -> Op:
 def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     dtype = encoding.parts["data"].dtype
     if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
-        return Refusal(why=f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)")
+        return Refusal(why=f"Core ML computes in float16 or float32, not {dtype} (store values: --encode f16)")
     return Encoding(codec=DENSE, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
 
 
 def _integers(spec: TensorSpec, layout: CodeLayout, target: str) -> CodecSpec | str:
-    """The affine parameters of Core ML's flat order for these codes."""
+    """Return the affine parameters of codes in Core ML's flat order, or why there are none."""
     group = 0 if not any(layout.group) else layout.run_length(spec.shape)
     if group is None:
-        return "its groups lie across the rows"
+        return "groups are across rows"
     if group and _grid(spec.shape, group) is None:
-        return f"groups of {group} are no blocks of {list(spec.shape)}"
+        return f"groups of {group} are not blocks of {list(spec.shape)}"
     if target == "iOS16" and group not in (0, spec.elements // max(spec.shape[0], 1)):
-        return "iOS16 has one scale a tensor or a channel; iOS18 has blocks"
+        return "iOS16 supports one scale per tensor or channel; iOS18 supports blocks"
     width = 4 if layout.bits <= 4 and target == "iOS18" else 8
     scale = layout.scale_dtype
     scale = scale if scale in FLOATS else "f16" if scale == "f8_e4m3" else "f32"
@@ -106,41 +106,41 @@ def _integers(spec: TensorSpec, layout: CodeLayout, target: str) -> CodecSpec | 
         "bits": width, "group_size": group, "axis": "flat", "signed": signed, "scale_dtype": scale,
     }  # fmt: skip
     if offset != "none":
-        whole = "packed" if width == 4 else "i8" if signed else "u8"
+        integer_dtype = "packed" if width == 4 else "i8" if signed else "u8"
         any_number = target == "iOS18" and (offset == "bias" or width != layout.bits)
-        params |= {"offset": "zero_point", "offset_dtype": scale if any_number else whole}
+        params |= {"offset": "zero_point", "offset_dtype": scale if any_number else integer_dtype}
     return CodecSpec("affine", params)
 
 
 def _sign_and_offset(layout: CodeLayout) -> tuple[bool, str]:
-    """Whether codes become signed, and which offsets they need."""
+    """Return whether codes become signed, and their offset kind."""
     if layout.offset_kind == "none" and not layout.signed and layout.zero == 1 << layout.bits - 1:
-        return True, "none"  # a zero in the middle becomes the sign
+        return True, "none"  # a centered zero point becomes the sign
     if layout.signed and layout.offset_kind == "bias":
-        return True, "none"  # symmetric blocks, whose biases are 0: the data show
-    return layout.signed, "bias" if layout.zero else layout.offset_kind  # sums of zero points may need a bit more
+        return True, "none"  # symmetric blocks with zero biases, which depends on the data
+    return layout.signed, "bias" if layout.zero else layout.offset_kind  # sums of zero points may need another bit
 
 
 def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     layout = Affine().code_layout(spec, encoding.codec.params)
-    return _integers(spec, layout, target) if layout else "these codes are none of Core ML"
+    return _integers(spec, layout, target) if layout else "Core ML does not support these codes"
 
 
 def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     tables = Tables.of(encoding.codec.params)
     bits, books = tables.scheme.bits, spec.elements // tables.codebook_size if tables.codebook_size else 1
-    wanted = (1, 2, 4, 6, 8) if target == "iOS16" else (1, 2, 3, 4, 6, 8)
+    widths = (1, 2, 4, 6, 8) if target == "iOS16" else (1, 2, 3, 4, 6, 8)
     rules = (
         (not tables.scaled, "a palette with scales"),
-        (tables.table is None, "a constant table, which is no part of the file"),
-        (bits in wanted, f"{bits}-bit indices"),
+        (tables.table is None, "a constant table"),
+        (bits in widths, f"{bits}-bit indices"),
         (target == "iOS18" or (books == 1 and tables.vector == 1), "several codebooks or vectors before iOS18"),
         (is_vector_size(tables.vector), f"vectors of {tables.vector}"),
-        (books == 1 or tables.index_shape(spec.shape)[0] % books == 0, "codebooks that are no runs of rows"),
+        (books == 1 or tables.index_shape(spec.shape)[0] % books == 0, "codebooks not along runs of rows"),
     )
     failed = next((what for holds, what in rules if not holds), None)
     if failed:
-        return f"Core ML has no form of {failed}"
+        return f"Core ML does not support {failed}"
     params = {name: value for name, value in tables.params().items() if name not in _ORDER}
     dtype = tables.codebook_dtype if tables.codebook_dtype != "bf16" else "f32"
     return CodecSpec("palette", {**params, "axis": "flat", "codebook_dtype": dtype})
@@ -152,7 +152,7 @@ _CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
     "bitmask": (dict, Bitmask()),
     "boxes": (dict, Boxes()),
 }
-_ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
+_ORDER = ("axis", "word", "order", "group_size")  # Core ML has one order and no scales
 
 
 def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
@@ -160,39 +160,39 @@ def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | s
     joint = "bits" in params or params["dtype"] == "i8"
     scale = params.get("scale", "none")
     rules = (
-        (params.get("kept") == "run", "masks whose values are not one after the other (kept=run)"),
+        (params.get("kept") == "run", "masks without contiguous values (kept=run)"),
         (params["dtype"] in (*FLOATS, "i8"), f"masked {params['dtype']}"),
         ((scale in FLOATS) == (params["dtype"] == "i8") and params.get("scales", "row") == "row",
-         "masked floats with scales, or int8 without one for each row"),
+         "masked floats with scales, or int8 without row scales"),
         (params.get("bits", 1) in (1, 2, 3, 4, 6, 8), f"{params.get('bits')}-bit indices"),
         (not joint or target == "iOS18", "indices or int8 under a mask before iOS18"),
     )  # fmt: skip
     failed = next((what for holds, what in rules if not holds), None)
-    return f"Core ML has no form of {failed}" if failed else encoding.codec
+    return f"Core ML does not support {failed}" if failed else encoding.codec
 
 
 def _boxes(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     params = encoding.codec.params
     books, scale, offset = "books" in params, params.get("scale_dtype", "none"), params.get("offset_dtype", "none")
-    whole = ("packed" if params["bits"] == 4 else "i8" if params.get("signed") else "u8", *FLOATS, "none")
+    offset_dtypes = ("packed" if params["bits"] == 4 else "i8" if params.get("signed") else "u8", *FLOATS, "none")
     rules = (
         (target == "iOS18", "boxes before iOS18"),
         (params["bits"] in ((1, 2, 3, 4, 6, 8) if books else (4, 8)), f"{params['bits']}-bit codes in boxes"),
         (not books or (scale == offset == "none"), "a palette with scales"),
         ((params.get("codebook_dtype", "f32") if books else scale) in FLOATS, "values of other types than f16 and f32"),
-        (offset in whole, f"zero points of {offset}"),
+        (offset in offset_dtypes, f"zero points of {offset}"),
     )
     failed = next((what for holds, what in rules if not holds), None)
-    return f"Core ML has no form of {failed}" if failed else encoding.codec
+    return f"Core ML does not support {failed}" if failed else encoding.codec
 
 
-_HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
+_ADAPTERS: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
     "affine": _affine, "palette": _palette, "bitmask": _bitmask, "boxes": _boxes,
 }  # fmt: skip
 
 
 def _grid(shape: Shape, group: int) -> Shape | None:
-    """Blocks along each axis that runs of `group` elements are; None where they are no boxes."""
+    """Return the blocks along each axis for runs of `group` elements; None if they are not boxes."""
     cells: list[int] = []
     for size in reversed(shape):
         if group >= size and group % size == 0:
@@ -251,10 +251,10 @@ def _boxes_op(spec: TensorSpec) -> Op:
             return Op(type="constexpr_lut_to_sparse", dtype=dtype, params=named)
         return Op(type="constexpr_lut_to_dense", dtype=dtype, params={"indices": indices, "lut": table})
     dtype, grid = params["scale_dtype"], tuple(params["grid"])
-    whole = ("i" if params.get("signed") else "u") + str(params["bits"])
-    operands = {"nonzero_data" if masked else "data": ("data", whole, shape), "scale": ("scale", dtype, grid)}
+    integer_dtype = ("i" if params.get("signed") else "u") + str(params["bits"])
+    operands = {"nonzero_data" if masked else "data": ("data", integer_dtype, shape), "scale": ("scale", dtype, grid)}
     if (offset := params.get("offset_dtype", "none")) != "none":
-        operands["offset"] = ("offset", offset if offset in FLOATS else whole, grid)
+        operands["offset"] = ("offset", offset if offset in FLOATS else integer_dtype, grid)
     if masked:
         operands = {"data_mask": mask, **operands}
     kind = "constexpr_sparse_blockwise_shift_scale" if masked else "constexpr_blockwise_shift_scale"

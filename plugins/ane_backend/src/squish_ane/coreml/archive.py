@@ -1,4 +1,4 @@
-"""A whole Core ML package inside another file (SQUIZD's appendix), and its way out."""
+"""A Core ML package inside another file (SQUIZD's appendix), and its extraction."""
 
 from __future__ import annotations
 
@@ -29,81 +29,96 @@ PIECE = 1 << 20
 
 
 class Archive(Codec):
-    """A zip of an .mlpackage folder, in one part `archive`: for Core ML, and nothing here decodes it."""
+    """A zip of an .mlpackage folder in one part `archive`; only Core ML can run it."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("a whole model is no tensor", tensor=spec.name, code=ErrorCode.WHOLE)
+        raise CodecError("a whole model is not a tensor", tensor=spec.name, code=ErrorCode.WHOLE)
 
 
 def extract(file: File, folder: str | Path) -> Path:
-    """Write the Core ML package that a file carries to a new folder, whole or not at all.
+    """Extract a file's Core ML package to a new folder, atomically.
 
-    FormatError where there is none, or where it is no sound zip of one package with plain names.
+    Parameters
+    ----------
+    file : File
+        A file with a Core ML appendix.
+    folder : str or Path
+        The folder to create.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    FormatError
+        If there is no package, or its archive is invalid.
     """
-    encoding = _carried(file)
+    encoding = _appendix(file)
     target = Path(folder)
     try:
         with zipfile.ZipFile(io.BufferedReader(_View(file, encoding))) as archive, atomic_folder(target) as sink:
             for entry, path in _entries(archive, file):
                 _copy(archive, entry, path, sink, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise FormatError(f"the Core ML package is no sound zip: {error}", file=file.name, code="zip") from None
+        raise FormatError(f"corrupt Core ML package archive: {error}", file=file.name, code="zip") from None
     return target
 
 
 def digest(file: File) -> str:
-    """SHA-256 of the package that a file carries, as it is stored, in hexadecimal."""
-    hashed = hashlib.sha256()
-    stored = file.array(_carried(file).parts["archive"])
-    for chunk in stored.chunks():
-        hashed.update(chunk)
-    return hashed.hexdigest()
+    """Return the SHA-256 of a file's Core ML archive, in hexadecimal."""
+    checksum = hashlib.sha256()
+    archive = file.array(_appendix(file).parts["archive"])
+    for chunk in archive.chunks():
+        checksum.update(chunk)
+    return checksum.hexdigest()
 
 
-def _carried(file: File) -> Encoding:
+def _appendix(file: File) -> Encoding:
     encoding = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
     if encoding is None:
-        raise FormatError("carries no Core ML package", file=file.name, code=ErrorCode.MISSING)
+        raise FormatError("no Core ML package in the file", file=file.name, code=ErrorCode.MISSING)
     return encoding
 
 
 def _entries(archive: zipfile.ZipFile, file: File) -> list[tuple[zipfile.ZipInfo, PurePosixPath]]:
-    """The files of the package with their paths in it; every name is checked before any is written."""
+    """Return the files of the package with their relative paths; all names are checked before writing."""
     entries = [entry for entry in archive.infolist() if not entry.is_dir()]
     roots = [PurePosixPath(entry.filename).parent for entry in entries
              if PurePosixPath(entry.filename).name == MANIFEST]  # fmt: skip
     if len(roots) != 1:
         raise FormatError(
-            "is no archive of one package", file=file.name, expected=MANIFEST, found=len(roots), code="zip"
+            "not an archive of one package", file=file.name, expected=MANIFEST, found=len(roots), code="zip"
         )
     if sum(entry.file_size for entry in entries) > file.limits.decoded:
-        raise LimitError("the package would unpack to too much", file=file.name, code="limit", limit="decoded")
-    found = []
+        raise LimitError("decompressed package too large", file=file.name, code="limit", limit="decoded")
+    files = []
     for entry in entries:
         path = PurePosixPath(entry.filename)
         if stat.S_ISLNK(entry.external_attr >> 16):
-            raise FormatError("the archive has a link", file=file.name, found=repr(entry.filename), code="link")
+            raise FormatError("link in the archive", file=file.name, found=repr(entry.filename), code="link")
         if not path.is_relative_to(roots[0]):
-            raise FormatError("a file lies beside the package", file=file.name, found=repr(entry.filename), code="path")
-        found.append((entry, path.relative_to(roots[0])))
-    return found
+            raise FormatError("file outside the package", file=file.name, found=repr(entry.filename), code="path")
+        files.append((entry, path.relative_to(roots[0])))
+    return files
 
 
 def _copy(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: PurePosixPath, sink: Sink, file: File) -> None:
     folder = "" if path.parent == PurePosixPath() else path.parent.as_posix()
-    left = entry.file_size
+    remaining = entry.file_size
     with sink.member(path.name, folder) as out, archive.open(entry) as data:
         while piece := data.read(PIECE):
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise FormatError(
-                    "an entry is longer than it says", file=file.name, found=repr(entry.filename), code="zip"
+                    "archive entry longer than declared", file=file.name, found=repr(entry.filename), code="zip"
                 )
             out.write(piece)
 
 
 class _View(io.RawIOBase):
-    """The archive's bytes as a file, read from the mapping where they are asked for."""
+    """A file object over the archive's bytes, read on demand."""
 
     def __init__(self, file: File, encoding: Encoding) -> None:
         self._array, self._at = file.array(encoding.parts["archive"]), 0

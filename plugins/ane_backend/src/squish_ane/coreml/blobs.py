@@ -1,4 +1,4 @@
-"""`weight.bin`: blobs of one dtype each, with a record of 64 bytes before them (MIL blob storage, version 2)."""
+"""`weight.bin`: typed blobs, each after a 64-byte record (MIL blob storage, version 2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADER, _RECORD = struct.Struct("<II56x"), struct.Struct("<IIQQQ32x")
 
 
 class Type(NamedTuple):
-    """A type of Core ML: its number in the program, its code in a blob, and its width in bits."""
+    """A Core ML type: number in the program, code in a blob, width in bits."""
 
     number: int
     code: int
@@ -34,13 +34,13 @@ BY_NUMBER = {kind.number: name for name, kind in TYPES.items()}
 
 
 def nbytes(dtype: str, count: int) -> int:
-    """Bytes of so many elements: one bit stream, least significant bit first."""
+    """Return the size of a packed array in bytes: a bit stream, least significant bit first."""
     return -(-count * TYPES[dtype].bits // 8)
 
 
 @frozen
 class Blob:
-    """Where the data of a blob lies."""
+    """The byte range of a blob's data."""
 
     dtype: str
     offset: int
@@ -48,60 +48,60 @@ class Blob:
 
 
 def read_blob(source: Source, at: int, dtype: str, count: int) -> Blob:
-    """The blob whose record is at `at`, which must hold `count` elements of this dtype; FormatError if it does not."""
+    """Read the blob record at `at`; FormatError unless it has `count` elements of this dtype."""
     if at % ALIGNMENT:
-        raise _bad(source, "a blob's record is not aligned", at, f"a multiple of {ALIGNMENT}", at)
+        raise _invalid(source, "unaligned blob record", at, f"a multiple of {ALIGNMENT}", at)
     sentinel, code, length, offset, padding = _RECORD.unpack(source.read(at, _RECORD.size, "a blob's record"))
     if sentinel != SENTINEL:
-        raise _bad(source, "a blob has no sentinel", at, hex(SENTINEL), hex(sentinel))
+        raise _invalid(source, "bad blob sentinel", at, hex(SENTINEL), hex(sentinel))
     if BY_CODE.get(code) != dtype:
-        raise _bad(source, "a blob has another type than the program says", at, dtype, BY_CODE.get(code, code))
+        raise _invalid(source, "blob dtype mismatch", at, dtype, BY_CODE.get(code, code))
     bits = TYPES[dtype].bits
     if length != nbytes(dtype, count) or padding != 8 * length - bits * count:
-        found = f"{length} bytes with {padding} spare bits"
-        raise _bad(source, "a blob has another size than its shape", at, f"{nbytes(dtype, count)} bytes", found)
+        actual = f"{length} bytes with {padding} spare bits"
+        raise _invalid(source, "blob size mismatch", at, f"{nbytes(dtype, count)} bytes", actual)
     if offset % ALIGNMENT or offset + length > source.size:
-        raise _bad(source, "a blob's data lies outside the file", at, f"inside {source.size} bytes, aligned", offset)
+        raise _invalid(source, "blob data out of bounds", at, f"inside {source.size} bytes, aligned", offset)
     return Blob(dtype, offset, length)
 
 
 def check_header(source: Source) -> None:
-    """The file is blob storage of the version that this reads."""
+    """Raise FormatError unless the file is blob storage version 2."""
     _, version = _HEADER.unpack(source.read(0, _HEADER.size, "the header of the weights"))
     if version != VERSION:
-        raise _bad(source, "the weights have another version", 0, VERSION, version)
+        raise _invalid(source, "unsupported version of the weights", 0, VERSION, version)
 
 
 @frozen
-class Planned:
-    """A blob to be written: its record goes to `at`, the data 64 bytes further."""
+class PlannedBlob:
+    """An outgoing blob: its record is at `at`, the data 64 bytes later."""
 
     dtype: str
     count: int
     at: int
 
 
-def plan(blobs: Sequence[tuple[str, int]]) -> tuple[list[Planned], int]:
-    """Places of blobs given as (dtype, elements), and the size of the file."""
+def plan(blobs: Sequence[tuple[str, int]]) -> tuple[list[PlannedBlob], int]:
+    """Lay out blobs of (dtype, elements); returns them and the size of the file."""
     planned, at = [], _HEADER.size
     for dtype, count in blobs:
-        planned.append(Planned(dtype, count, at))
+        planned.append(PlannedBlob(dtype, count, at))
         at += _RECORD.size + -(-nbytes(dtype, count) // ALIGNMENT) * ALIGNMENT
     return planned, at
 
 
 def write_header(sink: Sink, count: int) -> None:
-    """The head of a file of `count` blobs."""
+    """Write the header of a file with `count` blobs."""
     sink.write(_HEADER.pack(count, VERSION))
 
 
-def write_record(sink: Sink, blob: Planned) -> None:
-    """The record before a blob's data."""
+def write_record(sink: Sink, blob: PlannedBlob) -> None:
+    """Write the record of a blob."""
     length = nbytes(blob.dtype, blob.count)
     kind = TYPES[blob.dtype]
     padding = 8 * length - kind.bits * blob.count
     sink.write(_RECORD.pack(SENTINEL, kind.code, length, blob.at + _RECORD.size, padding))
 
 
-def _bad(source: Source, what: str, at: int, expected: object, found: object) -> FormatError:
+def _invalid(source: Source, what: str, at: int, expected: object, found: object) -> FormatError:
     return FormatError(what, file=source.name, offset=at, expected=expected, found=found, code="blob")

@@ -1,4 +1,4 @@
-"""From the compile-time operations of Core ML to codecs: each is one of the shared codecs with parameters."""
+"""Maps Core ML's compile-time operations to the shared codecs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from attrs import evolve
 from squish_core.api import DENSE, CodecSpec, dtypes
 
 from .blobs import TYPES
-from .lookup import lut, sparse_lut
-from .program import Kind, Operation, Value
-from .stored import (
+from .constants import (
+    Constant,
     Scales,
     Shape,
-    Stored,
     UnsupportedError,
     expect,
     in_boxes,
@@ -26,63 +24,65 @@ from .stored import (
     result_dtype,
     scales_of,
 )  # fmt: skip
+from .lookup import lut, sparse_lut
+from .program import Kind, Operation, Value
 
 COMPRESSED = "constexpr_"
 JOINT = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale")
 INTEGERS = ("i4", "u4", "i8", "u8")
 
 
-def read(operation: Operation) -> Stored | None:
-    """The tensor that an operation makes of stored bytes; None for operations that make none.
+def tensor_of(operation: Operation) -> Constant | None:
+    """Return the stored tensor of an operation, or None.
 
-    Raises UnsupportedError, or FormatError where its values contradict each other.
+    Raises UnsupportedError, or FormatError if its operands are inconsistent.
     """
     reader = _OPERATIONS.get(operation.type)
     if reader is not None:
         return reader(operation)
     if operation.type.startswith(COMPRESSED):
-        raise UnsupportedError(f"no codec here reads {operation.type}")
+        raise UnsupportedError(f"no codec for {operation.type}")
     return None
 
 
-def joined(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """The operations that make tensors, each with the compressed ones whose results it takes.
+def join(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Yield the operations that produce tensors, linked to the compressed operations of their operands.
 
-    A joint form (compressed values under a mask) becomes one operation that makes the dense tensor.
+    A joint form (compressed values under a mask) becomes one operation with the dense result.
     """
     makers: dict[str, Operation] = {}
     consumed: set[str] = set()
     tensors = []
     for operation in operations:
         if operation.type.startswith(COMPRESSED):
-            taken = {key: makers[name] for key, name in operation.inputs.items() if name in makers}
-            consumed.update(operation.inputs[key] for key in taken)
-            values = taken.get("nonzero_data")
+            operands = {key: makers[name] for key, name in operation.inputs.items() if name in makers}
+            consumed.update(operation.inputs[key] for key in operands)
+            values = operands.get("nonzero_data")
             if values is not None and values.type in JOINT:
                 operation = evolve(values, outputs=operation.outputs)
             elif operation.type in JOINT:
-                makers.update((name, evolve(operation, makers=taken)) for name, _ in operation.outputs)
+                makers.update((name, evolve(operation, makers=operands)) for name, _ in operation.outputs)
                 continue
             else:
-                operation = evolve(operation, makers=taken)
+                operation = evolve(operation, makers=operands)
             makers.update((name, operation) for name, _ in operation.outputs)
         tensors.append(operation)
     yield from (operation for operation in tensors if operation.outputs[0][0] not in consumed)
 
 
-def _const(operation: Operation) -> Stored | None:
+def _const(operation: Operation) -> Constant | None:
     value = operation.values.get("val")
     if value is None or (value.at < 0 and value.data is None) or TYPES.get(value.kind.dtype, TYPES["u4"]).bits < 8:
         return None
     kind = value.kind
-    return Stored(
+    return Constant(
         shape=kind.shape, dtype=kind.dtype, codec=DENSE, values={"data": value},
         shapes={"data": (kind.dtype, kind.shape)},
     )  # fmt: skip
 
 
-def _affine_dequantize(operation: Operation) -> Stored:
-    """iOS16: `(quantized_data - zero_point) * scale`, both of the last a number, or one for each index of `axis`."""
+def _affine_dequantize(operation: Operation) -> Constant:
+    """Read iOS16's `(quantized_data - zero_point) * scale`; both are scalars or vectors along `axis`."""
     data, scale, zero = (operand(operation, name) for name in ("quantized_data", "scale", "zero_point"))
     shape = data.kind.shape
     axis = (operand(operation, "axis").numbers or (0,))[0]
@@ -90,25 +90,25 @@ def _affine_dequantize(operation: Operation) -> Stored:
     grid = [1] * len(shape)
     if scale.kind.shape:
         if not 0 <= axis < len(shape) or scale.kind.shape != (shape[axis],):
-            raise mismatch(operation, "scale", f"a number or [{shape[axis] if axis < len(shape) else '?'}]", scale.kind)
+            raise mismatch(operation, "scale", f"a scalar or [{shape[axis] if axis < len(shape) else '?'}]", scale.kind)
         grid[axis] = shape[axis]
     expect(operation, "zero_point", zero.kind, Kind(data.kind.dtype, zero.kind.shape))
     if zero.kind.shape not in ((), scale.kind.shape):
         raise mismatch(operation, "zero_point", f"shape {scale.kind.shape}", zero.kind)
     if zero.kind.shape != scale.kind.shape:
-        raise UnsupportedError("one zero point for many scales")
+        raise UnsupportedError("one zero point for several scales")
     return _scaled(operation, data, Scales(scale=scale, offset=zero, grid=tuple(grid)))
 
 
-def _blockwise(operation: Operation) -> Stored:
-    """iOS18: `(data - offset) * scale`, each of a block's size along every axis."""
+def _blockwise(operation: Operation) -> Constant:
+    """Read iOS18's `(data - offset) * scale`, with blocks along every axis."""
     maker = operation.makers.get("data")
     if maker is not None:
         reader = _SCALABLE.get(maker.type)
         if reader is None:
             raise UnsupportedError(f"scales over the result of {maker.type}")
-        stored = reader(maker, scales_of(operation, maker.outputs[0][1]))
-        return evolve(stored, dtype=result_dtype(operation))
+        tensor = reader(maker, scales_of(operation, maker.outputs[0][1]))
+        return evolve(tensor, dtype=result_dtype(operation))
     data = operand(operation, "data")
     _check_integers(data)
     return _scaled(operation, data, scales_of(operation, data.kind))
@@ -116,11 +116,11 @@ def _blockwise(operation: Operation) -> Stored:
 
 def _check_integers(data: Value) -> None:
     if data.kind.dtype not in INTEGERS:
-        raise UnsupportedError(f"blocks of {data.kind.dtype or 'no known type'}")
+        raise UnsupportedError(f"blocks of {data.kind.dtype or 'an unknown type'}")
 
 
-def _scaled(operation: Operation, data: Value, scales: Scales) -> Stored:
-    """Integers in runs of one scale are `affine`, in other boxes `boxes`."""
+def _scaled(operation: Operation, data: Value, scales: Scales) -> Constant:
+    """Return `affine` for integers with scales per run, else `boxes`."""
     group = scales.run(data.kind.shape)
     if group is None:
         return in_boxes(operation, data.kind.shape, data, scales=scales)
@@ -139,14 +139,14 @@ def _scaled(operation: Operation, data: Value, scales: Scales) -> Stored:
         params |= {"offset": "zero_point", "offset_dtype": dtype}
         shapes["offset"] = ("u8", (-(-cells * kind.bits // 8),)) if dtype == "packed" else (dtype, (cells,))
         values["offset"] = offset
-    return Stored(
+    return Constant(
         shape=data.kind.shape, dtype=result_dtype(operation), codec=CodecSpec("affine", params), values=values,
         shapes=shapes,
     )  # fmt: skip
 
 
-def _sparse(operation: Operation) -> Stored:
-    """A bit for each element and the values of those that are set, both one after the other."""
+def _sparse(operation: Operation) -> Constant:
+    """Read a bitmask and the contiguous nonzero values."""
     values, mask = operand(operation, "nonzero_data"), operand(operation, "mask")
     shape = mask.kind.shape
     if "shape" in operation.values:
@@ -157,14 +157,14 @@ def _sparse(operation: Operation) -> Stored:
     dtype = result_dtype(operation)
     expect(operation, "nonzero_data", values.kind, Kind(dtype, (values.kind.count,)))
     params = {"dtype": dtype, "kept": "run", "count": values.kind.count}
-    return Stored(
+    return Constant(
         shape=shape, dtype=dtype, codec=CodecSpec("bitmask", params), values={"data": values, "mask": mask},
         shapes={"data": (dtype, values.kind.shape), "mask": ("u8", (-(-dtypes.count(shape) // 8),))},
     )  # fmt: skip
 
 
-def _sparse_scaled(operation: Operation) -> Stored:
-    """Integers under a mask: `bitmask` where they are int8 with a scale for each row, else `boxes`."""
+def _sparse_scaled(operation: Operation) -> Constant:
+    """Read integers under a mask: `bitmask` for int8 with row scales, else `boxes`."""
     values, mask = operand(operation, "nonzero_data"), operand(operation, "data_mask")
     shape = mask.kind.shape
     expect(operation, "data_mask", mask.kind, Kind("u1", shape))
@@ -175,7 +175,7 @@ def _sparse_scaled(operation: Operation) -> Stored:
         return in_boxes(operation, shape, values, scales=scales, mask=mask)
     scale = scales.scale
     params = {"dtype": "i8", "kept": "run", "count": values.kind.count, "scale": scale.kind.dtype}
-    return Stored(
+    return Constant(
         shape=shape, dtype=result_dtype(operation), codec=CodecSpec("bitmask", params),
         values={"data": values, "mask": mask, "scale": scale},
         shapes={
@@ -185,10 +185,10 @@ def _sparse_scaled(operation: Operation) -> Stored:
     )  # fmt: skip
 
 
-_SCALABLE: Mapping[str, Callable[[Operation, Scales], Stored]] = {
+_SCALABLE: Mapping[str, Callable[[Operation, Scales], Constant]] = {
     "constexpr_lut_to_dense": lut, "constexpr_lut_to_sparse": sparse_lut,
 }  # fmt: skip
-_OPERATIONS: Mapping[str, Callable[[Operation], Stored | None]] = {
+_OPERATIONS: Mapping[str, Callable[[Operation], Constant | None]] = {
     "const": _const,
     "constexpr_affine_dequantize": _affine_dequantize,
     "constexpr_blockwise_shift_scale": _blockwise,

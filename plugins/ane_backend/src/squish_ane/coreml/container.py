@@ -1,4 +1,4 @@
-"""The format plugin: Core ML packages."""
+"""The Core ML package container."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .package import read_package
 
 
 class Mlpackage(Container):
-    """A Core ML package: its constants and compressed weights as tensors; written with a linear layer a matrix."""
+    """Core ML packages: constants and compressed weights are tensors; the writer adds a linear layer per matrix."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         return read_package(source, limits)
@@ -43,18 +43,18 @@ class Mlpackage(Container):
         return (Encoding(codec=CodecSpec(*COMPRESSION[operation]), label=operation),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return accept.held(spec, encoding, writer.target_of(options))
+        return accept.accept(spec, encoding, writer.target_of(options))
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        return accept.held_codes(spec, layout, writer.target_of(options))
+        return accept.accept_codes(spec, layout, writer.target_of(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        kept = writer.texts(meta)
-        made = writer.draft(specs, kept, writer.target_of(options))
-        lost = dropped_metadata((key for key in meta if key not in kept), "not text")
-        return WritePlan(size=made.size, dropped=(*lost, *dropped_assets(assets)))
+        texts = writer.texts(meta)
+        draft = writer.draft(specs, texts, writer.target_of(options))
+        dropped = dropped_metadata((key for key in meta if key not in texts), "not text")
+        return WritePlan(size=draft.size, dropped=(*dropped, *dropped_assets(assets)))
 
     def write(
         self,

@@ -1,4 +1,4 @@
-"""Indices into tables of values: palettes, with scales and under masks."""
+"""Lookup operations: palettes, with scales and under masks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Any
 from squish_core.api import CodecSpec, dtypes
 
 from .blobs import TYPES
-from .program import Kind, Operation, Value
-from .stored import (
+from .constants import (
     FLOATS,
+    Constant,
     Scales,
     Shape,
-    Stored,
     UnsupportedError,
     expect,
     in_boxes,
@@ -23,19 +22,20 @@ from .stored import (
     result_dtype,
     scales_of,
 )  # fmt: skip
+from .program import Kind, Operation, Value
 
 ENTRIES = (*FLOATS, "i8", "u8")
 
 
-def lut(operation: Operation, scales: Scales | None = None) -> Stored:
-    """Indices into tables of values. iOS16: one table, a flat stream; iOS18: [groups..., entries, vector]."""
+def lut(operation: Operation, scales: Scales | None = None) -> Constant:
+    """Read indices into tables. iOS16: one table and a flat stream; iOS18: [groups..., entries, vector]."""
     indices = operand(operation, "indices")
     table, scales = _table(operation, scales)
     if "shape" in operation.values:
         shape = tuple(integers(operand(operation, "shape")))
         bits = (table.kind.count - 1).bit_length()
         if table.kind.shape != (1 << bits,) or indices.kind.shape != (-(-dtypes.count(shape) * bits // 8),):
-            raise mismatch(operation, "indices", f"the stream of {list(shape)} at {bits} bits", indices.kind)
+            raise mismatch(operation, "indices", f"a stream for {list(shape)} at {bits} bits", indices.kind)
         return _palette(operation, indices, table, shape, bits, books=1, vector=1, axis=-1, scales=scales)
     rank = len(indices.kind.shape)
     bits = _check_table(operation, table, indices, indices.kind.shape)
@@ -49,7 +49,7 @@ def lut(operation: Operation, scales: Scales | None = None) -> Stored:
     rows = all(count == 1 for count in books[1:])
     if not rows or (scales is not None and scales.run(shape) is None):
         if vector > 1:
-            raise UnsupportedError("vectors with codebooks or scales along other axes than the first")
+            raise UnsupportedError("vectors with codebooks or scales along axes other than the first")
         return in_boxes(operation, shape, indices, scales=scales, books=books, codebook=table)
     return _palette(
         operation, indices, table, shape, bits, books=books[0] if books else 1, vector=vector, axis=axis - rank,
@@ -57,8 +57,8 @@ def lut(operation: Operation, scales: Scales | None = None) -> Stored:
     )  # fmt: skip
 
 
-def sparse_lut(operation: Operation, scales: Scales | None = None) -> Stored:
-    """Indices under a mask: `bitmask` with one table of the tensor's dtype and no scales, else `boxes`."""
+def sparse_lut(operation: Operation, scales: Scales | None = None) -> Constant:
+    """Read indices under a mask: `bitmask` for one table of the tensor's dtype without scales, else `boxes`."""
     indices, mask = operand(operation, "indices_nonzero_data"), operand(operation, "indices_mask")
     shape, dtype = mask.kind.shape, result_dtype(operation)
     expect(operation, "indices_mask", mask.kind, Kind("u1", shape))
@@ -72,7 +72,7 @@ def sparse_lut(operation: Operation, scales: Scales | None = None) -> Stored:
         books = table.kind.shape[: len(shape)]
         return in_boxes(operation, shape, indices, scales=scales, mask=mask, books=books, codebook=table)
     count = indices.kind.count
-    return Stored(
+    return Constant(
         shape=shape, dtype=dtype,
         codec=CodecSpec("bitmask", {"dtype": dtype, "kept": "run", "count": count, "bits": bits}),
         values={"data": indices, "mask": mask, "codebook": table},
@@ -84,15 +84,15 @@ def sparse_lut(operation: Operation, scales: Scales | None = None) -> Stored:
 
 
 def _table(operation: Operation, scales: Scales | None) -> tuple[Value, Scales | None]:
-    """The table, and the scales of its entries, which are those of the elements, too."""
+    """Return the table and the scales of its entries, which equal the scales of the elements."""
     maker = operation.makers.get("lut")
     table = operand(operation, "lut") if maker is None else operand(maker, "data")
     if table.kind.dtype not in ENTRIES:
-        raise UnsupportedError(f"tables of {table.kind.dtype or 'no known type'}")
+        raise UnsupportedError(f"tables of {table.kind.dtype or 'an unknown type'}")
     if maker is None:
         return table, scales
     if scales is not None or maker.type != "constexpr_blockwise_shift_scale":
-        raise UnsupportedError(f"a table that {maker.type} makes")
+        raise UnsupportedError(f"a table from {maker.type}")
     scales = scales_of(maker, table.kind)
     if scales.grid[-2:] != (1, 1):
         raise UnsupportedError("tables with scales for single entries")
@@ -100,7 +100,7 @@ def _table(operation: Operation, scales: Scales | None) -> tuple[Value, Scales |
 
 
 def _check_table(operation: Operation, table: Value, indices: Value, shape: Shape) -> int:
-    """Bits of an index; FormatError unless the table has an entry for each, and groups that divide the tensor."""
+    """Return the index width; FormatError unless the table has 2**bits entries and its groups divide the tensor."""
     bits = TYPES[indices.kind.dtype].bits if indices.kind.dtype in TYPES else 0
     sizes, rank = table.kind.shape, len(shape)
     if not 1 <= bits <= 8 or len(sizes) != rank + 2 or sizes[-2] != 1 << bits or not sizes[-1]:
@@ -113,7 +113,7 @@ def _check_table(operation: Operation, table: Value, indices: Value, shape: Shap
 def _palette(
     operation: Operation, indices: Value, table: Value, shape: Shape, bits: int, *, books: int, vector: int, axis: int,
     scales: Scales | None,
-) -> Stored:  # fmt: skip
+) -> Constant:  # fmt: skip
     params: dict[str, Any] = {"bits": bits, "axis": "flat", "codebook_dtype": table.kind.dtype}
     count = dtypes.count(shape)
     if books > 1:
@@ -132,6 +132,6 @@ def _palette(
             dtype = offset_dtype(scales.offset)
             params |= {"offset": "zero_point", "offset_dtype": dtype}
             values["offset"], shapes["offset"] = scales.offset, (dtype, (scales.count,))
-    return Stored(
+    return Constant(
         shape=shape, dtype=result_dtype(operation), codec=CodecSpec("palette", params), values=values, shapes=shapes
     )

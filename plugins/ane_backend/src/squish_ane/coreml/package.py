@@ -1,4 +1,4 @@
-"""Core ML packages: a folder with a manifest, a specification and weights, as an Index."""
+"""Reads Core ML packages: a folder with a manifest, a specification and weights."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MOST_MANIFEST = 1 << 20
 
 
 def read_package(source: Source, limits: Limits) -> Index:
-    """The Index of a package; FormatError for a wrong manifest, specification or weights, and for links."""
+    """Return the Index of a package; FormatError for an invalid manifest, specification or weights, and for links."""
     if not source.is_dir:
-        raise FormatError("is not a package folder", file=source.name, code="kind")
+        raise FormatError("not a package folder", file=source.name, code="kind")
     path = _model_path(source)
     specification = _member(source, path)
     if specification.size > limits.header:
         raise LimitError(
-            "the specification is too large", file=specification.name, expected=f"at most {limits.header} bytes",
+            "specification too large", file=specification.name, expected=f"at most {limits.header} bytes",
             found=specification.size, code="limit", limit="header",
         )  # fmt: skip
     program = read_program(specification.read(0, specification.size, "the specification"), limits)
@@ -49,7 +49,7 @@ def read_package(source: Source, limits: Limits) -> Index:
 
 
 class _Reader:
-    """One package while its Index is made."""
+    """Builds the Index of one package."""
 
     def __init__(self, source: Source, path: PurePosixPath, program: Program, limits: Limits) -> None:
         self.source, self.path, self.program, self.limits = source, path, program, limits
@@ -58,11 +58,11 @@ class _Reader:
 
     def index(self, specification: Source) -> Index:
         tensors = {}
-        for operation, stored in self._stored():
+        for operation, constant in self._constants():
             name = check_name(operation.name, self.limits)
             if name in tensors:
-                raise FormatError("a tensor appears twice", tensor=name, code="duplicate")
-            tensors[name] = self._tensor(name, stored)
+                raise FormatError("duplicate tensor", tensor=name, code="duplicate")
+            tensors[name] = self._tensor(name, constant)
         files = [FileRef(specification.filename, specification.size)]
         if self.weights is not None:
             files.append(FileRef(self.weights.filename, self.weights.size))
@@ -72,49 +72,49 @@ class _Reader:
             problems=tuple(self.problems), attrs={"mlpackage.opset": self.program.opset},
         )  # fmt: skip
 
-    def _stored(self) -> Iterator[tuple[Operation, constexpr.Stored]]:
+    def _constants(self) -> Iterator[tuple[Operation, constexpr.Constant]]:
         unused = _zero_biases(self.program)
-        for operation in constexpr.joined(self.program.operations):
+        for operation in constexpr.join(self.program.operations):
             if operation.outputs[0][0] in unused:
                 continue
             try:
-                stored = constexpr.read(operation)
+                constant = constexpr.tensor_of(operation)
             except constexpr.UnsupportedError as reason:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="warning", where=operation.name, message=str(reason))
                 )
                 continue
-            if stored is not None:
-                yield operation, stored
+            if constant is not None:
+                yield operation, constant
 
-    def _tensor(self, name: str, stored: constexpr.Stored) -> TensorSpec:
-        shape = check_shape(stored.shape, self.limits, tensor=name)
+    def _tensor(self, name: str, constant: constexpr.Constant) -> TensorSpec:
+        shape = check_shape(constant.shape, self.limits, tensor=name)
         try:
-            parts = {role: self._part(value, *stored.shapes[role]) for role, value in stored.values.items()}
+            parts = {role: self._part(value, *constant.shapes[role]) for role, value in constant.values.items()}
         except SquishError as error:
             raise error.within(tensor=name) from None
-        encoding = Encoding(codec=stored.codec, parts=parts)
-        return TensorSpec(name=name, shape=shape, dtype=stored.dtype, encodings=(encoding,))
+        encoding = Encoding(codec=constant.codec, parts=parts)
+        return TensorSpec(name=name, shape=shape, dtype=constant.dtype, encodings=(encoding,))
 
     def _part(self, value: Value, dtype: str, shape: tuple[int, ...]) -> Part:
-        """A constant as a part: its bytes from the specification, or their place in the weights."""
+        """Return a constant as a part: bytes from the specification, or a segment of the weights."""
         part = Part(dtype=dtype, shape=shape)
         if value.data is not None:
             if len(value.data) != part.nbytes:
                 raise FormatError(
-                    "a constant has another size than its shape", expected=part.nbytes, found=len(value.data),
+                    "constant size mismatch", expected=part.nbytes, found=len(value.data),
                     code="size",
                 )  # fmt: skip
             return evolve(part, data=value.data)
         if value.at < 0:
-            raise FormatError("a constant has no bytes", expected=dtype, code="program")
+            raise FormatError("constant without data", expected=dtype, code="program")
         blob = blobs.read_blob(self._weights(value.file), value.at, value.kind.dtype, value.kind.count)
         return evolve(part, segments=(Segment(1, blob.offset, blob.length),))
 
     def _weights(self, name: str) -> Source:
         if name != WEIGHTS:
             raise FormatError(
-                "refers to another file than the weights", expected=WEIGHTS, found=repr(name), code="path"
+                "constant in a file other than the weights", expected=WEIGHTS, found=repr(name), code="path"
             )
         if self.weights is None:
             self.weights = _member(self.source, self.path.parent / "weights" / "weight.bin")
@@ -123,23 +123,23 @@ class _Reader:
 
 
 def _zero_biases(program: Program) -> set[str]:
-    """Biases of zeros that lie in the specification itself: how Core ML writes a layer without one."""
-    used = {operation.inputs.get("bias", "") for operation in program.operations if operation.type == "linear"}
-    found = set()
+    """Return all-zero biases in the specification, which stand for layers without bias."""
+    biases = {operation.inputs.get("bias", "") for operation in program.operations if operation.type == "linear"}
+    zeros = set()
     for operation in program.operations:
         value = operation.values.get("val")
         if operation.type == "const" and value is not None and value.data is not None and not any(value.data):
-            found.add(operation.outputs[0][0])
-    return found & used
+            zeros.add(operation.outputs[0][0])
+    return zeros & biases
 
 
 def _model_path(source: Source) -> PurePosixPath:
-    """Where the manifest says the specification is."""
+    """Return the path of the specification by the manifest."""
     if MANIFEST not in source.members():
-        raise FormatError("has no manifest", file=source.name, expected=MANIFEST, code=ErrorCode.MISSING)
+        raise FormatError("missing manifest", file=source.name, expected=MANIFEST, code=ErrorCode.MISSING)
     member = _member(source, PurePosixPath(MANIFEST))
     if member.size > MOST_MANIFEST:
-        raise LimitError("the manifest is too large", file=member.name, found=member.size, code="limit")
+        raise LimitError("manifest too large", file=member.name, found=member.size, code="limit")
     try:
         manifest = json.loads(member.read(0, member.size, "the manifest"))
         root = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
@@ -149,15 +149,15 @@ def _model_path(source: Source) -> PurePosixPath:
             code="manifest",
         ) from None  # fmt: skip
     if not isinstance(root, str) or len(root) > 1024 or PurePosixPath(root).is_absolute():
-        raise FormatError("the manifest's path is not inside the package", found=repr(root)[:120], code="path")
+        raise FormatError("the manifest's path is outside the package", found=repr(root)[:120], code="path")
     return PurePosixPath(DATA) / root
 
 
 def _member(source: Source, path: PurePosixPath) -> Source:
-    """A file of the package; links are refused, in the folders above it, too."""
+    """Open a file of the package; links are refused, also in parent folders."""
     if source.path is not None:
         steps = [source.path.joinpath(*path.parts[: depth + 1]) for depth in range(len(path.parts))]
         if link := next((step for step in steps if step.is_symlink()), None):
-            raise FormatError("a link in a package is not followed", file=str(link), code="link")
+            raise FormatError("links in a package are not followed", file=str(link), code="link")
     folder = "" if path.parent == PurePosixPath() else path.parent.as_posix()
     return source.member(path.name, folder)

@@ -1,6 +1,6 @@
-"""The program in a Core ML specification: operations, their values, and where a value's bytes are.
+"""The program in a Core ML specification: operations and the location of their values.
 
-Numbers of fields are those of Apple's Model.proto and MIL.proto.
+Field numbers are from Apple's Model.proto and MIL.proto.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from attrs import field, frozen
 from squish_core.api import FormatError, LimitError, Limits, dtypes
 
 from .blobs import BY_NUMBER, TYPES
-from .protobuf import Field, fields, message, number, packed, varints
+from .protobuf import Field, fields, message, number, packed_list, varints
 
 Feature = tuple[str, str, tuple[int, ...]]
-"""Name, dtype and shape of an input, an output or a result."""
+"""Name, dtype and shape of an input, output or result."""
 
 STRING = 2
 WEIGHTS = "@model_path/weights/weight.bin"
 MOST_NUMBERS = 256
-"""Numbers of an integer constant that are kept: axes and shapes, which are all that is asked for, have fewer."""
+"""Maximum numbers kept of an integer constant; only axes and shapes are used."""
 OPSETS = {"iOS16": ("CoreML6", 7), "iOS17": ("CoreML7", 8), "iOS18": ("CoreML8", 9)}
 """Deployment target -> opset and specification version."""
 
 
 @frozen
 class Kind:
-    """A tensor type: dtype name ("" for one that holds no weights) and shape."""
+    """A tensor type: dtype name ("" for types without weights) and shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return dtypes.count(self.shape)
 
 
 @frozen(kw_only=True)
 class Value:
-    """A constant: its bytes, or its place in the weights; `numbers` and `text` of small ones."""
+    """A constant: inline bytes or an offset in the weights; small ones as `numbers` or `text`."""
 
     kind: Kind
     data: bytes | None = None
@@ -53,9 +53,9 @@ class Value:
 
 @frozen(kw_only=True)
 class Operation:
-    """One operation: constants by parameter, names of the results of others by parameter, and its own results.
+    """An operation: constants by parameter, names of other operations' results by parameter, and its own results.
 
-    `makers`: the compressed operations that make its inputs, by parameter.
+    `makers`: the compressed operations that produce its inputs, by parameter.
     """
 
     type: str
@@ -66,14 +66,14 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The name it was given, else that of its result."""
-        told = self.values.get("name")
-        return told.text if told and told.text else self.outputs[0][0]
+        """The operation's name, else its result's."""
+        label = self.values.get("name")
+        return label.text if label and label.text else self.outputs[0][0]
 
 
 @frozen(kw_only=True)
 class Program:
-    """What a specification says that matters here."""
+    """The relevant contents of a specification."""
 
     version: int
     opset: str
@@ -82,23 +82,23 @@ class Program:
 
 
 def read_program(data: bytes, limits: Limits) -> Program:
-    """The program of the first function; FormatError where there is none or it is damaged."""
-    version, meta, found = 0, {}, None
+    """Read the main (or first) function; FormatError if missing or corrupt."""
+    version, meta, ml_program = 0, {}, None
     for item in fields(memoryview(data)):
         if item.number == 1:
             version = item.integer
         elif item.number == 2:
             meta = _metadata(item)
         elif item.number == 502:
-            found = item
-    if found is None:
+            ml_program = item
+    if ml_program is None:
         raise FormatError(
-            "is not an ML program", code="kind", hint="Only ML programs (iOS 15 and later) carry compressed weights."
+            "not an ML program", code="kind", hint="Only ML programs (iOS 15 and later) have compressed weights."
         )
-    functions = dict(_entries(found, 2))
+    functions = dict(_entries(ml_program, 2))
     function = functions.get("main") or next(iter(functions.values()), None)
     if function is None:
-        raise FormatError("the program has no function", offset=found.offset, code="program")
+        raise FormatError("the program has no function", offset=ml_program.offset, code="program")
     opset = next((item.text for item in fields(function.bytes, function.offset) if item.number == 2), "")
     blocks = dict(_entries(function, 3))
     block = blocks.get(opset)
@@ -117,16 +117,16 @@ def read_program(data: bytes, limits: Limits) -> Program:
 
 
 def _metadata(description: Field) -> dict[str, str]:
-    found = {}
+    texts = {}
     for item in fields(description.bytes, description.offset):
         if item.number == 100:
             for key, value in _entries(item, 100):
-                found[key] = value.text
-    return found
+                texts[key] = value.text
+    return texts
 
 
 def _entries(parent: Field, tag: int) -> Iterator[tuple[str, Field]]:
-    """Keys and values of a map."""
+    """Yield keys and values of a map."""
     for item in fields(parent.bytes, parent.offset):
         if item.number == tag:
             pair = {each.number: each for each in fields(item.bytes, item.offset)}
@@ -134,32 +134,32 @@ def _entries(parent: Field, tag: int) -> Iterator[tuple[str, Field]]:
                 yield pair[1].text, pair[2]
 
 
-def _operation(given: Field) -> Operation:
+def _operation(source: Field) -> Operation:
     kind, outputs = "", []
     values: dict[str, Value] = {}
     inputs: dict[str, str] = {}
-    for item in fields(given.bytes, given.offset):
+    for item in fields(source.bytes, source.offset):
         if item.number == 1:
             kind = item.text
         elif item.number == 3:
-            outputs.append(_named(item))
-    for key, argument in _entries(given, 2):
+            outputs.append(_feature(item))
+    for key, argument in _entries(source, 2):
         for binding in fields(argument.bytes, argument.offset):
             for choice in fields(binding.bytes, binding.offset):
                 if choice.number == 1:
                     inputs[key] = choice.text
                 elif choice.number == 2:
                     values[key] = _value(choice)
-    for key, value in _entries(given, 5):
+    for key, value in _entries(source, 5):
         values[key] = _value(value)
     if not outputs:
-        raise FormatError("an operation has no result", offset=given.offset, found=kind, code="program")
+        raise FormatError("operation without a result", offset=source.offset, found=kind, code="program")
     return Operation(type=kind, values=values, inputs=inputs, outputs=tuple(outputs))
 
 
-def _named(given: Field) -> tuple[str, Kind]:
+def _feature(source: Field) -> tuple[str, Kind]:
     name, kind = "", Kind("", ())
-    for item in fields(given.bytes, given.offset):
+    for item in fields(source.bytes, source.offset):
         if item.number == 1:
             name = item.text
         elif item.number == 2:
@@ -167,9 +167,9 @@ def _named(given: Field) -> tuple[str, Kind]:
     return name, kind
 
 
-def _kind(given: Field) -> Kind:
-    """A value's type; what is no tensor has no dtype."""
-    for item in fields(given.bytes, given.offset):
+def _kind(source: Field) -> Kind:
+    """Read a value's type; types other than tensors have no dtype."""
+    for item in fields(source.bytes, source.offset):
         if item.number != 1:
             continue
         dtype, shape = 0, []
@@ -183,42 +183,42 @@ def _kind(given: Field) -> Kind:
 
 
 def _size(dimension: Field) -> int:
-    """A dimension's size; 0 where it is not constant."""
+    """Read a dimension's size; 0 if it is not constant."""
     for item in fields(dimension.bytes, dimension.offset):
         if item.number == 1:
             return next((each.integer for each in fields(item.bytes, item.offset) if each.number == 1), 0)
     return 0
 
 
-def _value(given: Field) -> Value:
-    kind, found = Kind("", ()), {}
-    for item in fields(given.bytes, given.offset):
+def _value(source: Field) -> Value:
+    kind, content = Kind("", ()), {}
+    for item in fields(source.bytes, source.offset):
         if item.number == 2:
             kind = _kind(item)
         elif item.number == 3:
-            found = _immediate(item)
+            content = _immediate(item)
         elif item.number == 5:
             blob = {each.number: each for each in fields(item.bytes, item.offset)}
-            found = {"file": blob[1].text if 1 in blob else "", "at": blob[2].integer if 2 in blob else 0}
-    return Value(kind=kind, **found)  # type: ignore[arg-type]
+            content = {"file": blob[1].text if 1 in blob else "", "at": blob[2].integer if 2 in blob else 0}
+    return Value(kind=kind, **content)  # type: ignore[arg-type]
 
 
-def _immediate(given: Field) -> dict[str, object]:
-    for item in fields(given.bytes, given.offset):
+def _immediate(source: Field) -> dict[str, object]:
+    for item in fields(source.bytes, source.offset):
         if item.number != 1:
             continue
-        for held in fields(item.bytes, item.offset):
-            lists = (each for each in fields(held.bytes, held.offset) if each.number == 1)
-            if held.number == 7:
+        for content in fields(item.bytes, item.offset):
+            lists = (each for each in fields(content.bytes, content.offset) if each.number == 1)
+            if content.number == 7:
                 return {"data": next((bytes(each.bytes) for each in lists), b"")}
-            if held.number == 1:
+            if content.number == 1:
                 data = bytearray()
                 for each in lists:
                     data += each.bytes
                 return {"data": bytes(data)}
-            if held.number == 4:
+            if content.number == 4:
                 return {"text": next((each.text for each in lists), "")}
-            if held.number in (2, 3, 5):
+            if content.number in (2, 3, 5):
                 return {"numbers": tuple(islice(_numbers(lists), MOST_NUMBERS))}
     return {}
 
@@ -232,32 +232,32 @@ def _numbers(lists: Iterable[Field]) -> Iterator[int]:
 
 
 def blob(dtype: str, shape: tuple[int, ...], at: int) -> bytes:
-    """A value that lies in the weights."""
+    """Encode a value in the weights file."""
     return kind_of(2, TYPES[dtype].number, shape) + message(5, message(1, WEIGHTS), number(2, at))
 
 
 def text(value: str) -> bytes:
-    """A string value."""
+    """Encode a string value."""
     return kind_of(2, STRING, ()) + message(3, message(1, message(4, message(1, value))))
 
 
 def integers(dtype: str, shape: tuple[int, ...], *values: int) -> bytes:
-    """An integer value; u32 as Core ML keeps it, as bytes."""
-    held = message(2, packed(1, *values))
+    """Encode an integer value; Core ML stores u32 as bytes."""
+    content = message(2, packed_list(1, *values))
     if dtype == "u32":
-        held = message(7, message(1, b"".join(value.to_bytes(4, "little") for value in values)))
-    return kind_of(2, TYPES[dtype].number, shape) + message(3, message(1, held))
+        content = message(7, message(1, b"".join(value.to_bytes(4, "little") for value in values)))
+    return kind_of(2, TYPES[dtype].number, shape) + message(3, message(1, content))
 
 
 def zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """A value of zeros that lies in the specification itself."""
-    tag = 1 if dtype == "f32" else 7  # floats have a list of their own, the other types are bytes
-    held = message(tag, message(1, bytes(TYPES[dtype].bits // 8 * dtypes.count(shape))))
-    return kind_of(2, TYPES[dtype].number, shape) + message(3, message(1, held))
+    """Encode an inline value of zeros."""
+    tag = 1 if dtype == "f32" else 7  # f32 has its own list, other types are bytes
+    content = message(tag, message(1, bytes(TYPES[dtype].bits // 8 * dtypes.count(shape))))
+    return kind_of(2, TYPES[dtype].number, shape) + message(3, message(1, content))
 
 
 def kind_of(tag: int, type_number: int, shape: tuple[int, ...]) -> bytes:
-    """A value type: a tensor of this dtype and shape."""
+    """Encode a tensor type."""
     sizes = b"".join(message(3, message(1, number(1, size))) for size in shape)
     return message(tag, message(1, number(1, type_number), number(2, len(shape)), sizes))
 
@@ -268,14 +268,14 @@ def operation(
     inputs: Mapping[str, bytes | str],
     attributes: Mapping[str, bytes],
 ) -> bytes:
-    """An operation; an input is a value, or the name of another result."""
+    """Encode an operation; inputs are values or names of results."""
     arguments = {
-        key: message(1, given) if isinstance(given, str) else message(2, given) for key, given in inputs.items()
+        key: message(1, value) if isinstance(value, str) else message(2, value) for key, value in inputs.items()
     }
-    bound = [message(2, message(1, key), message(2, message(1, each))) for key, each in arguments.items()]
+    bindings = [message(2, message(1, key), message(2, message(1, each))) for key, each in arguments.items()]
     results = [message(3, message(1, name), kind_of(2, TYPES[dtype].number, shape)) for name, dtype, shape in outputs]
     named = [message(5, message(1, key), message(2, value)) for key, value in attributes.items()]
-    return message(3, message(1, kind), *bound, *results, *named)
+    return message(3, message(1, kind), *bindings, *results, *named)
 
 
 _ARRAY_TYPES = {"f16": 65552, "f32": 65568}
@@ -288,15 +288,15 @@ def specification(
     outputs: Sequence[Feature],
     meta: Mapping[str, str],
 ) -> bytes:
-    """A whole specification. Features are (name, dtype, shape)."""
+    """Encode a specification. Features are (name, dtype, shape)."""
     opset, version = OPSETS[target]
     features = [
-        message(tag, message(1, name), message(3, message(5, packed(1, *shape), number(2, _ARRAY_TYPES[dtype]))))
+        message(tag, message(1, name), message(3, message(5, packed_list(1, *shape), number(2, _ARRAY_TYPES[dtype]))))
         for tag, group in ((1, inputs), (10, outputs))
         for name, dtype, shape in group
     ]
-    told = message(100, *(message(100, message(1, key), message(2, value)) for key, value in meta.items()))
+    metadata = message(100, *(message(100, message(1, key), message(2, value)) for key, value in meta.items()))
     block = message(3, message(1, opset), message(2, *(message(2, name) for name, _, _ in outputs), *operations))
-    given = [message(1, message(1, name), kind_of(2, TYPES[dtype].number, shape)) for name, dtype, shape in inputs]
-    function = message(2, message(1, "main"), message(2, *given, message(2, opset), block))
-    return number(1, version) + message(2, *features, told) + message(502, number(1, 1), function)
+    parameters = [message(1, message(1, name), kind_of(2, TYPES[dtype].number, shape)) for name, dtype, shape in inputs]
+    function = message(2, message(1, "main"), message(2, *parameters, message(2, opset), block))
+    return number(1, version) + message(2, *features, metadata) + message(502, number(1, 1), function)

@@ -1,1 +1,1 @@
-"""Group-affine integers."""
+"""Group-affine integer quantization."""

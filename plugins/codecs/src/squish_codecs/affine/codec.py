@@ -1,4 +1,4 @@
-"""Group-affine quantization: integers, and a scale (and a zero point or a bias) for each group of them."""
+"""Group-affine quantization: integers with a scale, and optionally a zero point or bias, per group."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Params = Mapping[str, Any]
 
 
 class Affine(Codec):
-    """Codes `q` with `value = (q - zero) * scale`, or `q * scale + bias`, in float32, each step rounded once.
+    """Codes `q` with `value = (q - zero) * scale` or `q * scale + bias` in float32, each operation rounded once.
 
     Parts: `data` (the codes), `scale`, and `offset` (zero points or biases). Parameters:
 
     bits           1..8       width of a code; required
-    group_size     0          codes of one scale along `axis`; 0: the whole axis (per row, per channel, per tensor)
-    axis           -1         -1 or -2: groups lie along it and divide it; "flat": codes and groups run on over the
-                              row-major order, the last group may be short; data and scales are then one-dimensional
-    pack_axis      axis       -1 or -2: axis along which codes fill a word; each line starts at a new word
-    transposed     false      the stored tensor is the transpose (last two axes) of this one; every other parameter
-                              is about the stored one
-    signed         see right  two's complement; by default true where offset is none and zero is 0
+    group_size     0          codes per scale along `axis`; 0: the whole axis (per row, per channel, per tensor)
+    axis           -1         -1 or -2: the axis of the groups, which divide it; "flat": codes and groups cover the
+                              flattened row-major tensor, the last group may be short; data and scales are 1-D
+    pack_axis      axis       -1 or -2: the axis of codes within a word; each line starts at a new word
+    transposed     false      the stored tensor is the transpose (last two axes); all other parameters describe the
+                              stored tensor
+    signed         see right  two's complement; default: true if offset is none and zero is 0
     word           u8         u8 i8 u16 i16 u32 i32 u64 i64
-    order          lsb        lsb: bit stream, first code lowest, words may share a code; msb: first code highest;
-                              padded: whole codes only, first code lowest, spare bits unused;
-                              planes: 32 codes at a time, first their lowest 4 (or 2) bits, then the next ones;
-                              list: the code at bits i*bits of a word is its order[i]-th
+    order          lsb        lsb: bit stream, first code lowest, codes may span words; msb: first code highest;
+                              padded: whole codes only, first code lowest, remaining bits unused;
+                              planes: bit planes of 32 codes, their lowest 4 (or 2) bits first;
+                              list: the code at bits i*bits of a word is number order[i]
     offset         none       none: `(q - zero) * scale` with the constant `zero`; zero_point: `(q - zero - offset) *
                               scale`; bias: `q * scale + offset`
-    zero           0          constant zero point; GPTQ's first version stores zero points minus 1: zero=1
-    scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0, widened to f32 first
-    offset_dtype   see right  integer or float; for zero points "packed": like the codes, across the groups (for axis
-                              "flat": along them). Default: the scale's for a bias, u8 or i8 for zero points
-    search         none       for encoding. none: a group's range is from its smallest to its largest value; mse: of
-                              that one and narrower ones the one with the least squared error; activations: the same
-                              with errors multiplied by the activations of their columns (AWQ's measure)
+    zero           0          constant zero point; GPTQ v1 stores zero points minus 1: zero=1
+    scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0; converted to f32 first
+    offset_dtype   see right  integer or float; zero points may be "packed": like the codes, across the groups (with
+                              axis "flat": along them). Default: scale_dtype for a bias, u8 or i8 for zero points
+    search         none       encoding only. none: a group's range is its minimum to its maximum; mse: the range, or a
+                              narrower one, with the least squared error; activations: the same with errors
+                              weighted by the activations of their columns (AWQ's objective)
 
     Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
     """
@@ -54,13 +54,13 @@ class Affine(Codec):
         return Scheme.of(params).parts(spec.shape)
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return _fitting(spec, params).grain(spec.shape)
+        return _checked_scheme(spec, params).grain(spec.shape)
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return _fitting(spec, params).grain(spec.shape, encoding=True)
+        return _checked_scheme(spec, params).grain(spec.shape, encoding=True)
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        scheme = _fitting(spec, params)
+        scheme = _checked_scheme(spec, params)
         encode.check_encodable(scheme)
         return scheme.params()
 
@@ -68,7 +68,7 @@ class Affine(Codec):
         return Scheme.of(params).params()
 
     def error_bound(self, params: Params) -> Exactness:
-        """Half a scale step of the value's group, plus rounding; not one number before the scales are known."""
+        """Half a step of the group's scale, plus rounding; depends on the scales."""
         return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
@@ -81,21 +81,21 @@ class Affine(Codec):
         return Scheme.of(params).search == "activations"
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        return affine_layout(_fitting(spec, params), spec.shape)
+        return affine_layout(_checked_scheme(spec, params), spec.shape)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return repack.affine_codes(Scheme.of(params), parts, spec.shape, region)
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        made = repack.affine_parts(Scheme.of(params), codes)
-        return None if made is None else (made, Exactness("values", "f32"))
+        parts = repack.affine_parts(Scheme.of(params), codes)
+        return None if parts is None else (parts, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
         return Exactness("values", "f32") if repack.affine_holds(Scheme.of(params), codes) else None
 
 
-def _fitting(spec: TensorSpec, params: Params) -> Scheme:
-    """The scheme, once it is known that the shape divides."""
+def _checked_scheme(spec: TensorSpec, params: Params) -> Scheme:
+    """Return the scheme; CodecError if it does not divide the shape."""
     scheme = Scheme.of(params)
     scheme.parts(spec.shape)
     return scheme

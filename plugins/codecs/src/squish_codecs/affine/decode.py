@@ -1,4 +1,4 @@
-"""Codes, scales and offsets to float32, a panel at a time."""
+"""Decodes codes, scales and offsets to float32, one panel at a time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,26 @@ from .scheme import Scheme, Shape
 
 Array = np.ndarray
 PANEL = 1 << 18
-"""Elements decoded at a time: 1 MiB of float32, fewer calls and still near the cache."""
+"""Elements per iteration: 1 MiB of float32, a balance of call overhead and cache size."""
 
 
 def decode_affine(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:
-    """Fill `out` with the values of a region on the grain."""
-    # Scales of NaN or infinity, and products that overflow, are what the file says, not an error here.
+    """Fill `out` with the values of a grain-aligned region.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The layout of the parts.
+    parts : Parts
+        The parts of the tensor.
+    shape : tuple of int
+        Shape of the tensor.
+    region : Region
+        The slices to decode.
+    out : numpy.ndarray
+        Contiguous float32 array of the region's shape.
+    """
+    # NaN and infinite scales, and overflowing products, are legal contents of a file.
     with np.errstate(all="ignore"):
         if scheme.flat:
             values = out.reshape(-1)
@@ -43,15 +57,32 @@ def decode_affine(scheme: Scheme, parts: Parts, shape: Shape, region: Region, ou
 def read_affine(
     scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True
 ) -> tuple[Array, Array, Array | None]:
-    """Words, and scales and offsets (float32 if `widened`, else as stored) of a region, with axes as in the tensor."""
+    """Read the words, scales and offsets of a region, with the tensor's axis order.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The layout of the parts.
+    parts : Parts
+        The parts of the tensor.
+    region : Region
+        The slices to read, aligned to the grain.
+    widened : bool
+        Convert scales and offsets to float32.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        Words, scales, and offsets or None.
+    """
     if scheme.transposed:
         words, scale, offset = read_affine(
-            evolve(scheme, transposed=False), parts, scheme.stored(region), widened=widened
+            evolve(scheme, transposed=False), parts, scheme.to_stored(region), widened=widened
         )  # fmt: skip
         return words.swapaxes(-1, -2), scale.swapaxes(-1, -2), offset if offset is None else offset.swapaxes(-1, -2)
     group, axis = scheme.group_size, scheme.group_axis
     along = region[axis]
-    grid = _replaced(region, axis, slice(along.start // group, -(-along.stop // group)) if group else slice(0, 1))
+    grid = _replace_axis(region, axis, slice(along.start // group, -(-along.stop // group)) if group else slice(0, 1))
     words = parts["data"][_in_words(scheme, region, scheme.pack_axis)]
     scale, offset = parts["scale"][grid], None
     if scheme.packed_zeros:
@@ -69,7 +100,24 @@ def read_affine(
 
 
 def unpack_codes(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array:
-    """The codes of packed words, as i8 where they are signed, else u8."""
+    """Unpack codes from words.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The packing and sign of the codes.
+    words : numpy.ndarray
+        The packed words.
+    shape : tuple of int
+        Shape of the codes.
+    axis : int
+        The packed axis.
+
+    Returns
+    -------
+    numpy.ndarray
+        i8 for signed codes, else u8.
+    """
     return _signed(scheme, scheme.packing.unpack(words, shape[axis], axis))
 
 
@@ -81,26 +129,26 @@ def _signed(scheme: Scheme, codes: Array) -> Array:
 
 
 def runs(shape: Shape, region: Region) -> Iterator[tuple[int, int]]:
-    """The contiguous ranges of the row-major order that a region consists of."""
-    whole = len(shape)
-    while whole and region[whole - 1] == slice(0, shape[whole - 1]):
-        whole -= 1
-    whole = max(whole - 1, 0)  # axes before this one are stepped through; this one is cut, those after it are whole
-    inner = dtypes.count(shape[whole + 1 :])
-    cut = region[whole] if shape else slice(0, 1)
-    for index in np.ndindex(*(part.stop - part.start for part in region[:whole])):
+    """Yield the contiguous row-major ranges of a region."""
+    axis = len(shape)
+    while axis and region[axis - 1] == slice(0, shape[axis - 1]):
+        axis -= 1
+    axis = max(axis - 1, 0)  # the sliced axis; all later axes are complete
+    inner = dtypes.count(shape[axis + 1 :])
+    cut = region[axis] if shape else slice(0, 1)
+    for index in np.ndindex(*(part.stop - part.start for part in region[:axis])):
         base = 0
         for place, part, size in zip(index, region, shape):
             base = base * size + part.start + place
-        base *= dtypes.count(shape[whole:])
+        base *= dtypes.count(shape[axis:])
         yield base + cut.start * inner, base + cut.stop * inner
 
 
 def _decode_run(scheme: Scheme, words: Array, scale: Array, offset: Array | None, target: Array) -> None:
-    """A flat range, cut into equal rows that begin with a word and a group; what is left is one shorter row."""
+    """Decode a flat range as a matrix with word- and group-aligned rows, then the remainder as a shorter row."""
     step = scheme.flat_step * max(1, 4096 // scheme.flat_step)
-    whole = len(target) // step * step
-    for low, high, rows in ((0, whole, whole // step), (whole, len(target), 1)):
+    rows_end = len(target) // step * step
+    for low, high, rows in ((0, rows_end, rows_end // step), (rows_end, len(target), 1)):
         if low == high:
             continue
         first = scheme.packing.words(low)
@@ -117,7 +165,7 @@ def _grid_rows(scheme: Scheme, grid: Array, low: int, high: int, rows: int) -> A
 
 
 def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | None, target: Array) -> None:
-    """A matrix, by panels of rows."""
+    """Decode a matrix by panels of rows."""
     rows, columns = target.shape
     down, packed_down = scheme.group_axis == -2, scheme.pack_axis == -2
     base = math.lcm(scheme.group_size or 1 if down else 1, scheme.packing.unit if packed_down else 1)
@@ -136,7 +184,7 @@ def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | N
 
 
 def _center(scheme: Scheme, codes: Array, out: Array) -> None:
-    """Codes minus the constant zero, exactly: in bytes where the result fits a byte."""
+    """Subtract the constant zero point exactly; in int8 if the result fits."""
     if not scheme.zero:
         out[...] = _signed(scheme, codes)
     elif scheme.low - scheme.zero >= -128 and scheme.high - scheme.zero <= 127:
@@ -152,7 +200,7 @@ def _apply(scheme: Scheme, values: Array, scale: Array, offset: Array | None) ->
     groups = scale.shape[scheme.group_axis]
     if scheme.group_axis == -2:
         blocks, axis = values.reshape(groups, -1, values.shape[1]), 1
-    elif groups > 1 and groups * scheme.group_size != values.shape[1]:  # the last group of a flat order is short
+    elif groups > 1 and groups * scheme.group_size != values.shape[1]:  # a short last group
         cells = np.arange(values.shape[1]) // scheme.group_size
         scale, offset = scale[:, cells], offset if offset is None else offset[:, cells]
         blocks, axis = values[..., None], 2
@@ -170,10 +218,10 @@ def _rows(array: Array) -> Array:
 
 
 def _in_words(scheme: Scheme, region: Region, axis: int) -> Region:
-    """A region of codes as one of words."""
-    return _replaced(region, axis, scheme.packing.span(region[axis].start, region[axis].stop))
+    """Convert a region of codes to a region of words."""
+    return _replace_axis(region, axis, scheme.packing.span(region[axis].start, region[axis].stop))
 
 
-def _replaced(region: Region, axis: int, part: slice) -> Region:
+def _replace_axis(region: Region, axis: int, part: slice) -> Region:
     axis %= len(region)
     return (*region[:axis], part, *region[axis + 1 :])

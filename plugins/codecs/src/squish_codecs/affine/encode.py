@@ -1,11 +1,11 @@
-"""Values to codes: the smallest and largest value of a group decide its scale; codes are rounded half to even.
+"""Affine encoding: the minimum and maximum of a group give its scale; codes round half to even.
 
-Scales are rounded up to their stored dtype, and biases down, so that no value lies outside the codes: a value comes
-back within half a scale step of its group. A group whose scale would be 0 gets the scale 1. With `search=mse` a group
-takes a narrower range where that lowers its squared error; values outside it get the outermost codes. With
-`search=activations` errors are multiplied by the activations that their columns see first.
+Scales round up to their stored dtype, biases round down, so that no value is clipped: the error is at most half a step
+of the group's scale. A zero scale becomes 1. With `search=mse` a group may use a narrower range if that lowers its
+squared error; values outside are clipped. With `search=activations` errors are weighted by the activations of their
+columns.
 
-The layout of MLX gets the codes, scales and biases of its `quantize`.
+MLX's layout gets the same codes, scales and biases as MLX's `quantize`.
 """
 
 from __future__ import annotations
@@ -21,60 +21,71 @@ from .scheme import Scheme
 Array = np.ndarray
 FLOATS = ("f32", "f16", "bf16")
 SHARES = tuple(share / 20 for share in range(19, 8, -1))
-"""Of a group's range, what `search=mse` tries: 0.95, 0.9, ... 0.45. Four bits seldom want less than 0.7, two often."""
+"""Fractions of a group's range tried by `search=mse`: 0.95, 0.9, ... 0.45; below 0.7 only helps 2-bit codes."""
 
 Fit = tuple[Array, Array, Array | None]
 
 
 def check_encodable(scheme: Scheme) -> None:
-    """CodecError where a scheme can be read but has no encoder."""
-    constants = (0, 1)[: scheme.bits]  # a code of one bit has no place for another zero point than its stored one
+    """Check that a scheme has an encoder; some can only be decoded.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The parameters to check.
+
+    Raises
+    ------
+    CodecError
+        `params` if there is no encoder.
+    """
+    constants = (0, 1)[: scheme.bits]  # 1-bit codes only allow the stored zero point
     holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
     rules = [
         (scheme.scale_dtype in FLOATS, "scale_dtype", FLOATS),
         (scheme.offset != "bias" or scheme.offset_dtype in FLOATS, "offset_dtype", FLOATS),
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
         (scheme.offset != "zero_point" or scheme.zero in constants, "zero", [str(zero) for zero in constants]),
-        (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
-        (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, with one bit a code")),
-        (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
+        (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more for signed codes",)),
+        (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, for 1-bit codes")),
+        (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, midpoint",)),
     ]  # fmt: skip
     for holds, name, expected in rules:
         if not holds:
             raise CodecError(
-                f"values cannot be encoded with this {name}", expected=" or ".join(expected),
-                found=repr(getattr(scheme, name)), code=ErrorCode.PARAMS, hint="Files with it are read all the same.",
+                f"no encoder for this {name}", expected=" or ".join(expected),
+                found=repr(getattr(scheme, name)), code=ErrorCode.PARAMS, hint="Such tensors can be read.",
             )  # fmt: skip
 
 
 def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> dict[str, Array]:
-    """Parts of a panel of float32 values; `activations` [columns] for `search=activations`."""
+    """Encode a panel of float32 values to parts; `search=activations` needs `activations` [columns]."""
     check_encodable(scheme)
-    declared = scheme.parts(panel.shape)
+    layouts = scheme.parts(panel.shape)
     if scheme.transposed:
         return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel, activations).items()}
     values = panel.reshape(-1) if scheme.flat else panel
     blocks, axis = blocks_of(scheme, np.ascontiguousarray(values, np.float32))
     with np.errstate(all="ignore"):
-        low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
+        low, high = _reduce(np.minimum, blocks, axis), _reduce(np.maximum, blocks, axis)
         check_finite(panel, low, high)
-        ranges = low.astype(np.float64) + 0, high.astype(np.float64) + 0  # no zero has a sign
-        codes, scale, offset = _fitted(scheme, blocks, axis, *ranges)
+        ranges = low.astype(np.float64) + 0, high.astype(np.float64) + 0  # turns -0 into 0
+        codes, scale, offset = _fit(scheme, blocks, axis, *ranges)
         if scheme.search != "none":
             weights = _weights(scheme, panel, activations)
-            codes, scale, offset = _searched(scheme, blocks, axis, ranges, (codes, scale, offset), values.size, weights)
+            codes, scale, offset = _search(scheme, blocks, axis, ranges, (codes, scale, offset), values.size, weights)
     codes = codes.reshape(-1)[: values.size].reshape(values.shape)
     parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
     if offset is not None and scheme.packed_zeros:
         parts["offset"] = scheme.packing.pack(offset.astype(np.int16).astype(np.uint8), scheme.zero_axis)
     elif offset is not None:
         parts["offset"] = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
-    assert all(parts[role].shape == shape for role, (_, shape) in declared.items())
+    assert all(parts[role].shape == shape for role, (_, shape) in layouts.items())
     return parts
 
 
-def _fitted(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -> Fit:
-    """Codes (bytes), scales and offsets for these ranges; values outside get the nearest code."""
+def _fit(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -> Fit:
+    """Return codes (bytes), scales and offsets for these ranges; values outside are clipped."""
     scale, offset = _grid(scheme)(scheme, low, high)
     codes = _quantize(scheme, blocks, _wide(scale, axis), None if offset is None else _wide(offset, axis))
     scale = scale.astype(dtypes.to_numpy(scheme.scale_dtype))
@@ -85,25 +96,25 @@ def _fitted(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -
 
 
 def _weights(scheme: Scheme, panel: Array, activations: Array | None) -> Array | None:
-    """What each value's error is multiplied by, split into groups; None where all count the same."""
+    """Return the error weights, split into groups; None for equal weights."""
     if scheme.search == "mse":
         return None
     if activations is None:
-        raise CodecError("search=activations needs statistics of activations", code=ErrorCode.ENCODE)
+        raise CodecError("search=activations needs activation statistics", code=ErrorCode.ENCODE)
     spread = np.broadcast_to(activations.astype(np.float32), panel.shape)
     return blocks_of(scheme, spread.reshape(-1) if scheme.flat else spread)[0]
 
 
-def _searched(
+def _search(
     scheme: Scheme, blocks: Array, axis: int, ranges: tuple[Array, Array], best: Fit, count: int, weights: Array | None
 ) -> Fit:
-    """For each group the best of its whole range and narrower ones with the same middle."""
+    """Return the best fit per group among its full range and narrower ranges with the same center."""
     middle, half = (ranges[0] + ranges[1]) / 2, (ranges[1] - ranges[0]) / 2
     codes, scale, offset = best
-    least = _squared(scheme, blocks, axis, best, count, weights)
+    least = _squared_error(scheme, blocks, axis, best, count, weights)
     for share in SHARES:
-        other = _fitted(scheme, blocks, axis, middle - share * half, middle + share * half)
-        error = _squared(scheme, blocks, axis, other, count, weights)
+        other = _fit(scheme, blocks, axis, middle - share * half, middle + share * half)
+        error = _squared_error(scheme, blocks, axis, other, count, weights)
         better = error < least
         least = np.where(better, error, least)
         codes = np.where(np.expand_dims(better, axis), other[0], codes)
@@ -112,9 +123,9 @@ def _searched(
     return codes, scale, offset
 
 
-def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int, weights: Array | None) -> Array:
-    """Squared error of each group; what follows the first `count` values is padding."""
-    codes, scale, offset = made
+def _squared_error(scheme: Scheme, blocks: Array, axis: int, fit: Fit, count: int, weights: Array | None) -> Array:
+    """Return the squared error per group; values after the first `count` are padding."""
+    codes, scale, offset = fit
     gap = codes.view(np.int8 if scheme.signed else np.uint8).astype(np.float32)
     if scheme.offset != "bias":
         gap -= scheme.zero if offset is None else scheme.zero + _wide(offset, axis)
@@ -125,27 +136,27 @@ def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int, we
     gap.reshape(-1)[count:] = 0
     if weights is not None:
         gap *= weights
-    return _reduced(np.add, np.square(gap, out=gap), axis)
+    return _reduce(np.add, np.square(gap, out=gap), axis)
 
 
 def _wide(grid: Array, axis: int) -> Array:
-    """One number of each group, as float32, beside the group's values."""
+    """Convert a grid to float32 and broadcast it along the group."""
     wide: Array = np.expand_dims(grid.astype(np.float32), axis)
     return wide
 
 
 def check_finite(panel: Array, *extremes: Array) -> None:
-    """CodecError where a group's smallest or largest value is not finite."""
+    """Raise CodecError if a minimum or maximum is not finite."""
     if not all(np.isfinite(extreme).all() for extreme in extremes):
         raise CodecError(
-            "values that are not finite cannot be encoded", expected="finite values",
+            "cannot encode non-finite values", expected="finite values",
             found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
-            hint="Keep this tensor, or repair it first.",
+            hint="Keep this tensor unquantized, or fix its values first.",
         )  # fmt: skip
 
 
 def blocks_of(scheme: Scheme, values: Array) -> tuple[Array, int]:
-    """The values with the group axis split in two, and the axis (from the end) that runs within a group."""
+    """Split the group axis in two; returns the blocks and the axis (from the end) within a group."""
     axis = scheme.group_axis
     along = values.shape[axis]
     size = scheme.group_size or max(along, 1)
@@ -156,17 +167,17 @@ def blocks_of(scheme: Scheme, values: Array) -> tuple[Array, int]:
     return values.reshape(*shape[:position], shape[position] // size, size, *shape[position + 1 :]), axis
 
 
-def _reduced(function: np.ufunc, blocks: Array, axis: int) -> Array:
-    """One value of each group; NaN where it has one."""
+def _reduce(function: np.ufunc, blocks: Array, axis: int) -> Array:
+    """Reduce each group to one value; NaN propagates."""
     if axis != -1:
         return np.asarray(function.reduce(blocks, axis=axis))
-    # Short runs: `reduceat` is twice as fast as a reduction along the last axis.
+    # For short runs `reduceat` is twice as fast as reducing the last axis.
     starts = np.arange(0, blocks.size, blocks.shape[-1])
     return np.asarray(function.reduceat(blocks.reshape(-1), starts)).reshape(blocks.shape[:-1])
 
 
 def _reach(scheme: Scheme) -> int:
-    """Largest magnitude that codes around the constant zero give on both sides."""
+    """Return the largest magnitude available on both sides of the constant zero point."""
     return min(scheme.high - scheme.zero, scheme.zero - scheme.low)
 
 
@@ -177,7 +188,7 @@ def _symmetric(scheme: Scheme, low: Array, high: Array) -> tuple[Array, None]:
 def _zero_points(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     span = scheme.high - scheme.low
-    if scheme.zero:  # what is stored has no room for a zero point at the lowest code: the range takes in one step more
+    if scheme.zero:  # the stored zero point cannot be the lowest code: widen the range by a step
         low = np.minimum(low, -high * scheme.zero / (span - scheme.zero))
     scale = step_of((high - low) / span, scheme.scale_dtype)
     first = scheme.low + scheme.zero
@@ -196,9 +207,9 @@ def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def _edges(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
-    """MLX: the end of larger magnitude is hit exactly, by a whole number of steps from 0; so scales may be negative.
+    """MLX's grid: the extreme of larger magnitude is exact and a multiple of the step, so scales may be negative.
 
-    In float32, and codes are found before scales and biases are rounded to their dtype.
+    In float32; codes are computed before scales and biases are rounded to their dtype.
     """
     low, high = low.astype(np.float32), high.astype(np.float32)
     below = np.abs(low) > np.abs(high)
@@ -212,18 +223,28 @@ _GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
 
 
 def _grid(scheme: Scheme) -> Callable[[Scheme, Array, Array], tuple[Array, Array | None]]:
-    """What finds scales and offsets."""
+    """Return the function for scales and offsets."""
     return _edges if is_mlx_layout(scheme) else _GRIDS[scheme.offset]
 
 
 def is_mlx_layout(scheme: Scheme) -> bool:
-    """Whether the layout is that of MLX."""
-    stated = {"bits": scheme.bits, "group_size": scheme.group_size, "word": "u32", "offset": "bias"}
-    return {**stated, "scale_dtype": scheme.scale_dtype} == {"scale_dtype": scheme.scale_dtype, **scheme.params()}
+    """Whether the scheme is MLX's layout.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The parameters to compare.
+
+    Returns
+    -------
+    bool
+    """
+    mlx = {"bits": scheme.bits, "group_size": scheme.group_size, "word": "u32", "offset": "bias"}
+    return {**mlx, "scale_dtype": scheme.scale_dtype} == {"scale_dtype": scheme.scale_dtype, **scheme.params()}
 
 
 def step_of(ideal: Array, dtype: str) -> Array:
-    """Scales of a stored dtype, not below the ideal ones; 1 for 0."""
+    """Round scales up to a stored dtype; 0 becomes 1."""
     scale = ideal.astype(dtypes.to_numpy(dtype))
     one = scale.dtype.type(1)
     scale = np.where(scale.astype(np.float64) < ideal, np.nextafter(scale, scale.dtype.type(np.inf)), scale)
@@ -231,21 +252,21 @@ def step_of(ideal: Array, dtype: str) -> Array:
 
 
 def _check_range(scheme: Scheme, scale: Array, offset: Array | None) -> None:
-    """Every product of a code and its scale is finite, and so is every bias."""
+    """Raise CodecError if a bias or the product of a code and its scale is not finite."""
     reach = np.float32(max(scheme.high, -scheme.low))
     bad = ~np.isfinite(scale.astype(np.float32) * reach)
     if offset is not None:
         bad |= ~np.isfinite(offset.astype(np.float32))
     if bad.any():
         raise CodecError(
-            "the values are too large for the dtype of the scale or the offset",
+            "values too large for the dtype of the scale or offset",
             expected=f"scale {scheme.scale_dtype}", found=f"{np.count_nonzero(bad)} groups", code=ErrorCode.RANGE,
-            hint="Take scale_dtype=f32 (and offset_dtype=f32).",
+            hint="Use scale_dtype=f32 (and offset_dtype=f32).",
         )  # fmt: skip
 
 
 def _quantize(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None) -> Array:
-    """Codes (bytes, two's complement) of values split into groups."""
+    """Quantize grouped values to codes (two's complement bytes)."""
     low, high, zero = scheme.low, scheme.high, np.float32(scheme.zero)
     if offset is None:
         low, high = scheme.zero - _reach(scheme), scheme.zero + _reach(scheme)

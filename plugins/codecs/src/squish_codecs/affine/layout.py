@@ -10,17 +10,30 @@ from .scheme import Scheme, Shape
 
 
 def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
-    """What codes of this scheme look like in a tensor of this logical shape."""
+    """Return the code layout of an affine tensor.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The parameters of the tensor.
+    shape : tuple of int
+        Its logical shape.
+
+    Returns
+    -------
+    CodeLayout
+    """
     group, run = flat_groups(shape, scheme.group_size) if scheme.flat else (_groups(scheme.upright, shape), 0)
     offset = f"{'i' if scheme.signed else 'u'}{scheme.bits}" if scheme.packed_zeros else scheme.offset_dtype
     return CodeLayout(
         bits=scheme.bits, signed=scheme.signed, group=group, run=run, scale_dtype=scheme.scale_dtype,
         offset_kind=scheme.offset, offset_dtype=None if scheme.offset == "none" else offset, zero=scheme.zero,
+        word=scheme.word,
     )  # fmt: skip
 
 
 def flat_groups(shape: Shape, size: int) -> tuple[Shape, int]:
-    """Groups of `size` neighbors in row-major order (0: all), along each axis; and `size` where they cross rows."""
+    """Return the extent per axis of groups of `size` row-major neighbors (0: all), and `size` if they cross rows."""
     if not size or not shape:
         return (0,) * len(shape), 0
     sizes, rest = [], size

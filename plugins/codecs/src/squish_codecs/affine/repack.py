@@ -1,4 +1,4 @@
-"""Exact repacking: codes with their scales out of one scheme and into another, never through values."""
+"""Exact repacking of codes and scales between schemes, without decoding to values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import frozen
 from squish_core.api import Codes, Parts, Region, dtypes
 
 from ..packing.bits import row_major
-from ..packing.words import flipped, from_rows, to_rows
+from ..packing.words import flip_sign_bits, from_rows, to_rows
 from .decode import read_affine, runs, unpack_codes
 from .layout import affine_layout
 from .scheme import Scheme, Shape
@@ -19,26 +19,26 @@ Array = np.ndarray
 
 
 def affine_codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes | None:
-    """The codes of a region; None where zero points and the constant zero do not add up exactly."""
+    """Return the codes of a region; None if the sum of zero points and the constant is inexact."""
     sizes = tuple(part.stop - part.start for part in region)
     if scheme.flat:
-        stored, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
+        packed, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
     else:
         words, scale, offset = read_affine(scheme, parts, region, widened=False)
-        stored, group = _Stored(scheme, words, sizes), _group(scheme.upright, sizes)
+        packed, group = _PackedCodes(scheme, words, sizes), _group(scheme.upright, sizes)
     if scheme.zero and offset is not None:
         total = scheme.zero + offset.astype(np.float64)
         if not _same(total.astype(np.float32), total):
             return None
     return Codes(
         layout=affine_layout(scheme, shape), shape=sizes, group=group, scale=scale, offset=offset,
-        unpack=stored.values, pack=stored.rows,
+        unpack=packed.values, pack=packed.rows,
     )  # fmt: skip
 
 
 @frozen(eq=False)
-class _Stored:
-    """Words of a region with axes as in the tensor (one axis for a flat order); its codes one by one, or packed."""
+class _PackedCodes:
+    """Words of a region in the tensor's axis order (1-D for flat schemes); gives its codes unpacked or packed."""
 
     scheme: Scheme
     words: Array
@@ -62,22 +62,47 @@ class _Stored:
 
 
 def affine_parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
-    """Parts that hold exactly these codes and give the same values in float32, or None."""
-    found = _grids(scheme.upright, codes)
-    if found is None:
+    """Store codes in a scheme, with equal float32 values.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The target layout.
+    codes : Codes
+        Codes, scales and offsets of another tensor.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray, or None
+        The parts; None if anything would be rounded.
+    """
+    terms = _grids(scheme.upright, codes)
+    if terms is None:
         return None
-    shift, grids = found
-    made = {"data": _data(scheme.upright, codes, shift), **grids}
-    return {role: part.swapaxes(-1, -2) for role, part in made.items()} if scheme.transposed else made
+    shift, grids = terms
+    parts = {"data": _data(scheme.upright, codes, shift), **grids}
+    return {role: part.swapaxes(-1, -2) for role, part in parts.items()} if scheme.transposed else parts
 
 
 def affine_holds(scheme: Scheme, codes: Codes) -> bool:
-    """Whether `parts` would give any; codes are unpacked only where not all of their width are ones of the scheme."""
+    """Whether `affine_parts` can store these codes; codes are unpacked only if their range might not fit.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The target layout.
+    codes : Codes
+        Codes, scales and offsets of another tensor.
+
+    Returns
+    -------
+    bool
+    """
     return _grids(scheme.upright, codes) is not None
 
 
 def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
-    """What is added to codes, and scales and offsets as the scheme has them; None where anything would be rounded."""
+    """Return the shift of the codes, and scales and offsets in the scheme; None if anything would be rounded."""
     if codes.layout.table is not None:
         return None
     terms = _shift_and_offset(scheme, codes)
@@ -86,37 +111,37 @@ def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
     shift, offset = terms
     if not (_fits(scheme, codes, shift) and _same_values(scheme, codes, shift, offset)):
         return None
-    made: dict[str, Array] = {}
+    grids: dict[str, Array] = {}
     for role, grid in (("scale", codes.scale), ("offset", offset)):
         if grid is None:
             continue
-        moved = _to_grid(scheme, grid, codes.group, codes.shape)
-        held = None if moved is None else _held(scheme, role, moved)
-        if held is None:
+        target_grid = _to_grid(scheme, grid, codes.group, codes.shape)
+        exact = None if target_grid is None else _cast_exactly(scheme, role, target_grid)
+        if exact is None:
             return None
-        made[role] = held
-    return shift, made
+        grids[role] = exact
+    return shift, grids
 
 
 def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
-    """The codes in the scheme's words: from word to word where their bits stay or only the highest one turns."""
+    """Return the codes in the scheme's words; copies words if the code bits are equal up to the sign bit."""
     if _keeps_bits(scheme, codes, shift) and codes.words is not None and codes.shape:
-        rows = flipped(codes.words, codes.layout.bits) if shift else codes.words
+        rows = flip_sign_bits(codes.words, codes.layout.bits) if shift else codes.words
         axis = -1 if scheme.flat else scheme.pack_axis
-        made = None if rows is None else from_rows(scheme.packing, rows, codes.shape[axis], axis)
-        if made is not None:
-            return row_major(made).reshape(-1) if scheme.flat else made
+        words = None if rows is None else from_rows(scheme.packing, rows, codes.shape[axis], axis)
+        if words is not None:
+            return row_major(words).reshape(-1) if scheme.flat else words
     values = codes.values.view(np.uint8) + np.uint8(shift % 256)
     return scheme.packing.pack(values.reshape(-1) if scheme.flat else values, scheme.pack_axis)
 
 
 def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
-    """Whether each code stays as it is, or turns from two's complement to an excess of half its range or back."""
+    """Whether codes keep their bits, or only switch between two's complement and excess."""
     return codes.layout.bits == scheme.bits and shift == _shift(scheme, codes)
 
 
 def _shift_and_offset(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
-    """What is added to codes, and offsets (on the source's grid) in the target's terms; exact arithmetic in f64."""
+    """Return the shift of the codes and the target's offsets (on the source's grid), computed exactly in f64."""
     shift, biased = _shift(scheme, codes), codes.layout.offset_kind == "bias"
     if scheme.offset == "bias" and biased and not shift:
         return 0, codes.offset
@@ -139,7 +164,7 @@ def _shift_and_offset(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] 
 
 
 def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
-    """Whether all codes are ones of the scheme; they are looked at where not every one of their width would be."""
+    """Whether all shifted codes are in the scheme's range; unpacks them only if their width allows others."""
     if scheme.low <= codes.layout.low + shift and codes.layout.high + shift <= scheme.high:
         return True
     values = codes.values
@@ -147,7 +172,7 @@ def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
 
 
 def _shift(scheme: Scheme, codes: Codes) -> int:
-    """What to add to codes when the sign's convention changes; 0 where they fit as they are."""
+    """Return the shift between signed and unsigned codes, or 0."""
     layout = codes.layout
     half = 1 << layout.bits - 1
     if layout.signed == scheme.signed or (scheme.signed and layout.bits < scheme.bits):
@@ -156,7 +181,7 @@ def _shift(scheme: Scheme, codes: Codes) -> int:
 
 
 def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
-    """Whether both forms round to the same float32; only a bias can make a difference."""
+    """Whether both forms round to the same float32; only a bias can differ."""
     source_kind = codes.layout.offset_kind
     if "bias" not in (source_kind, scheme.offset) or (source_kind == scheme.offset and not shift):
         return True
@@ -173,17 +198,17 @@ def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None)
 
 
 def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
-    """Whether scales are so short that no code's product with them is rounded, and zero points are whole numbers.
+    """Whether products of codes and scales are exact, and zero points integral.
 
-    Then either form rounds once, what is the same real number.
+    Then both forms round the same real number once.
     """
     if codes.layout.offset_kind == scheme.offset == "bias" and shift and not _differs_exactly(codes, shift):
         return False
     zeros = [
         grid for grid, kind in ((codes.offsets, codes.layout.offset_kind), (offset, scheme.offset)) if kind != "bias"
     ]
-    whole = (grid is None or ((np.abs(grid) < 32768.0).all() and (np.rint(grid) == grid).all()) for grid in zeros)
-    if not all(whole):
+    integral = (grid is None or ((np.abs(grid) < 32768.0).all() and (np.rint(grid) == grid).all()) for grid in zeros)
+    if not all(integral):
         return False
     if codes.scale.dtype == np.float16:
         return bool(np.isfinite(codes.scale).all())
@@ -193,7 +218,7 @@ def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | No
 
 
 def _differs_exactly(codes: Codes, shift: int) -> bool:
-    """Whether bias - shift * scale was not rounded in float64 (Knuth's TwoSum gives the error)."""
+    """Whether bias - shift * scale is exact in float64 (Knuth's TwoSum gives the error)."""
     assert codes.offset is not None
     one, other = codes.offset.astype(np.float64), -shift * codes.scale.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -219,7 +244,7 @@ def _spread(grid: Array, group: Shape, shape: Shape) -> Array:
 
 
 def _group(scheme: Scheme, shape: Shape) -> Shape:
-    """Elements of one scale along each axis."""
+    """Return the group size along each axis."""
     group = [1] * len(shape)
     group[scheme.group_axis] = scheme.group_size or max(shape[scheme.group_axis], 1)
     return tuple(group)
@@ -227,8 +252,8 @@ def _group(scheme: Scheme, shape: Shape) -> Shape:
 
 def _flat_codes(
     scheme: Scheme, parts: Parts, shape: Shape, region: Region, sizes: Shape
-) -> tuple[_Stored, Shape, Array, Array | None]:
-    """Codes of a flat order; where its groups cross rows, they are divided into cells that do not."""
+) -> tuple[_PackedCodes, Shape, Array, Array | None]:
+    """Return codes of a flat scheme; groups across rows are split into cells within rows."""
     width = sizes[-1] if sizes else 1
     cell = math.gcd(scheme.group_size or max(width, 1), max(width, 1))
     pieces: dict[str, list[Array]] = {"words": [], "scale": [], "offset": []}
@@ -241,16 +266,16 @@ def _flat_codes(
                 cells = np.repeat(grid, repeat) if repeat > 1 else grid
                 pieces[role].append(cells[: -(-(stop - start) // cell)])
     grid_shape = (*sizes[:-1], width // cell) if sizes else ()
-    made = {
+    joined = {
         role: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for role, arrays in pieces.items() if arrays
     }
-    offset = made["offset"].reshape(grid_shape) if "offset" in made else None
+    offset = joined["offset"].reshape(grid_shape) if "offset" in joined else None
     group = (*(1 for _ in sizes[:-1]), cell) if sizes else ()
-    return _Stored(scheme, made["words"], sizes), group, made["scale"].reshape(grid_shape), offset
+    return _PackedCodes(scheme, joined["words"], sizes), group, joined["scale"].reshape(grid_shape), offset
 
 
 def _to_grid(scheme: Scheme, grid: Array, group: Shape, shape: Shape) -> Array | None:
-    """A grid of source groups as the target's: divided, and joined where equal."""
+    """Convert a grid to the target's groups: split, and merged where equal."""
     if not scheme.flat:
         return _regrid(grid, group, _group(scheme, shape), shape)
     width = max(shape[-1], 1) if shape else 1
@@ -263,7 +288,7 @@ def _to_grid(scheme: Scheme, grid: Array, group: Shape, shape: Shape) -> Array |
 
 
 def _regrid(grid: Array, have: Shape, want: Shape, shape: Shape) -> Array | None:
-    """One value per `want` elements along each axis from one per `have`; None where joined values differ."""
+    """Convert a grid from `have` to `want` elements per value along each axis; None if merged values differ."""
     for axis, (one, other, size) in enumerate(zip(have, want, shape)):
         if one == other:
             continue
@@ -276,8 +301,8 @@ def _regrid(grid: Array, have: Shape, want: Shape, shape: Shape) -> Array | None
     return grid
 
 
-def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
-    """Scales or offsets in the target's dtype, or None where that would round."""
+def _cast_exactly(scheme: Scheme, role: str, grid: Array) -> Array | None:
+    """Convert scales or offsets to the target's dtype; None if inexact."""
     if role == "offset" and scheme.packed_zeros:
         if not (np.rint(grid).clip(scheme.low, scheme.high) == grid).all():
             return None
@@ -286,8 +311,8 @@ def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
     if np.can_cast(grid.dtype, dtype):
         return grid.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
-        held = grid.astype(dtype)
-    return held if _same(held.astype(grid.dtype), grid) else None
+        exact = grid.astype(dtype)
+    return exact if _same(exact.astype(grid.dtype), grid) else None
 
 
 def _same(one: Array, other: Array) -> bool:

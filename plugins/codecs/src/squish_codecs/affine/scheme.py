@@ -1,4 +1,4 @@
-"""The parameters of an affine tensor, checked once, and the shapes and steps that follow from them."""
+"""The checked parameters of an affine tensor; derived shapes and grains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 @frozen(kw_only=True)
 class Scheme:
-    """One way to store integers and their scales; the table is in `Affine`."""
+    """A storage layout of integers and scales; `Affine` documents the parameters."""
 
     bits: int
     group_size: int
@@ -41,16 +41,16 @@ class Scheme:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Scheme:
-        """Parameters from a file or a command line with the defaults filled in; CodecError where they are wrong."""
+        """Parse parameters from a file or the command line, with defaults; CodecError if invalid."""
         unknown = [name for name in params if name not in _NAMES]
         if unknown or "bits" not in params:
             raise CodecError(
-                f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs the number of bits",
+                f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs bits",
                 expected=", ".join(_NAMES), found=", ".join(unknown or params) or "no parameters",
                 code=ErrorCode.PARAMS,
                 hint="For example affine:bits=4,group_size=32.",
             )  # fmt: skip
-        value = {name: _CHECKS[name](name, given) for name, given in params.items()}
+        value = {name: _CHECKS[name](name, raw) for name, raw in params.items()}
         for name, default in _DEFAULTS.items():
             value.setdefault(name, default(value))
         scheme = cls(**value)
@@ -58,14 +58,14 @@ class Scheme:
         return scheme
 
     def params(self) -> dict[str, Any]:
-        """The shortest parameters that give this scheme again."""
-        given = {name: getattr(self, name) for name in _NAMES}
-        kept = ("bits", "group_size")
-        return {name: value for name, value in given.items() if name in kept or value != _DEFAULTS[name](given)}
+        """Return the shortest parameters for this scheme."""
+        values = {name: getattr(self, name) for name in _NAMES}
+        required = ("bits", "group_size")
+        return {name: value for name, value in values.items() if name in required or value != _DEFAULTS[name](values)}
 
     @property
     def packing(self) -> Packing:
-        """How codes lie in words."""
+        """The packing of codes in words."""
         return Packing(self.bits, self.word, self.order)
 
     @property
@@ -80,7 +80,7 @@ class Scheme:
 
     @property
     def flat(self) -> bool:
-        """Whether codes and groups run on over the row-major order."""
+        """Whether codes and groups cover the flattened tensor."""
         return self.axis == "flat"
 
     @property
@@ -90,12 +90,12 @@ class Scheme:
 
     @property
     def zero_axis(self) -> int:
-        """Axis along which packed zero points lie: across the groups (GPTQ, AWQ, compressed-tensors)."""
+        """Axis of packed zero points: across the groups (GPTQ, AWQ, compressed-tensors)."""
         return -1 if self.flat or self.group_axis == -2 else -2
 
     @property
     def upright(self) -> Scheme:
-        """The same for parts whose last two axes have been swapped to this tensor's order."""
+        """The scheme of the parts after swapping a transposed tensor's last two axes back."""
         if not self.transposed:
             return self
         return evolve(self, transposed=False, axis=-3 - self.group_axis, pack_axis=-3 - self.pack_axis)
@@ -105,41 +105,41 @@ class Scheme:
         """Whether zero points are packed like codes."""
         return self.offset == "zero_point" and self.offset_dtype == "packed"
 
-    def stored(self, shape: tuple[Item, ...]) -> tuple[Item, ...]:
-        """A shape, region or grain in the stored orientation; its own inverse."""
+    def to_stored(self, shape: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Swap the last two items of a shape, region or grain if the tensor is stored transposed; self-inverse."""
         return (*shape[:-2], shape[-1], shape[-2]) if self.transposed else tuple(shape)
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
-        """Dtype and shape of each part of a tensor of this logical shape; CodecError if it does not divide."""
+        """Return dtype and shape of each part for a logical shape; CodecError if the shape does not divide."""
         if self.flat:
             shape = (dtypes.count(shape),)
         axes = (self.group_axis, self.pack_axis, self.zero_axis if self.packed_zeros else -1)
-        needed = 2 if self.transposed or -2 in axes else 1
-        if len(shape) < needed:
+        min_rank = 2 if self.transposed or -2 in axes else 1
+        if len(shape) < min_rank:
             raise CodecError(
-                "these parameters need more axes", expected=f"rank {needed} or more", found=f"shape {list(shape)}",
-                code="shape", hint="axis=flat takes any shape.",
+                "too few axes for these parameters", expected=f"rank {min_rank} or more", found=f"shape {list(shape)}",
+                code="shape", hint="axis=flat accepts any shape.",
             )  # fmt: skip
-        shape = self.stored(shape)
+        shape = self.to_stored(shape)
         along = shape[self.group_axis]
         size = self.group_size or max(along, 1)
         if along % size and not self.flat:
             raise CodecError(
                 "the groups do not divide the axis", expected=f"a multiple of {size}", found=along,
-                code="group_size", hint=f"Take a group_size that divides {along}, 0 (one group) or axis=flat.",
+                code="group_size", hint=f"Use a group_size that divides {along}, 0 (one group) or axis=flat.",
             )  # fmt: skip
         grid = _replace(shape, self.group_axis, -(-along // size))
         words = _replace(shape, self.pack_axis, self.packing.words(shape[self.pack_axis]))
-        made = {"data": (self.word, words), "scale": (self.scale_dtype, grid)}
+        parts = {"data": (self.word, words), "scale": (self.scale_dtype, grid)}
         if self.offset != "none":
-            made["offset"] = (self.offset_dtype, grid)
+            parts["offset"] = (self.offset_dtype, grid)
         if self.packed_zeros:
             count = self.packing.words(grid[self.zero_axis])
-            made["offset"] = (self.word, _replace(grid, self.zero_axis, count))
-        return made
+            parts["offset"] = (self.word, _replace(grid, self.zero_axis, count))
+        return parts
 
     def grain(self, shape: Shape, *, encoding: bool = False) -> Grain:
-        """Smallest step along each logical axis that decodes alone, or that encodes alone."""
+        """Return the smallest step along each logical axis that decodes (or encodes) independently."""
         if self.flat:
             grain = self._flat_grain(shape, encoding)
             return _outermost(grain) if encoding else grain
@@ -153,11 +153,11 @@ class Scheme:
             steps[self.group_axis] = None
         if encoding and self.transposed:
             steps[-1] = None
-        return self.stored(_outermost(tuple(steps)) if encoding else tuple(steps))
+        return self.to_stored(_outermost(tuple(steps)) if encoding else tuple(steps))
 
     @property
     def flat_step(self) -> int:
-        """Codes after which words, groups and packed zeros all begin anew, in a flat order."""
+        """Codes of a flat scheme after which words, groups and packed zeros are all aligned."""
         group = self.group_size or 1
         return math.lcm(self.packing.unit, group * (self.packing.unit if self.packed_zeros else 1))
 
@@ -173,23 +173,23 @@ class Scheme:
         return tuple(reversed(grain))
 
     def _check(self) -> None:
-        """What must hold between parameters."""
-        whole = self.packing.width % self.bits == 0
+        """Check constraints between parameters."""
+        divides = self.packing.width % self.bits == 0
         rules = [
-            (whole or self.order in ("lsb", "padded", "planes"), "order", "lsb, padded or planes, for these bits"),
+            (divides or self.order in ("lsb", "padded", "planes"), "order", "lsb, padded or planes for these bits"),
             (self.order != "planes" or (self.packing.width == 32 and self.bits in (3, 5, 6, 7)), "order",
-             "planes for 3, 5, 6, 7 bits in words of 32"),
+             "planes for 3, 5, 6 or 7 bits in 32-bit words"),
             (not isinstance(self.order, tuple) or sorted(self.order) == list(range(self.packing.unit)), "order",
-             f"lsb, msb, padded, planes or the {self.packing.unit} places of a word in some order"),
+             f"lsb, msb, padded, planes or a permutation of the {self.packing.unit} codes of a word"),
             (self.offset != "bias" or self.offset_dtype in SCALES, "offset_dtype", " or ".join(SCALES)),
             (self.offset != "zero_point" or self.offset_dtype in ZEROS, "offset_dtype", " or ".join(ZEROS)),
             (self.offset != "bias" or not self.zero, "zero", "0 with a bias"),
-            (not self.flat or (self.pack_axis == -1 and not self.transposed), "axis", "-1 or -2 for this layout"),
+            (not self.flat or (self.pack_axis == -1 and not self.transposed), "axis", "-1 or -2 with these parameters"),
         ]  # fmt: skip
         for holds, name, expected in rules:
             if not holds:
                 raise CodecError(
-                    f"{name} does not go with the other parameters",
+                    f"{name} conflicts with the other parameters",
                     expected=expected, found=repr(getattr(self, name)), code=ErrorCode.PARAMS,
                 )  # fmt: skip
 
@@ -203,16 +203,16 @@ def _replace(shape: Shape, axis: int, size: int) -> Shape:
 
 
 def _outermost(grain: Grain) -> Grain:
-    """Parts of consecutive panels are written one after the other: only the outermost axis that is cut may be."""
+    """Restrict a grain to its outermost split axis, so that the parts of consecutive panels concatenate."""
     cut = next((axis for axis, step in enumerate(grain) if step != 1), len(grain))
     return (*grain[: cut + 1], *(None for _ in grain[cut + 1 :]))
 
 
 def _flag(name: str, value: Any) -> bool:
-    given = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
-    if given is None:
+    flag = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
+    if flag is None:
         raise refuse(name, "true or false", value)
-    return given
+    return flag
 
 
 def _axis(name: str, value: Any) -> int | str:
@@ -233,20 +233,20 @@ _CHECKS: dict[str, Any] = {
     "search": choice("none", "mse", "activations"),
 }  # fmt: skip
 
-# Each default may look at the values before it.
+# A default may depend on earlier parameters.
 _DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "group_size": lambda given: 0,
-    "axis": lambda given: -1,
-    "pack_axis": lambda given: -1 if given["axis"] == "flat" else given["axis"],
-    "transposed": lambda given: False,
-    "word": lambda given: "u8",
-    "order": lambda given: "lsb",
-    "offset": lambda given: "none",
-    "zero": lambda given: 0,
-    "signed": lambda given: given["offset"] == "none" and given["zero"] == 0,
-    "scale_dtype": lambda given: "f32",
-    "offset_dtype": lambda given: (
-        given["scale_dtype"] if given["offset"] == "bias" else "i8" if given["signed"] else "u8"
+    "group_size": lambda values: 0,
+    "axis": lambda values: -1,
+    "pack_axis": lambda values: -1 if values["axis"] == "flat" else values["axis"],
+    "transposed": lambda values: False,
+    "word": lambda values: "u8",
+    "order": lambda values: "lsb",
+    "offset": lambda values: "none",
+    "zero": lambda values: 0,
+    "signed": lambda values: values["offset"] == "none" and values["zero"] == 0,
+    "scale_dtype": lambda values: "f32",
+    "offset_dtype": lambda values: (
+        values["scale_dtype"] if values["offset"] == "bias" else "i8" if values["signed"] else "u8"
     ),
-    "search": lambda given: "none",
+    "search": lambda values: "none",
 }

@@ -1,1 +1,1 @@
-"""Allocators: which codec each tensor gets."""
+"""Allocators: choose a codec for each tensor."""

@@ -1,4 +1,4 @@
-"""Compressed keys and values of attention: KIVI's groups and SnapKV's choice of tokens, for NumPy arrays."""
+"""KV cache compression for NumPy arrays: KIVI's quantization and SnapKV's token selection."""
 
 from .cache import Cache
 from .groups import KEYS, VALUES, Groups, quantize

@@ -1,4 +1,4 @@
-"""A cache of the keys and values of one layer that compresses all but the newest tokens."""
+"""A KV cache of one layer that compresses all but the newest tokens."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Array = np.ndarray
 
 @mutable(eq=False)
 class Cache:
-    """Keys and values of one attention layer, compressed as KIVI does, and thinned out as SnapKV does.
+    """Keys and values of one attention layer, quantized like KIVI and pruned like SnapKV.
 
-    The newest `residual` tokens stay as they came. Whenever `group_size` more have come, the oldest of them are
-    quantized: keys in groups of tokens (by channel), values in groups of channels (by token).
+    The newest `residual` tokens stay unquantized. After every `group_size` further tokens, the oldest are quantized:
+    keys in groups of tokens (per channel), values in groups of channels (per token).
 
     Parameters
     ----------
     bits
         Bits of a code: 2, 4 or 8.
     group_size
-        Values that share a scale and a zero point.
+        Values per scale and zero point.
     residual
-        Newest tokens that stay as they came.
+        Number of newest tokens to keep unquantized.
     keep
-        Tokens of the prompt that stay (SnapKV); None keeps all.
+        Number of prompt tokens to keep (SnapKV); None keeps all.
     kernel
-        Neighbors over which SnapKV averages attention; odd.
+        Width of SnapKV's average pooling; odd.
 
     Notes
     -----
-    KIVI (2024), algorithm 1, with 32 and 128 as its settings of group size and residual; SnapKV (2024), listing 1.
-    `update_and_fetch` works as that of mlx_lm's caches.
+    KIVI (2024), algorithm 1, with its group size of 32 and residual of 128; SnapKV (2024), listing 1.
+    `update_and_fetch` is compatible with mlx_lm's caches.
 
     Examples
     --------
@@ -55,57 +55,57 @@ class Cache:
     keep: int | None = None
     kernel: int = 7
     offset: int = field(default=0, init=False)
-    """Tokens seen, those that SnapKV dropped included: the position of the next token."""
-    _stored: tuple[list[Groups], list[Groups]] = field(factory=lambda: ([], []), init=False)
+    """Position of the next token, counting tokens dropped by SnapKV."""
+    _groups: tuple[list[Groups], list[Groups]] = field(factory=lambda: ([], []), init=False)
     _newest: list[Array] = field(factory=list, init=False)
     _dense: list[Array] = field(factory=list, init=False)
-    """Keys and values in f32, with room for more tokens: what `update_and_fetch` returns views of."""
+    """f32 keys and values with spare capacity; `update_and_fetch` returns views of them."""
     _tokens: int = field(default=0, init=False)
 
     def __len__(self) -> int:
-        """Tokens in the cache."""
+        """Number of tokens in the cache."""
         return self._tokens
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the compressed tokens and of the newest; without the f32 copy that `update_and_fetch` returns."""
-        keys, values = self._stored
+        """Bytes of the compressed and the newest tokens, without the f32 copy for `update_and_fetch`."""
+        keys, values = self._groups
         return sum(groups.nbytes for groups in keys + values) + sum(array.nbytes for array in self._newest)
 
     def update_and_fetch(self, keys: Array, values: Array, queries: Array | None = None) -> tuple[Array, Array]:
-        """Append tokens and return all keys and values; a step costs as much as the tokens it adds.
+        """Append tokens and return all keys and values; the cost is proportional to the new tokens.
 
         Parameters
         ----------
         keys, values
-            Floats [..., heads, tokens, channels]; channels of keys and values may differ.
+            Floats [..., heads, tokens, channels]; keys and values may have different channels.
         queries
-            [..., query heads, window, channels] of the last tokens of the prompt; needed where `keep` is smaller than
-            the prompt.
+            [..., query heads, window, channels] for the last tokens of the prompt; required if the prompt is longer
+            than `keep`.
 
         Returns
         -------
         tuple of numpy.ndarray
-            Keys and values, f32 [..., heads, tokens, channels], read-only views that the next call overwrites. The
-            prompt comes back whole, also where SnapKV keeps a part of it for the steps that follow.
+            Keys and values, f32 [..., heads, tokens, channels], read-only views overwritten by the next call. The
+            whole prompt is returned, even if SnapKV keeps only part of it for later steps.
 
         Raises
         ------
         CodecError
-            `shape` where the arrays do not fit each other or the cache; `range` where a group does not fit f16.
+            `shape` if the arrays do not match each other or the cache; `range` if a group does not fit f16.
         """
         self._check(keys, values)
         if self.keep is not None and not self._tokens and keys.shape[-2] > self.keep:
-            whole = keys.astype(np.float32), values.astype(np.float32)
-            self._append(*self._selected(keys, values, queries))
+            prompt = keys.astype(np.float32), values.astype(np.float32)
+            self._append(*self._select(keys, values, queries))
             self.offset += keys.shape[-2]
-            return whole
+            return prompt
         self._append(keys, values)
         self.offset += keys.shape[-2]
         return self.fetch()
 
     def fetch(self) -> tuple[Array, Array]:
-        """All keys and values in the order in which they came, f32; read-only views that the next update overwrites."""
+        """Return all keys and values in order, f32; read-only views overwritten by the next update."""
         if not self._dense:
             raise CodecError("the cache is empty", code="empty")
         keys, values = (array[..., : self._tokens, :] for array in self._dense)
@@ -117,27 +117,27 @@ class Cache:
         new = [array.shape[:-2] + array.shape[-1:] for array in (keys, values)]
         if keys.ndim < 2 or keys.shape[:-1] != values.shape[:-1] or (old and old != new):
             raise CodecError(
-                "keys and values do not fit each other or the cache", code="shape",
+                "keys and values do not match each other or the cache", code="shape",
                 expected=f"{[list(shape) for shape in old] or list(keys.shape)}",
                 found=f"keys {list(keys.shape)}, values {list(values.shape)}",
             )  # fmt: skip
-        if not old:  # a setting that fits no token is refused before the first, not when the first group is full
+        if not old:  # refuse invalid settings at the first token, not at the first full group
             for array, axis in ((keys, KEYS), (values, VALUES)):
                 quantize(array[..., :0, :], axis, self.bits, self.group_size)
 
-    def _selected(self, keys: Array, values: Array, queries: Array | None) -> tuple[Array, Array]:
-        """The tokens of the prompt that SnapKV keeps."""
+    def _select(self, keys: Array, values: Array, queries: Array | None) -> tuple[Array, Array]:
+        """Select the prompt tokens to keep (SnapKV)."""
         assert self.keep is not None
         if queries is None:
             raise CodecError(
-                "the prompt is longer than `keep`, and which tokens stay depends on its last queries", code="shape",
+                "a prompt longer than `keep` needs its last queries", code="shape",
                 expected="queries=", found=f"{keys.shape[-2]} tokens, keep={self.keep}",
             )  # fmt: skip
-        chosen = select_tokens(queries, keys, self.keep, kernel=self.kernel)[..., None]
-        return np.take_along_axis(keys, chosen, axis=-2), np.take_along_axis(values, chosen, axis=-2)
+        tokens = select_tokens(queries, keys, self.keep, kernel=self.kernel)[..., None]
+        return np.take_along_axis(keys, tokens, axis=-2), np.take_along_axis(values, tokens, axis=-2)
 
     def _append(self, keys: Array, values: Array) -> None:
-        """Add tokens to the newest, and quantize those of them that are old enough."""
+        """Append tokens and quantize those beyond the residual."""
         newest = [keys, values]
         if self._newest:
             newest = [np.concatenate(pair, axis=-2) for pair in zip(self._newest, newest)]
@@ -154,13 +154,13 @@ class Cache:
             dense = self._room(number, added)
             dense[..., self._tokens - added.shape[-2] : self._tokens, :] = added
             if groups:
-                self._stored[number].append(groups[number])
+                self._groups[number].append(groups[number])
                 dense[..., first : first + old, :] = groups[number].dequantize()
-        # Copies: views would keep the quantized tokens in memory.
+        # A view would keep the quantized tokens in memory.
         self._newest = [array[..., old:, :].copy() for array in newest]
 
     def _room(self, number: int, added: Array) -> Array:
-        """The f32 copy of keys (0) or values (1), with room for all tokens; it doubles, so a step is cheap."""
+        """Return the f32 copy of keys (0) or values (1), with capacity for all tokens; capacity doubles."""
         if number == len(self._dense):
             self._dense.append(np.empty((*added.shape[:-2], 0, added.shape[-1]), np.float32))
         dense = self._dense[number]

@@ -1,4 +1,4 @@
-"""Keys and values in codes of 2, 4 or 8 bits with a scale and a zero point for each group (KIVI, 2024)."""
+"""Keys and values as 2-, 4- or 8-bit codes with a scale and zero point per group (KIVI, 2024)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..packing.bits import Packing
 
 Array = np.ndarray
 KEYS, VALUES = -2, -1
-"""The axis along which a group lies: keys are grouped over tokens, values over channels."""
+"""Group axis: keys are grouped over tokens, values over channels."""
 BITS = (2, 4, 8)
 
 
 @frozen(eq=False)
 class Groups:
-    """Codes in groups along `axis`; a value is `code * scale + zero`, computed in f32.
+    """Codes in groups along `axis`; a value is `code * scale + zero` in f32.
 
     Parameters
     ----------
@@ -43,16 +43,16 @@ class Groups:
         return self.codes.nbytes + self.scale.nbytes + self.zero.nbytes
 
     def dequantize(self) -> Array:
-        """The values, f32 [..., tokens, channels]."""
+        """Return the values, f32 [..., tokens, channels]."""
         channels = self.codes.shape[-1] * 8 // self.bits
         codes = Packing(self.bits, "u8", "lsb").unpack(self.codes, channels)
-        grouped = _grouped(codes.astype(np.float32), self.scale.shape[self.axis], self.axis)
+        grouped = _split_groups(codes.astype(np.float32), self.scale.shape[self.axis], self.axis)
         scale, zero = (np.expand_dims(array.astype(np.float32), self.axis) for array in (self.scale, self.zero))
         return (grouped * scale + zero).reshape(codes.shape)
 
 
 def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> Groups:
-    """Quantize keys or values in groups, each with the smallest scale that covers its range.
+    """Quantize keys or values in groups, with the smallest scale that covers each group.
 
     Parameters
     ----------
@@ -63,22 +63,22 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
     bits
         Bits of a code: 2, 4 or 8.
     group_size
-        Values that share a scale and a zero point.
+        Values per scale and zero point.
 
     Returns
     -------
     Groups
-        A value comes back within half a scale, up to rounding in f32.
+        The error is at most half a scale, up to f32 rounding.
 
     Raises
     ------
     CodecError
-        `shape` where groups do not divide the axis or codes do not fill bytes; `range` where a value is not finite or
-        a group does not fit f16.
+        `shape` if groups do not divide the axis or codes do not fill bytes; `range` if a value is not finite or a
+        group does not fit f16.
 
     Notes
     -----
-    KIVI (2024), section 3.2: keys by channel, since outliers lie in few channels; values by token.
+    KIVI (2024), section 3.2: keys per channel, since few channels have outliers; values per token.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
     """
     if bits not in BITS or group_size < 1 or values.ndim < 2 or values.shape[axis] % group_size:
         raise CodecError(
-            "keys and values are quantized in whole groups of 2, 4 or 8 bits", code="shape",
+            "keys and values need complete groups of 2-, 4- or 8-bit codes", code="shape",
             expected=f"a multiple of {group_size} along axis {axis}", found=f"{list(values.shape)}, {bits} bits",
         )  # fmt: skip
     if values.shape[-1] * bits % 8:
@@ -101,16 +101,16 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
             "the codes of a token do not fill whole bytes", code="shape",
             expected=f"a multiple of {8 // bits} channels", found=values.shape[-1],
         )  # fmt: skip
-    grouped = _grouped(values.astype(np.float32), values.shape[axis] // group_size, axis)
+    grouped = _split_groups(values.astype(np.float32), values.shape[axis] // group_size, axis)
     low, high = grouped.min(axis=axis, initial=np.inf), grouped.max(axis=axis, initial=-np.inf)
     levels = np.float32(2**bits - 1)
     with np.errstate(over="ignore", invalid="ignore"):
-        zero = _rounded(low, -np.inf)
-        scale = _rounded((high - zero.astype(np.float32)) / levels, np.inf)
+        zero = _round_f16(low, -np.inf)
+        scale = _round_f16((high - zero.astype(np.float32)) / levels, np.inf)
     if not (np.isfinite(scale).all() and np.isfinite(zero).all()):
         raise CodecError(
-            "a group has no scale or zero point in f16",
-            code=ErrorCode.RANGE, expected="finite values within reach of f16",
+            "a scale or zero point does not fit f16",
+            code=ErrorCode.RANGE, expected="finite values in the range of f16",
             found=f"{float(low.min(initial=np.inf))}..{float(high.max(initial=-np.inf))}",
         )  # fmt: skip
     step = np.where(scale > 0, scale, 1).astype(np.float32)
@@ -119,16 +119,16 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
     return Groups(bits, axis, packed, scale, zero)
 
 
-def _grouped(values: Array, count: int, axis: int) -> Array:
-    """Split `axis` into `count` groups; the values of a group then lie along `axis` again."""
+def _split_groups(values: Array, count: int, axis: int) -> Array:
+    """Split `axis` into `count` groups; values within a group are again along `axis`."""
     shape = list(values.shape)
     size = shape[axis] // count if count else 0
     shape[axis : axis + 1 or None] = [count, size]
     return values.reshape(shape)
 
 
-def _rounded(values: Array, towards: float) -> Array:
-    """f16 that does not lie beyond the value in the other direction."""
+def _round_f16(values: Array, towards: float) -> Array:
+    """Round to f16 in the direction of `towards`."""
     nearest = values.astype(np.float16)
     short = nearest < values if towards > 0 else nearest > values
     return np.where(short, np.nextafter(nearest, np.float16(towards)), nearest)

@@ -1,4 +1,4 @@
-"""Which tokens of a prompt are worth keeping (SnapKV, 2024)."""
+"""Token selection by attention (SnapKV, 2024)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Array = np.ndarray
 
 
 def select_tokens(queries: Array, keys: Array, keep: int, *, kernel: int = 7) -> Array:
-    """Choose the tokens that the last queries attend to most, for each head.
+    """Select the tokens with the most attention from the last queries, per head.
 
     Parameters
     ----------
     queries
-        [..., query heads, window, channels]: those of the last `window` tokens, which always stay. Query heads that
-        share a key head are summed.
+        [..., query heads, window, channels] of the last `window` tokens, which are always kept. Query heads with the
+        same key head are summed.
     keys
         [..., key heads, tokens, channels].
     keep
-        Number of tokens to keep; all of them where there are no more.
+        Number of tokens to keep; all if there are no more.
     kernel
-        Neighbors over which attention is averaged, so that tokens stay in runs; odd.
+        Width of the average pooling of attention, so that selected tokens are contiguous; odd.
 
     Returns
     -------
@@ -32,7 +32,7 @@ def select_tokens(queries: Array, keys: Array, keep: int, *, kernel: int = 7) ->
     Raises
     ------
     CodecError
-        `shape` where the queries do not fit the keys, or the window is larger than `keep`.
+        `shape` if the queries do not match the keys, or the window is larger than `keep`.
 
     Notes
     -----
@@ -53,7 +53,7 @@ def select_tokens(queries: Array, keys: Array, keep: int, *, kernel: int = 7) ->
     query_heads, window = queries.shape[-3:-1]
     if not window <= keep or query_heads % heads or queries.shape[-1] != channels or kernel % 2 == 0:
         raise CodecError(
-            "the queries do not fit the keys", code="shape",
+            "the queries do not match the keys", code="shape",
             expected=f"a multiple of {heads} heads, at most {keep} tokens of {channels} channels, an odd kernel",
             found=f"queries {list(queries.shape)}, kernel {kernel}",
         )  # fmt: skip

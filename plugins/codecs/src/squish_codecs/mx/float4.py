@@ -1,4 +1,4 @@
-"""Exact repacking of float4 codes: the same four bits and the same small scales in another order."""
+"""Exact repacking of float4 codes: the same codes and scales in another order."""
 
 from __future__ import annotations
 
@@ -12,17 +12,42 @@ from ..packing.bits import row_major
 
 HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 VALUES = np.concatenate([HALF, -HALF])
-"""The value of each code of f4_e2m1."""
+"""The value of each f4_e2m1 code."""
 TABLE = tuple(VALUES.tolist())
 
 
 def float4_layout(rank: int, group: int, scale_dtype: str) -> CodeLayout:
-    """Float4 codes with a scale of this dtype for each `group` along rows."""
+    """Return the layout of float4 codes with one scale per group along rows.
+
+    Parameters
+    ----------
+    rank : int
+        Number of axes.
+    group : int
+        Codes per scale.
+    scale_dtype : str
+        Dtype of the scales.
+
+    Returns
+    -------
+    CodeLayout
+    """
     return CodeLayout(bits=4, group=(*(1 for _ in range(rank - 1)), group), scale_dtype=scale_dtype, table=TABLE)
 
 
 def float4_params(layout: CodeLayout) -> Params | None:
-    """Parameters of `mx` that hold codes of this layout; None where they are not float4 in its blocks."""
+    """Return the parameters of `mx` for a code layout.
+
+    Parameters
+    ----------
+    layout : CodeLayout
+        The layout of the codes.
+
+    Returns
+    -------
+    dict or None
+        None unless the codes are float4 in blocks of `mx`.
+    """
     rank = len(layout.group)
     forms: dict[tuple[int, str], dict[str, object]] = {
         (32, "f8_e8m0"): {}, (16, "f8_e8m0"): {"block_size": 16}, (32, "f8_e4m3"): {"scale_dtype": "f8_e4m3"},
@@ -32,7 +57,21 @@ def float4_params(layout: CodeLayout) -> Params | None:
 
 
 def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray]) -> Codes:
-    """Codes of which `pairs` gives the bytes u8 [..., in / 2], the even one low; `scale` is for `group` of them."""
+    """Build `Codes` from packed float4.
+
+    Parameters
+    ----------
+    scale : numpy.ndarray
+        The scales [..., groups].
+    group : int
+        Codes per scale.
+    pairs : callable
+        Returns u8 [..., in / 2] with the even code in the low nibble.
+
+    Returns
+    -------
+    Codes
+    """
     *lead, count = scale.shape
 
     def unpack() -> np.ndarray:
@@ -44,7 +83,21 @@ def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray])
 
 
 def is_float4(codes: Codes, group: int, dtype: str) -> bool:
-    """Whether these are float4 codes with scales of this dtype for so many."""
+    """Whether codes are float4 with this group size and scale dtype.
+
+    Parameters
+    ----------
+    codes : Codes
+        The codes to check.
+    group : int
+        Codes per scale.
+    dtype : str
+        Dtype of the scales.
+
+    Returns
+    -------
+    bool
+    """
     return (
         codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offsets is None
         and codes.group == (*(1 for _ in codes.shape[1:]), group) and codes.scale.dtype == dtypes.to_numpy(dtype)
@@ -52,7 +105,18 @@ def is_float4(codes: Codes, group: int, dtype: str) -> bool:
 
 
 def float4_pairs(codes: Codes) -> np.ndarray:
-    """Their bytes u8 [..., in / 2], the even one low."""
+    """Pack float4 codes in pairs.
+
+    Parameters
+    ----------
+    codes : Codes
+        Float4 codes.
+
+    Returns
+    -------
+    numpy.ndarray
+        u8 [..., in / 2] with the even code in the low nibble.
+    """
     if codes.words is not None:
         return row_major(codes.words).view(np.uint8)
     return codes.values[..., 0::2] | codes.values[..., 1::2] << 4

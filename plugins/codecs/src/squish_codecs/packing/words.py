@@ -1,6 +1,6 @@
-"""Packed codes from one layout of words into another, a word at a time: shifts of whole arrays, never a code alone.
+"""Converts packed codes between word layouts with whole-array shifts, without unpacking.
 
-"Rows" are unsigned little-endian words [..., words of a row]: each row one bit stream, first code in the lowest bits.
+"Rows" are unsigned little-endian words [..., words per row]: each row is a bit stream, first code in the lowest bits.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ Array = np.ndarray
 
 
 def to_rows(packing: Packing, words: Array, count: int, axis: int) -> Array | None:
-    """Words along `axis` (-1 or -2) as rows, of any strides; None where only unpacking could tell them apart."""
-    if not _whole(packing, count):
+    """Convert words along `axis` (-1 or -2) to rows with any strides; None if that needs unpacking."""
+    if not _fills_words(packing, count):
         return None
     lanes = words.view(f"<u{packing.width // 8}")
     if axis == -1:
-        return _ordered(packing, lanes, reading=True)
+        return _reorder(packing, lanes, reading=True)
     unit = packing.unit
     if not _square(packing, lanes.shape[-1], lanes.ndim):
         return None
-    # Stored [columns, rows / unit]: the lines of a block are the words at `unit` neighboring columns.
-    stored = lanes.swapaxes(-1, -2)
-    turned = _turned([stored[..., place::unit, :] for place in range(unit)], packing)
-    out = np.empty((*turned[0].shape, unit), lanes.dtype)
-    for place, line in zip(_order(packing), turned):
+    # [columns, rows / unit]: a block is the words of `unit` neighboring columns.
+    columns = lanes.swapaxes(-1, -2)
+    lines = _transpose_blocks([columns[..., place::unit, :] for place in range(unit)], packing)
+    out = np.empty((*lines[0].shape, unit), lanes.dtype)
+    for place, line in zip(_order(packing), lines):
         out[..., place] = line
     return out.reshape(*out.shape[:-2], -1).swapaxes(-1, -2)
 
 
 def from_rows(packing: Packing, rows: Array, count: int, axis: int) -> Array | None:
-    """The inverse of `to_rows`: words along `axis`, where there are `count` codes."""
-    if not _whole(packing, count):
+    """Convert rows to words along `axis` with `count` codes; inverse of `to_rows`."""
+    if not _fills_words(packing, count):
         return None
     lanes = as_words(rows, packing.width)
     if lanes is None or (axis == -2 and not _square(packing, 0, lanes.ndim)):
         return None
     if axis == -1:
-        return _ordered(packing, lanes, reading=False).view(packing.dtype)
-    unit, stored = packing.unit, row_major(lanes.swapaxes(-1, -2))
-    turned = _turned([stored[..., place::unit] for place in _order(packing)], packing)
-    out = np.empty((*stored.shape[:-2], unit * stored.shape[-2], stored.shape[-1] // unit), lanes.dtype)
-    for place, line in enumerate(turned):
+        return _reorder(packing, lanes, reading=False).view(packing.dtype)
+    unit, columns = packing.unit, row_major(lanes.swapaxes(-1, -2))
+    lines = _transpose_blocks([columns[..., place::unit] for place in _order(packing)], packing)
+    out = np.empty((*columns.shape[:-2], unit * columns.shape[-2], columns.shape[-1] // unit), lanes.dtype)
+    for place, line in enumerate(lines):
         out[..., place::unit, :] = line
     return out.swapaxes(-1, -2).view(packing.dtype)
 
 
 def as_words(rows: Array, width: int) -> Array | None:
-    """Rows in words of `width` bits; None where a row is no whole number of them."""
+    """View rows in words of `width` bits; None if a row is not a whole number of words."""
     if rows.dtype.itemsize * 8 == width:
         return rows
     if rows.shape[-1] * rows.dtype.itemsize % (width // 8):
@@ -57,8 +57,8 @@ def as_words(rows: Array, width: int) -> Array | None:
     return row_major(rows).view(f"<u{width // 8}")
 
 
-def flipped(rows: Array, bits: int) -> Array | None:
-    """Rows with the highest bit of every code turned; None where codes run on from row to row."""
+def flip_sign_bits(rows: Array, bits: int) -> Array | None:
+    """Flip the highest bit of every code; None if codes span rows."""
     if not rows.size:
         return rows
     width = rows.dtype.itemsize * 8
@@ -73,18 +73,18 @@ def flipped(rows: Array, bits: int) -> Array | None:
     return rows ^ np.tile(pattern, rows.shape[-1] // run)
 
 
-def _whole(packing: Packing, count: int) -> bool:
-    """Whether `count` codes fill words to the last bit, as one stream or in an order within each word."""
+def _fills_words(packing: Packing, count: int) -> bool:
+    """Whether `count` codes fill words completely, as a stream or in a fixed order."""
     return packing.order not in ("padded", "planes") and count * packing.bits % packing.width == 0
 
 
 def _square(packing: Packing, columns: int, rank: int) -> bool:
-    """Whether blocks of as many rows as columns can be turned round."""
+    """Whether codes form square blocks that can be transposed."""
     return rank >= 2 and packing.width % packing.bits == 0 and columns % packing.unit == 0
 
 
 def _order(packing: Packing) -> list[int]:
-    """Which code of a word lies at each place, lowest first."""
+    """Return the code number at each position of a word, lowest first."""
     if packing.order == "lsb":
         return list(range(packing.unit))
     if packing.order == "msb":
@@ -92,8 +92,8 @@ def _order(packing: Packing) -> list[int]:
     return [int(code) for code in packing.order]
 
 
-def _ordered(packing: Packing, lanes: Array, *, reading: bool) -> Array:
-    """Words with their codes in order, or from that into the packing's; a shift for each distance that codes go."""
+def _reorder(packing: Packing, lanes: Array, *, reading: bool) -> Array:
+    """Convert words between the packing's order and lsb order, with one shift per distance."""
     if packing.order == "lsb":
         return lanes
     one = (1 << packing.bits) - 1
@@ -108,8 +108,8 @@ def _ordered(packing: Packing, lanes: Array, *, reading: bool) -> Array:
     return out
 
 
-def _turned(lines: list[Array], packing: Packing) -> list[Array]:
-    """Blocks of `unit` x `unit` codes, a word a line, with lines and columns exchanged: by halves, quarters, ...
+def _transpose_blocks(lines: list[Array], packing: Packing) -> list[Array]:
+    """Transpose blocks of `unit` x `unit` codes, one word per line, by halves, quarters, ...
 
     Source: Warren, Hacker's Delight, 7-3.
     """

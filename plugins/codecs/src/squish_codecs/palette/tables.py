@@ -1,4 +1,4 @@
-"""The parameters of a palette, checked once, and the shapes that follow from them."""
+"""The checked parameters of a palette, and derived shapes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED: dict[str, tuple[float, ...]] = {
 
 @frozen(kw_only=True)
 class Tables:
-    """One way to store indices, tables and scales; the parameters are described in `Palette`."""
+    """A storage layout of indices, tables and scales; `Palette` documents the parameters."""
 
     scheme: Scheme
     scaled: bool
@@ -45,7 +45,7 @@ class Tables:
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Tables:
-        """Parameters from a file or a command line with the defaults filled in; CodecError where they are wrong."""
+        """Parse parameters from a file or the command line, with defaults; CodecError if invalid."""
         own = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
         shared = {name: value for name, value in params.items() if name not in _CHECKS}
         if unknown := [name for name in shared if name not in _SHARED]:
@@ -56,47 +56,47 @@ class Tables:
             )  # fmt: skip
         scaled = own.pop("scale_dtype", "none")
         dtype = {} if scaled == "none" else {"scale_dtype": scaled}
-        made = cls(
+        tables = cls(
             scheme=Scheme.of({**shared, **dtype, "signed": False}), scaled=scaled != "none", **{**_DEFAULTS, **own}
         )
-        made._check()
-        return made
+        tables._check()
+        return tables
 
     def params(self) -> dict[str, Any]:
-        """The shortest parameters that give these tables again."""
-        given = {name: value for name, value in self.scheme.params().items() if name in _SHARED}
+        """Return the shortest parameters for these tables."""
+        shared = {name: value for name, value in self.scheme.params().items() if name in _SHARED}
         if self.scaled:
-            given["scale_dtype"] = self.scheme.scale_dtype
+            shared["scale_dtype"] = self.scheme.scale_dtype
         own = {name: getattr(self, name) for name, default in _DEFAULTS.items() if getattr(self, name) != default}
-        return {**given, **{name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}}
+        return {**shared, **{name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}}
 
     @property
     def entries(self) -> Array:
-        """The given entries of a constant table, f32."""
+        """The entries of a constant table, f32."""
         return np.array(NAMED[self.table] if isinstance(self.table, str) else self.table, np.float32)
 
     @property
     def constant(self) -> Array:
-        """A constant table, f32, filled up with zeros to all codes."""
+        """A constant table, f32, zero-padded to all codes."""
         size = 1 << self.scheme.bits
         return np.append(self.entries, np.zeros(size, np.float32))[:size]
 
     @property
     def indices(self) -> Scheme:
-        """How the indices alone are stored."""
+        """The scheme of the indices without scales."""
         return evolve(self.scheme, group_size=0, offset="none")
 
     def place(self, shape: Shape) -> int:
-        """The axis of a vector, counted from the front."""
+        """Return the vector axis, counted from the front."""
         return len(shape) + self.vector_axis
 
     def index_shape(self, shape: Shape) -> Shape:
-        """Indices along each axis."""
+        """Return the shape of the indices."""
         place = self.place(shape)
         return tuple(size // self.vector if axis == place else size for axis, size in enumerate(shape))
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
-        """Dtype and shape of each part of a tensor of this logical shape; CodecError if it does not divide."""
+        """Return dtype and shape of each part for a logical shape; CodecError if the shape does not divide."""
         count = dtypes.count(shape)
         along = shape[self.vector_axis] if len(shape) >= -self.vector_axis else 0
         if self.vector > 1 and (not along or along % self.vector):
@@ -109,29 +109,29 @@ class Tables:
                 "the codebooks do not divide the tensor", expected=f"a multiple of {self.codebook_size}", found=count,
                 code="shape",
             )  # fmt: skip
-        made = {"data": self.indices.parts(self.index_shape(shape))["data"]}
+        parts = {"data": self.indices.parts(self.index_shape(shape))["data"]}
         if self.table is None:
             books = (count // self.codebook_size,) if self.codebook_size else ()
             vector = (self.vector,) if self.vector > 1 else ()
-            made["codebook"] = (self.codebook_dtype, (*books, 1 << self.scheme.bits, *vector))
+            parts["codebook"] = (self.codebook_dtype, (*books, 1 << self.scheme.bits, *vector))
         if self.scaled:
-            declared = self.scheme.parts(shape)
-            made.update({role: part for role, part in declared.items() if role != "data"})
+            layouts = self.scheme.parts(shape)
+            parts.update({role: part for role, part in layouts.items() if role != "data"})
         if self.nested:
-            (groups,) = made["scale"][1]
-            made["scale"] = ("u8", (groups,))
-            made["scale_codebook"], made["scale_offset"] = ("f32", (256,)), ("f32", ())
-            made["scale_scale"] = ("f32", (-(-groups // self.nested),))
-        return made
+            (groups,) = parts["scale"][1]
+            parts["scale"] = ("u8", (groups,))
+            parts["scale_codebook"], parts["scale_offset"] = ("f32", (256,)), ("f32", ())
+            parts["scale_scale"] = ("f32", (-(-groups // self.nested),))
+        return parts
 
     def scales(self, parts: Parts, shape: Shape) -> Any:
-        """The scales as an array that reads what is indexed; ones where there are none."""
+        """Return the scales as a lazily read array; ones if there are none."""
         if self.nested:
             return _Nested(parts, self.nested)
         return parts["scale"] if self.scaled else np.broadcast_to(np.float32(1), self.scheme.parts(shape)["scale"][1])
 
-    def held(self, entries: Array) -> dict[str, Array] | None:
-        """The parts that hold a table of all codes exactly, or None."""
+    def table_parts(self, entries: Array) -> dict[str, Array] | None:
+        """Return the parts that store a table exactly, or None."""
         if self.table is not None:
             return {} if entries.tobytes() == self.constant.tobytes() else None
         with np.errstate(all="ignore"):
@@ -146,7 +146,7 @@ class Tables:
             (not isinstance(self.table, tuple) or 0 < len(self.table) <= 1 << self.scheme.bits, "table",
              f"1 to {1 << self.scheme.bits} numbers"),
             (not isinstance(self.table, str) or len(NAMED[self.table]) == 1 << self.scheme.bits, "bits",
-             "those of the table"),
+             "the bits of the table"),
             (self.table is None or not self.codebook_size, "codebook_size", "0 with a constant table"),
             (vectors, "vector", "codebooks of whole vectors"),
             (not self.nested or (self.scheme.flat and self.scaled and self.scheme.offset == "none"), "nested",
@@ -156,12 +156,12 @@ class Tables:
         ]  # fmt: skip
         for holds, name, expected in rules:
             if not holds:
-                found = getattr(self, name) if hasattr(self, name) else getattr(self.scheme, name)
-                raise refuse(name, expected, found)
+                value = getattr(self, name) if hasattr(self, name) else getattr(self.scheme, name)
+                raise refuse(name, expected, value)
 
 
 class _Nested:
-    """Scales that are indices into a table of their own, by runs that share a factor."""
+    """Double-quantized scales: indices into a table, with one factor per run."""
 
     def __init__(self, parts: Parts, run: int) -> None:
         self.parts, self.run = parts, run

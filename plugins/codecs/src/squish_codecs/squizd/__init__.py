@@ -1,1 +1,1 @@
-"""Codecs that the SQUIZD format introduced: its INT4 and INT2 blocks, and TCA-TBE."""
+"""Codecs of the SQUIZD format: INT4 and INT2 blocks, and TCA-TBE."""

@@ -1,6 +1,6 @@
-"""TCA-TBE: lossless bf16 as three bitmaps of exponent codes, short values and full values, by rows (profile P5).
+"""TCA-TBE: lossless bf16 as three bitmaps of exponent codes, short values and full values, by row (profile P5).
 
-The layout follows the triple-bitmap encoding of ZipServ (arXiv 2603.17435).
+The layout is ZipServ's triple-bitmap encoding (arXiv 2603.17435).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..wrap.base import rows_and_columns, rows_of
 PLANES = ("plane0", "plane1", "plane2")
 WIDEST = 248
 _PANEL = 1 << 17
-"""Elements decoded at a time: what stays in the cache."""
+"""Elements per iteration; fits the cache."""
 
 
 class TcaTbe(Codec):
     """Parts `plane0..2` u64 (rows, words), `high` u8 (sign and mantissa of coded elements), `full` u16 (the others).
 
-    Parameters: `base_exponent`, and `n_high`, the length of `high`.
+    Parameters: `base_exponent` and `n_high`, the length of `high`.
     """
 
     unsliced_parts = (*PLANES, "high", "full")
@@ -50,7 +50,7 @@ class TcaTbe(Codec):
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if spec.dtype != "bf16":
             raise CodecError(
-                "tca_tbe holds bf16 only", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
+                "tca_tbe only stores bf16", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
             )
         if params:
             raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
@@ -60,7 +60,7 @@ class TcaTbe(Codec):
         counts = np.zeros(256, np.int64)
         for panel in panels():
             counts += np.bincount(_exponents(_bits(panel)).reshape(-1), minlength=256)
-        # The seven exponents after the base that hold most elements; the lowest base of equals.
+        # Choose the base whose seven following exponents cover the most elements; the lowest on ties.
         covered = np.convolve(counts, np.ones(7, np.int64), "valid")[1 : WIDEST + 2]
         base = int(covered.argmax())
         return {"base_exponent": base, "n_high": int(covered[base])}
@@ -74,12 +74,12 @@ class TcaTbe(Codec):
         code = np.where(short, code, 0).astype(np.uint8)
         padded = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 64), np.uint8)
         padded[:, : bits.shape[1]] = code
-        made = {
+        planes = {
             name: np.packbits(padded >> place & 1, axis=1, bitorder="little").view("<u8")
             for place, name in enumerate(PLANES)
         }
         high = bits[short]
-        return {**made, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
+        return {**planes, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         rows, columns = rows_and_columns(spec.shape)
@@ -87,10 +87,10 @@ class TcaTbe(Codec):
         before = self._counts_before(parts, rows)
         if int(before[-1]) != params["n_high"]:
             raise CodecError(
-                "the bitmaps do not fit the number of values [P5]", expected=params["n_high"],
+                "the bitmaps do not match the number of values [P5]", expected=params["n_high"],
                 found=int(before[-1]), code="P5",
             )  # fmt: skip
-        # The exponents of the seven codes in place; code 0 is replaced whole.
+        # Shifted exponents of the seven codes; elements with code 0 are overwritten.
         table = np.arange(8, dtype=np.uint16) + params["base_exponent"] << 7
         bits = out.reshape(stop - start, columns).view(np.uint16)
         step = max(1, _PANEL // max(columns, 1))
@@ -109,7 +109,7 @@ class TcaTbe(Codec):
         decode_all(self, parts, spec, params)
 
     def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:
-        """Coded elements before each row, counted once per open tensor."""
+        """Return the number of coded elements before each row, cached per open tensor."""
         key = parts[PLANES[0]]
         cached = None if isinstance(key, np.ndarray) else self._before.get(key)
         if cached is not None:
@@ -126,13 +126,13 @@ class TcaTbe(Codec):
 
 
 def _codes(parts: Parts, start: int, stop: int, columns: int) -> np.ndarray:
-    """Codes 0..7 of some rows, out of the three bitmaps."""
+    """Combine the three bitmaps to codes 0..7."""
     code: np.ndarray = np.zeros((stop - start, columns), np.uint8)
     for place, name in enumerate(PLANES):
         words = np.ascontiguousarray(parts[name][start:stop])
         plane = np.unpackbits(words.view(np.uint8).reshape(stop - start, -1), axis=1, bitorder="little")
         if plane[:, columns:].any():
-            raise CodecError("padding bits of a bitmap are set [P5]", part=name, code="P5")
+            raise CodecError("nonzero padding bits in a bitmap [P5]", part=name, code="P5")
         code |= plane[:, :columns] << place
     return code
 

@@ -1,7 +1,7 @@
-"""Activation-aware scaling: columns that see large activations are made larger before quantizing.
+"""Activation-aware scaling: columns with large activations are scaled up before quantization.
 
-A codec around another one, which keeps the factors and divides by them again; and, on arrays, what folds them into the
-layer before.
+The codec wraps another one, stores the factors and divides by them on decoding. `apply` folds factors into the
+preceding layer.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from .base import Wrapper, Wrapping, rows_and_columns, rows_of
 
 Array = np.ndarray
 STEPS = 20
-"""Exponents that are tried, from 0 (no scaling) on."""
+"""Number of exponents in the search, from 0 (no scaling)."""
 ROWS = 512
-"""Rows of a matrix, evenly spread, on which the codec tries them."""
+"""Evenly spaced rows used in the search."""
 FACTOR = "factor"
 
 
 class Awq(Wrapper):
-    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
+    """Activation-aware scaling around another codec.
 
-    Values of the inner codec, each column divided by its number in the part `factor` f32 [columns], in float32.
-    Encoding needs statistics of activations, from which `scales` finds the factors, and takes a tensor whole. No
-    parameters.
+    Values are the inner codec's, divided per column by the part `factor` f32 [columns], in float32. Encoding needs
+    activation statistics, from which `scales` computes the factors, and the whole tensor at once. No parameters.
     Source: AWQ (2023), section 3.2.
     """
 
@@ -42,7 +41,7 @@ class _Bound(Wrapping):
     """`Awq` around one codec."""
 
     id = "awq"
-    whole: ClassVar[str] = FACTOR
+    added_part: ClassVar[str] = FACTOR
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         return {**self.inner.parts(spec, self.own), FACTOR: ("f32", spec.shape[-1:])}
@@ -51,7 +50,7 @@ class _Bound(Wrapping):
         return "f32"
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """The factors are of the whole matrix."""
+        """Return one panel: the factors depend on the whole matrix."""
         return (None,) * len(spec.shape)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
@@ -64,18 +63,18 @@ class _Bound(Wrapping):
         return True
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        seen = np.asarray((stats or {})["activations"], np.float32)
+        activations = np.asarray((stats or {})["activations"], np.float32)
         matrix = panel.reshape(rows_and_columns(panel.shape))
-        tried = {key: value for key, value in self.own.items() if key != "search"}
-        factors = scales(matrix[:: max(1, -(-len(matrix) // ROWS))], seen, tried)
-        made = self.inner.encode(panel * factors, self.own, stats={"activations": seen / factors})
-        return {**made, FACTOR: factors}
+        inner_params = {key: value for key, value in self.own.items() if key != "search"}
+        factors = scales(matrix[:: max(1, -(-len(matrix) // ROWS))], activations, inner_params)
+        parts = self.inner.encode(panel * factors, self.own, stats={"activations": activations / factors})
+        return {**parts, FACTOR: factors}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if params:
-            raise CodecError("awq takes no parameters but those of the codec it wraps", code=ErrorCode.PARAMS)
+            raise CodecError("awq takes no parameters except the inner codec's", code=ErrorCode.PARAMS)
         if not spec.shape:
-            raise CodecError("a scalar has no columns to scale", found="shape []", code="shape")
+            raise CodecError("awq needs at least one axis", found="shape []", code="shape")
         return params
 
     def error_bound(self, params: Params) -> Exactness:
@@ -83,45 +82,45 @@ class _Bound(Wrapping):
 
 
 def scales(weight: Array, activations: Array, params: Mapping[str, Any]) -> Array:
-    """Factors of the columns, f32 [in], under which `affine` with `params` loses least of `weight @ x`.
+    """Return column factors f32 [in] that minimize the error of `weight @ x` under `affine` with `params`.
 
-    `activations` [in]: the mean magnitude of each input channel over a calibration set. Tried are its powers 0, 1/20,
-    ... 19/20, each normed by the root of its extremes; the loss is the squared error of the decoded columns, divided by
-    their factors again and weighed by the squared activations. Factors of 1 when nothing is better.
+    `activations` [in] is the mean magnitude of each input channel over a calibration set. The search tries its powers
+    0, 1/20, ... 19/20, each normalized by the geometric mean of its extremes; the loss is the squared error of the
+    decoded, unscaled columns, weighted by the squared activations. Factors are 1 if nothing is better.
     Source: AWQ (2023), section 3.2.
     """
     weight, activations = np.asarray(weight, np.float32), np.asarray(activations, np.float32)
     if weight.ndim != 2 or activations.shape != weight.shape[1:]:
         raise CodecError(
-            "the activations do not fit the matrix", expected=f"[{weight.shape[-1]}]",
+            "the activations do not match the matrix", expected=f"[{weight.shape[-1]}]",
             found=list(activations.shape), code="shape",
         )  # fmt: skip
     if not np.isfinite(activations).all() or (activations < 0).any():
-        raise CodecError("activations are magnitudes, finite and not negative", code="values")
+        raise CodecError("activations must be finite and non-negative", code="values")
     magnitudes = np.maximum(activations, np.float32(1e-4))
-    best, found = np.inf, np.ones_like(magnitudes)
+    best, best_factors = np.inf, np.ones_like(magnitudes)
     if not weight.size:
-        return found
+        return best_factors
     for step in range(STEPS):
         factors = magnitudes ** np.float32(step / STEPS)
         factors /= np.sqrt(factors.max() * factors.min())
-        error = (_decoded(weight * factors, params) / factors - weight) * magnitudes
+        error = (_round_trip(weight * factors, params) / factors - weight) * magnitudes
         loss = float(np.square(error, dtype=np.float64).sum())
         if loss < best:
-            best, found = loss, factors
-    return found
+            best, best_factors = loss, factors
+    return best_factors
 
 
 def apply(weight: Array, before: Array, factors: Array) -> tuple[Array, Array]:
-    """The matrix with its columns scaled, and the norm (or the rows of the layer) before it divided: the same product.
+    """Scale the columns of a matrix and divide the preceding norm (or rows of the layer): the product stays equal.
 
-    f32 both. `before` is [in], or [in, ...] with the rows that make the channels.
+    Both results are f32. `before` is [in], or [in, ...] with one row per channel.
     """
     down = factors.reshape(-1, *(1 for _ in before.shape[1:]))
     return np.asarray(weight * factors, np.float32), np.asarray(before / down, np.float32)
 
 
-def _decoded(weight: Array, params: Mapping[str, Any]) -> Array:
+def _round_trip(weight: Array, params: Mapping[str, Any]) -> Array:
     codec, spec = Affine(), TensorSpec(name="", shape=weight.shape, dtype="f32")
     out = np.empty(weight.shape, np.float32)
     parts = cast(Parts, codec.encode(np.ascontiguousarray(weight), params))

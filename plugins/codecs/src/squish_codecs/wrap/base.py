@@ -1,4 +1,4 @@
-"""What codecs that wrap another one share: they add to its values over a matrix, in which leading axes are rows."""
+"""Base classes of wrapper codecs; tensors are matrices with leading axes as rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..affine.scheme import Shape
 
 
 class Wrapper(Codec):
-    """A codec that is one only around another; its `wrap` gives that, and alone it says so."""
+    """A codec around another one, bound by `wrap`; raises CodecError on its own."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         raise CodecError(
-            f"{self.id} is an addition to another codec", code=ErrorCode.PARAMS,
-            expected=f"the other one in brackets, as in {self.id}(int4)",
+            f"{self.id} needs an inner codec", code=ErrorCode.PARAMS,
+            expected=f"the inner codec in brackets, such as {self.id}(int4)",
         )  # fmt: skip
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
@@ -25,17 +25,17 @@ class Wrapper(Codec):
 
 
 class Wrapping(Codec):
-    """A codec bound to the one it wraps, `inner`, and that one's parameters, `own`."""
+    """A wrapper bound to its inner codec `inner` with the parameters `own`."""
 
-    whole: ClassVar[str]
-    """The added part that every region reads from its start."""
+    added_part: ClassVar[str]
+    """The added part, which every region reads completely."""
 
     def __init__(self, inner: Codec, params: Params) -> None:
         self.inner, self.own = inner, params
-        self.unsliced_parts = (*inner.unsliced_parts, self.whole)
+        self.unsliced_parts = (*inner.unsliced_parts, self.added_part)
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """That of the wrapped codec, over whole inner axes: only then is a region a run of rows."""
+        """Return the inner codec's grain over complete inner axes, so that a region is a run of rows."""
         grain = self.inner.grain(spec, self.own)
         return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
 
@@ -47,15 +47,26 @@ class Wrapping(Codec):
 
 
 def rows_and_columns(shape: Shape) -> tuple[int, int]:
-    """Size of the matrix that a tensor is."""
+    """Return the size of a tensor as a matrix.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the tensor; leading axes are rows.
+
+    Returns
+    -------
+    tuple of int
+        Rows and columns.
+    """
     return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
 
 
 def rows_of(region: Region, shape: Shape) -> tuple[int, int, slice]:
-    """First row, row after the last, and columns of the matrix that a region covers; other axes are whole."""
+    """Return the start row, stop row and columns of a region in matrix form; inner axes must be complete."""
     if len(shape) < 2:
         return 0, 1, region[0] if shape else slice(0, 1)
     inner = prod(shape[1:-1])
     if any(part != slice(0, size) for part, size in zip(region[1:-1], shape[1:-1])):
-        raise CodecError("a wrapped tensor is read over whole inner axes", code="region")
+        raise CodecError("a wrapped tensor can only be sliced along its first and last axes", code="region")
     return region[0].start * inner, region[0].stop * inner, region[-1]

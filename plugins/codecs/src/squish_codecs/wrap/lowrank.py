@@ -1,4 +1,4 @@
-"""Low-rank correction: another codec's values, plus the product of two thin matrices."""
+"""Low-rank correction: another codec's values plus the product of two thin matrices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LEFT, RIGHT = "left", "right"
 
 
 class LowRank(Wrapper):
-    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
+    """Low-rank correction of another codec.
 
     `inner + left @ right` in float32: parts `left` [rows, rank] and `right` [rank, columns] over the matrix (leading
-    axes are rows). `rank`: required; `factor_dtype`: f32 f16 bf16. Encoding takes the largest singular values of what
-    the inner codec leaves. Sources: MiLo; LQER.
+    axes are rows). `rank`: required; `factor_dtype`: f32 f16 bf16. The encoder uses the truncated SVD of the inner
+    codec's error. Sources: MiLo; LQER.
     """
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
@@ -33,7 +33,7 @@ class _Bound(Wrapping):
     """`LowRank` around one codec."""
 
     id = "lowrank"
-    whole: ClassVar[str] = RIGHT
+    added_part: ClassVar[str] = RIGHT
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         rank = _RANK("rank", params.get("rank", 0))
@@ -43,7 +43,7 @@ class _Bound(Wrapping):
         return {**self.inner.parts(spec, self.own), **factors}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """The correction is of the whole matrix."""
+        """Return one panel: the correction depends on the whole matrix."""
         return (None,) * len(spec.shape)
 
     def error_bound(self, params: Params) -> Exactness:
@@ -60,28 +60,26 @@ class _Bound(Wrapping):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        made = self.inner.encode(panel, self.own, stats=stats)
+        parts = self.inner.encode(panel, self.own, stats=stats)
         spec = TensorSpec(name="", shape=panel.shape, dtype="f32")
-        found = np.empty(panel.shape, np.float32)
-        self.inner.decode(cast(Parts, made), spec, self.own, region=full(panel.shape), out=found)
-        rest = (panel - found).reshape(rows_and_columns(panel.shape))
-        check_finite(panel, rest)
+        approximation = np.empty(panel.shape, np.float32)
+        self.inner.decode(cast(Parts, parts), spec, self.own, region=full(panel.shape), out=approximation)
+        residual = (panel - approximation).reshape(rows_and_columns(panel.shape))
+        check_finite(panel, residual)
         dtype = dtypes.to_numpy(params.get("factor_dtype", "f32"))
-        left, right = _factors(rest, params["rank"])
-        return {**made, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}
+        left, right = _factors(residual, params["rank"])
+        return {**parts, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if not {"rank"} <= set(params) <= {"rank", "factor_dtype"}:
             raise CodecError(
-                "lowrank takes a rank, and the dtype of its factors", expected="rank=, and factor_dtype= or not",
+                "invalid lowrank parameters", expected="rank, optionally factor_dtype",
                 found=", ".join(params) or "no parameters",
                 code=ErrorCode.PARAMS, hint="For example lowrank:rank=8(int4).",
             )  # fmt: skip
         most = min(rows_and_columns(spec.shape))
         if not 0 < _RANK("rank", params.get("rank", 0)) <= most:
-            raise CodecError(
-                "the rank does not fit the matrix", expected=f"1 to {most}", found=params.get("rank"), code="rank"
-            )
+            raise CodecError("rank out of range", expected=f"1 to {most}", found=params.get("rank"), code="rank")
         self.parts(spec, params)
         return params
 
@@ -90,8 +88,8 @@ _RANK = integer(0, 1 << 20)
 _DTYPE = choice("f32", "f16", "bf16")
 
 
-def _factors(rest: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best factors of a rank, each with the root of the singular values."""
-    left, values, right = np.linalg.svd(rest, full_matrices=False)
+def _factors(residual: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best rank-`rank` factors, each scaled by the square root of the singular values."""
+    left, values, right = np.linalg.svd(residual, full_matrices=False)
     roots = np.sqrt(values[:rank])
     return left[:, :rank] * roots, roots[:, None] * right[:rank]

@@ -1,4 +1,4 @@
-"""Masked: another codec's values, with tiles that are exactly zero."""
+"""Masked: another codec's values with zeroed tiles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROLE = "mask"
 
 
 class Masked(Wrapper):
-    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
+    """Block sparsity over another codec.
 
-    Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), edge tiles smaller. Part `mask` u8:
-    row-major tiles, least significant bit first, 1 = keep. `sparsity` (encoding only): share of tiles that are zeroed
-    in every row of tiles, those of least energy; without it, the tiles that hold nothing but zeros.
+    Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), smaller at the edges. Part `mask` u8:
+    row-major tiles, least significant bit first, 1 = keep. `sparsity` (encoding only): fraction of tiles to zero in
+    each row of tiles, least energy first; by default only all-zero tiles.
     """
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
@@ -31,14 +31,14 @@ class _Bound(Wrapping):
     """`Masked` around one codec."""
 
     id = "masked"
-    whole: ClassVar[str] = ROLE
+    added_part: ClassVar[str] = ROLE
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         down, across = self._tiles(spec.shape, params)
         return {**self.inner.parts(spec, self.own), ROLE: ("u8", (-(-down * across // 8),))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Whole bytes of the mask, so that panels join."""
+        """Use whole mask bytes, so that panels concatenate."""
         grain = self.inner.encode_grain(spec, self.own)
         if len(grain) != 2 or grain[0] is None:
             return (None,) * len(grain)
@@ -52,7 +52,7 @@ class _Bound(Wrapping):
         return {"block_size": params["block_size"]}
 
     def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float:
-        """Elements of the tiles that are not kept, over all."""
+        """Return the fraction of elements in zeroed tiles."""
         (rows, columns), side = rows_and_columns(spec.shape), params["block_size"]
         down, across = self._tiles(spec.shape, params)
         pruned = np.unpackbits(np.asarray(parts[ROLE]), count=down * across, bitorder="little") == 0
@@ -100,8 +100,8 @@ class _Bound(Wrapping):
         legal = type(side) is int and side > 0 and type(share) in (int, float) and 0 <= share <= 1
         if not legal or len(params) > 2:
             raise CodecError(
-                "masked takes the side of its tiles and the share of them that is zeroed", code=ErrorCode.PARAMS,
-                expected="block_size=, 1 or more, and sparsity=, 0 to 1",
+                "invalid masked parameters", code=ErrorCode.PARAMS,
+                expected="block_size of 1 or more, optionally sparsity from 0 to 1",
                 found=", ".join(f"{key}={value}" for key, value in params.items()) or "no parameters",
                 hint="For example masked:block_size=16,sparsity=0.5(int4).",
             )  # fmt: skip
@@ -113,7 +113,7 @@ class _Bound(Wrapping):
 
 
 def _nonzero(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:
-    """1 for each tile with a value that is not +0.0: a mask decodes to that alone."""
+    """Return 1 for each tile with a value other than +0.0, the value of zeroed tiles."""
     padded = np.zeros((down * side, across * side), bool)
     padded[: matrix.shape[0], : matrix.shape[1]] = (matrix != 0) | np.signbit(matrix)
     return np.any(padded.reshape(down, side, across, side), axis=(1, 3)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Reshaped: another codec's matrix under a shape whose rows are not the rows of that matrix."""
+"""Reshaped: another codec's matrix under a shape with different rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from .base import Wrapper
 
 
 class Reshaped(Wrapper):
-    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
+    """Another codec's tensor in a new shape.
 
-    `shape`: the shape under which the wrapped codec stores the tensor, with the same elements in row-major order.
-    Decoded only. Source: SQUIZD, whose blocks are matrices and whose names give shapes (a convolution [out, in, 3, 3]
-    in a block [out, 9 * in]).
+    `shape`: the shape the inner codec stores, with the same elements in row-major order. No encoder. Source: SQUIZD,
+    whose blocks are matrices and whose names give shapes (a convolution [out, in, 3, 3] in a block [out, 9 * in]).
     """
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
@@ -35,48 +34,48 @@ class _Bound(Codec):
         self.unsliced_parts = inner.unsliced_parts
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        return self.inner.parts(_stored(spec, params), self.own)
+        return self.inner.parts(_inner_spec(spec, params), self.own)
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Steps of the first axis that are whole steps of the wrapped codec's first axis."""
-        stored, rank = _stored(spec, params), len(spec.shape)
-        step = (self.inner.grain(stored, self.own) or (None,))[0]
+        """Return steps of the first axis that are multiples of the inner codec's first axis grain."""
+        inner_spec, rank = _inner_spec(spec, params), len(spec.shape)
+        step = (self.inner.grain(inner_spec, self.own) or (None,))[0]
         inner = dtypes.count(spec.shape[1:])
         if not rank or not inner or step is None:
             return (None,) * rank
-        rows = lcm(step * dtypes.count(stored.shape[1:]), inner) // inner
+        rows = lcm(step * dtypes.count(inner_spec.shape[1:]), inner) // inner
         return (rows if rows < spec.shape[0] else None, *(None,) * (rank - 1))
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(_stored(spec, params), self.own)
+        return self.inner.value_dtype(_inner_spec(spec, params), self.own)
 
     def error_bound(self, params: Params) -> Exactness:
         return self.inner.error_bound(self.own)
 
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
-        self.inner.check_parts(parts, _stored(spec, params), self.own)
+        self.inner.check_parts(parts, _inner_spec(spec, params), self.own)
 
     def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
-        return self.inner.zero_share(parts, _stored(spec, params), self.own)
+        return self.inner.zero_share(parts, _inner_spec(spec, params), self.own)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         if not out.size:
             return
-        stored = _stored(spec, params)
-        inner, row = dtypes.count(spec.shape[1:]), dtypes.count(stored.shape[1:])
+        inner_spec = _inner_spec(spec, params)
+        inner, row = dtypes.count(spec.shape[1:]), dtypes.count(inner_spec.shape[1:])
         rows = slice(region[0].start * inner // row, region[0].stop * inner // row) if region else slice(0, 1)
-        within = (rows, *(slice(0, size) for size in stored.shape[1:]))
+        within = (rows, *(slice(0, size) for size in inner_spec.shape[1:]))
         sizes = tuple(part.stop - part.start for part in within)
-        self.inner.decode(parts, stored, self.own, region=within, out=out.reshape(sizes))
+        self.inner.decode(parts, inner_spec, self.own, region=within, out=out.reshape(sizes))
 
 
-def _stored(spec: TensorSpec, params: Params) -> TensorSpec:
-    """The tensor as the wrapped codec has it."""
+def _inner_spec(spec: TensorSpec, params: Params) -> TensorSpec:
+    """Return the spec the inner codec stores."""
     shape = params.get("shape")
     legal = isinstance(shape, (list, tuple)) and all(type(size) is int and size >= 0 for size in shape)
     if not shape or not legal or set(params) != {"shape"} or dtypes.count(shape) != spec.elements:
         raise CodecError(
-            "reshaped needs the stored shape", expected=f"shape=, sizes of {spec.elements} elements",
+            "reshaped needs a valid shape", expected=f"a shape of {spec.elements} elements",
             found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
         )  # fmt: skip
     return evolve(spec, shape=tuple(shape))

@@ -1,1 +1,1 @@
-"""How each codec's parts lie in memory for the compiled loops."""
+"""Memory layouts of each codec's parts, for the compiled kernels."""

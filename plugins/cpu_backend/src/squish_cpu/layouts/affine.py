@@ -1,4 +1,4 @@
-"""Layouts of group-affine codes: in rows, or in words that lie along columns or in an order of their own."""
+"""Layouts of group-affine codes: packed along rows or columns, in any order within a word."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ Pointer = Callable[[Arrays], Array]
 
 
 def affine_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
-    """The layout of affine codes; UncoveredError where rows share a byte or a stack is transposed."""
+    """Return the layout of affine codes; UncoveredError if rows share a byte or a stack is transposed."""
     scheme = Scheme.of(params)
     if scheme.order == "planes":
-        raise UncoveredError("words that hold planes of bits", code="order")
-    declared = scheme.parts(spec.shape)
+        raise UncoveredError("bit planes", code="order")
+    layouts = scheme.parts(spec.shape)
     rows, columns = dtypes.count(spec.shape[:-1]), spec.shape[-1]
     across = scheme.transposed or -2 in (scheme.group_axis, scheme.pack_axis)
     if across and len(spec.shape) != 2:
-        raise UncoveredError("groups or words across the rows of a stack of matrices", code="shape")
+        raise UncoveredError("groups or words across the rows of stacked matrices", code="shape")
     fields = _codes(scheme)
     if scheme.flat:
         fields |= _flat_groups(scheme, rows, columns)
         fields |= _flat_words(scheme, rows, columns)
     else:
-        fields |= _groups(scheme, spec.shape, declared["scale"][1])
-        fields |= _words(scheme, declared["data"][1])
+        fields |= _groups(scheme, spec.shape, layouts["scale"][1])
+        fields |= _words(scheme, layouts["data"][1])
     pointers: dict[str, Pointer] = {"data": part("data")}
     fields["scale_type"], more = scale_type(scheme.scale_dtype)
     pointers |= {"scale": part("scale"), **more}
     resident = 0
     if scheme.offset != "none":
-        fields["offset_type"], pointers["offset"], resident = _offsets(scheme, declared["scale"][1])
+        fields["offset_type"], pointers["offset"], resident = _offsets(scheme, layouts["scale"][1])
     return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers, resident=resident)
 
 
 def palette_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
-    """Places in one table, constant or stored, with or without a scale for each group."""
+    """Return the layout of indices into one table, constant or stored, with optional scales per group."""
     tables = Tables.of(params)
     if tables.codebook_size or tables.vector != 1 or tables.scheme.offset != "none":
         raise UncoveredError("several tables, vectors or offsets", code=ErrorCode.PARAMS)
@@ -78,7 +78,7 @@ def palette_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
 
 
 def squizd_layout(bits: int, params: Mapping[str, Any], spec: TensorSpec) -> Layout:
-    """SQUIZD INT4 and INT2: codes in flat order, scales and biases in columns 2 and 3 of the table entries."""
+    """Return the layout of SQUIZD INT4 and INT2: flat codes; columns 2 and 3 of the table are scales and biases."""
     shared = {"bits": bits, "axis": "flat", "offset": "bias", "signed": bits == 4}
     inner = affine_layout({**shared, "group_size": params.get("group_size", 0)}, spec)
     wide = {stride: 4 * inner.fields[stride] for stride in ("grid_row", "grid_column")}
@@ -91,12 +91,12 @@ def squizd_layout(bits: int, params: Mapping[str, Any], spec: TensorSpec) -> Lay
 
 
 def _column(table: Array, column: int) -> Array:
-    """A view that begins at the first entry's column; the loops step over the other three."""
+    """Return a view from the first entry's column; kernels use a stride of four."""
     if (table[:, :2] != table[:1, :2]).any():
-        raise CodecError("entries of another tensor stand between its scales [P3]", part="table", code="P3")
+        raise CodecError("entries of another tensor between its scales [P3]", part="table", code="P3")
     flat = table.reshape(-1).view("<f4")
     if not np.isfinite(flat[column::4]).all():
-        raise CodecError("a scale or zero is not finite [P3]", part="table", code="P3")
+        raise CodecError("non-finite scale or zero point [P3]", part="table", code="P3")
     return flat[column:]
 
 
@@ -115,7 +115,7 @@ def _flat_groups(scheme: Scheme, rows: int, columns: int) -> Fields:
         return {"group_rows": 1, "group_columns": group, "grid_row": cells, "grid_column": 1}
     if group % columns == 0:
         return {"group_rows": group // columns, "group_columns": columns, "grid_row": 1, "grid_column": 0}
-    raise UncoveredError(f"groups of {group} run on from row to row of {columns}", code="shape")
+    raise UncoveredError(f"groups of {group} span rows of {columns}", code="shape")
 
 
 def _flat_words(scheme: Scheme, rows: int, columns: int) -> Fields:
@@ -131,7 +131,7 @@ def _flat_words(scheme: Scheme, rows: int, columns: int) -> Fields:
 
 
 def _groups(scheme: Scheme, shape: tuple[int, ...], grid: tuple[int, ...]) -> Fields:
-    """Strides of the grid of scales, seen from the tensor's own rows and columns."""
+    """Return the strides of the scales per row and column of the tensor."""
     along_columns = (scheme.group_axis == -1) != scheme.transposed
     size = scheme.group_size or shape[-1 if along_columns else -2]
     fields = {"grid_row": grid[-1], "grid_column": 1}
@@ -161,7 +161,7 @@ def _order(scheme: Scheme) -> Fields:
 
 
 def _offsets(scheme: Scheme, grid: tuple[int, ...]) -> tuple[int, Pointer, int]:
-    """Type, pointer and bytes made anew of zero points or biases."""
+    """Return the type, pointer and additional bytes of zero points or biases."""
     dtype, count = scheme.offset_dtype, dtypes.count(grid)
     if scheme.packed_zeros:
         kind = TYPES["i8" if scheme.signed else "u8"]

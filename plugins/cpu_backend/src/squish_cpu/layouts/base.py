@@ -1,4 +1,4 @@
-"""How each codec's parts lie in memory, as the compiled loops want it told; from declarations alone."""
+"""Memory layouts of each codec's parts for the compiled kernels, from declarations alone."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
 
 
 class UncoveredError(CodecError):
-    """No compiled loop takes this; NumPy does."""
+    """No compiled kernel supports this encoding; NumPy does."""
 
 
 @frozen(kw_only=True)
 class Layout:
     """A tensor as a matrix of `rows` x `columns`; `fields` are scalars of `struct Weights`, `pointers` its arrays.
 
-    A pointer is made from the stored parts by a function; what it makes anew takes `resident` bytes. Columns are
-    decoded from multiples of `grain` on.
+    A pointer is a function of the stored parts; the memory it allocates totals `resident` bytes. Column ranges are
+    decoded from multiples of `grain`.
     """
 
     rows: int
@@ -47,43 +47,43 @@ class Layout:
 
     @property
     def in_panels(self) -> bool:
-        """Whether products read it as it is stored, and as a repack would make it."""
+        """Whether the stored layout is the panel layout of a repack."""
         return bool(self.fields["kind"] == PANELS)
 
     @property
     def in_units(self) -> bool:
-        """Whether codes lie in rows, every 32 columns share a scale, and whole groups fill each row.
+        """Whether codes are along rows, groups are multiples of 32 columns, and rows have whole groups.
 
         Mirrors `in_units` of native/units.h.
         """
         group, strided = self.fields.get("group_columns", 32), self.fields.get("strided")
-        whole = not self.columns % 32 and not group % 32 and not self.columns % group
-        return whole and not strided and "mask" not in self.pointers
+        complete = not self.columns % 32 and not group % 32 and not self.columns % group
+        return complete and not strided and "mask" not in self.pointers
 
     def check_int8(self) -> None:
-        """UncoveredError unless a loop multiplies these codes by activations of 8 bits."""
+        """Raise UncoveredError unless a kernel supports int8 activations for these codes."""
         if self.fields["kind"] not in INT8_KINDS or not self.in_units:
             raise UncoveredError("int8 activations are not supported for this codec and shape", code="activations")
 
 
 def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    """The layout of a tensor under a codec; UncoveredError with the reason when there is none."""
+    """Return the layout of a tensor; UncoveredError gives the reason if there is none."""
     if not spec.shape or not spec.elements:
-        raise UncoveredError("a tensor without axes or without elements", code="shape")
+        raise UncoveredError("a scalar or empty tensor", code="shape")
     family = codec.id.split(".")[0]
     make = _CODECS.get(codec.id) or _CODECS.get(family)
     if make is None:
-        raise UncoveredError(f"no compiled loop decodes {codec.id}", code="codec")
+        raise UncoveredError(f"no compiled kernel for {codec.id}", code="codec")
     return make(codec, spec)
 
 
 def part(role: str) -> Callable[[Arrays], Array]:
-    """A stored part, in place where it is contiguous."""
+    """Return the pointer function of a stored part."""
     return lambda arrays: arrays[role]
 
 
 def aligned(shape: tuple[int, ...], dtype: str) -> Array:
-    """An empty array that begins on a cache line, as stores past the caches need it."""
+    """Return an uninitialized array aligned to a cache line, as non-temporal stores require."""
     size = dtypes.nbytes(dtype, shape)
     room = np.empty(size + CACHE_LINE, np.uint8)
     start = -room.ctypes.data % CACHE_LINE
@@ -96,13 +96,13 @@ def _rows(spec: TensorSpec) -> tuple[int, int]:
 
 def _divides(step: int, columns: int, what: str) -> None:
     if columns % step:
-        raise UncoveredError(f"{what} of {step} run on from row to row", code="shape")
+        raise UncoveredError(f"{what} of {step} span rows", code="shape")
 
 
 def _dense(codec: CodecSpec, spec: TensorSpec) -> Layout:
     dtype = str(codec.params.get("dtype", spec.dtype))
     if dtype not in DENSE:
-        raise UncoveredError(f"plain {dtype} has no compiled loop", code="dtype")
+        raise UncoveredError(f"no compiled kernel for dense {dtype}", code="dtype")
     rows, columns = _rows(spec)
     fields = {"kind": DENSE[dtype], "pitch": columns * dtypes.bits(dtype) // 8}
     return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")})
@@ -111,7 +111,7 @@ def _dense(codec: CodecSpec, spec: TensorSpec) -> Layout:
 def _ggml(codec: CodecSpec, spec: TensorSpec) -> Layout:
     name = codec.id.partition(".")[2]
     if name not in GGML:
-        raise UncoveredError(f"no compiled loop decodes {codec.id}", code="codec")
+        raise UncoveredError(f"no compiled kernel for {codec.id}", code="codec")
     elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
     rows, columns = _rows(spec)
     _divides(elements, columns, "blocks")
@@ -120,24 +120,24 @@ def _ggml(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 
 def scale_type(dtype: str) -> tuple[int, dict[str, Callable[[Arrays], Array]]]:
-    """The type of scales, and the pointers that it needs: a byte is looked up among 256 values."""
+    """Return the type of scales and its additional pointers: 8-bit floats use a table of 256 values."""
     if dtype in BYTE_FLOATS:
         return LISTED, {"listed": lambda arrays: byte_floats(dtype)}
     return TYPES[dtype], {}
 
 
 def byte_floats(dtype: str) -> Array:
-    """The values of all 256 codes of a float type of 8 bits."""
+    """Return the values of all 256 codes of an 8-bit float type."""
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(dtype)).astype(np.float32)
 
 
 def table_kind(bits: int) -> int:
-    """The kind of codes that are places in a table."""
+    """Return the kind of table indices."""
     return TABLE_FIRST + bits - 1
 
 
 def padded(table: Array) -> Array:
-    """A table as the loops look it up: at least 16 values, those of fewer bits again and again."""
+    """Repeat a table to at least 16 values."""
     return np.resize(table.astype(np.float32), max(16, len(table)))
 
 
@@ -154,8 +154,8 @@ def _mx(codec: CodecSpec, spec: TensorSpec) -> Layout:
         with np.errstate(all="ignore"):
             if factor == "none":
                 return byte_floats(dtype)
-            whole = np.float32(arrays["global_scale"])
-            return byte_floats(dtype) * whole if factor == "multiply" else byte_floats(dtype) / whole
+            global_scale = np.float32(arrays["global_scale"])
+            return byte_floats(dtype) * global_scale if factor == "multiply" else byte_floats(dtype) / global_scale
 
     fields = {
         "kind": table_kind(bits), "pitch": columns * bits // 8, "scale_type": LISTED, "group_rows": 1,
@@ -178,7 +178,7 @@ def _float8(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
         return Layout(rows=rows, columns=columns, fields=fields, pointers={**pointers, "table": scaled})
     if len(spec.shape) != 2:
-        raise UncoveredError("blocks of a stack of matrices", code="shape")
+        raise UncoveredError("blocks of stacked matrices", code="shape")
     kind, more = scale_type(codec.params.get("scale_dtype", "f32"))
     down, across = (step or size for step, size in zip(block, spec.shape))
     fields |= {
@@ -213,7 +213,7 @@ def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
     from squish_codecs.api import panel_scheme
 
     scheme = panel_scheme(codec.params)
-    scheme.parts(spec.shape)  # which says so where groups do not divide rows
+    scheme.parts(spec.shape)  # raises if groups do not divide rows
     rows, columns = _rows(spec)
     fields = {
         "kind": PANELS, "group_rows": 1, "group_columns": scheme.group_size, "scale_type": TYPES[scheme.scale_dtype],
@@ -227,10 +227,10 @@ def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 def _masked(codec: CodecSpec, spec: TensorSpec) -> Layout:
     if codec.inner is None:
-        raise UncoveredError("a mask around nothing", code="codec")
+        raise UncoveredError("a mask without an inner codec", code="codec")
     inner, side = layout_of(codec.inner, spec), codec.params["block_size"]
     if (inner.rows, inner.columns) != _rows(spec) or inner.in_panels:
-        raise UncoveredError("a mask over codes that are not in rows", code="shape")
+        raise UncoveredError("a mask over codes not packed along rows", code="shape")
     return evolve(
         inner,
         fields={**inner.fields, "tile": side, "tiles": -(-inner.columns // side)},
@@ -244,7 +244,7 @@ def _grouped(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return affine.LAYOUTS[codec.id](codec.params, spec)
 
 
-def _apart(codec: CodecSpec, spec: TensorSpec) -> Layout:
+def _sparse(codec: CodecSpec, spec: TensorSpec) -> Layout:
     from . import sparse
 
     return sparse.LAYOUTS[codec.id](codec.params, spec)
@@ -252,6 +252,6 @@ def _apart(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 _CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
-    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _apart,
-    "bitmask": _apart, "panels": _panels,
+    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _sparse,
+    "bitmask": _sparse, "panels": _panels,
 }  # fmt: skip

@@ -10,6 +10,9 @@ from attrs import frozen
 
 from squish_core.api import FormatError, Typed
 
+SECTIONS = "array:i32"
+"""Type of a setting that is four sizes."""
+
 
 @frozen
 class Key:
@@ -21,7 +24,7 @@ class Key:
     required: bool = True
 
 
-COMMON = (
+SIZES = (
     Key("max_position_embeddings", "context_length"),
     Key("hidden_size", "embedding_length"),
     Key("num_hidden_layers", "block_count"),
@@ -31,21 +34,17 @@ COMMON = (
     Key("head_dim", "attention.key_length", required=False),
     Key("head_dim", "attention.value_length", required=False),
     Key("rotary_dim", "rope.dimension_count", required=False),
-    Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"),
     Key("rope_theta", "rope.freq_base", "f32", required=False),
 )
 """What every family has. `rotary_dim` is head_dim times `partial_rotary_factor`."""
+COMMON = (*SIZES, Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"))
+"""What every family with RMS norms has."""
+VOCABULARY = Key("vocab_size", "vocab_size", required=False)
 MIXTURE = {
     count: (Key(count, "expert_count"), Key("num_experts_per_tok", "expert_used_count"))
     for count in ("num_local_experts", "num_experts")
 }
 """What a mixture of experts has, by what its config calls their number."""
-GEMMA = (
-    Key("sliding_window", "attention.sliding_window", required=False),
-    Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
-    Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
-    Key("vocab_size", "vocab_size", required=False),
-)
 
 
 def shortest(value: float) -> float:
@@ -80,7 +79,7 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         stored = meta[name]
         value = stored.value if isinstance(stored, Typed) else stored
         _check(key, name, value)
-        value = shortest(value) if key.type == "f32" else int(value)
+        value = _read(key, value)
         if settings.setdefault(key.hf, value) != value:
             raise FormatError(
                 "contradicts another key", part=name, expected=settings[key.hf], found=value, code="contradiction"
@@ -99,6 +98,15 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
 
 
 def _check(key: Key, place: str, value: Any) -> None:
+    if key.type == SECTIONS:
+        sizes = np.asarray(value).tolist()
+        if (
+            not isinstance(sizes, list)
+            or len(sizes) != 4
+            or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes)
+        ):
+            raise FormatError("are no sizes", part=place, expected="four integers", found=_shown(value), code="config")
+        return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
         raise FormatError(
@@ -110,8 +118,16 @@ def _check(key: Key, place: str, value: Any) -> None:
         )
 
 
-def _stored(key: Key, name: str, value: Any) -> int | float:
+def _read(key: Key, value: Any) -> Any:
+    if key.type == SECTIONS:
+        return np.asarray(value).tolist()
+    return shortest(value) if key.type == "f32" else int(value)
+
+
+def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
+    if key.type == SECTIONS:
+        return np.array(value, np.int32)
     return float(np.float32(value)) if key.type == "f32" else int(value)
 
 

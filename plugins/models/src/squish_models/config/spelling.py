@@ -11,14 +11,25 @@ RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pa
 """Keys of transformers 5 that have another name."""
 QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 """What a config says of the codes it came with; the target's format states its own."""
+OTHERS = ("vision_config", "audio_config")
+"""Settings of the parts that are no text."""
 FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+MULTIMODAL = "mrope"
+"""A kind of rotary positions that is none in a text."""
+
+
+def has_other_parts(config: Mapping[str, Any]) -> bool:
+    """Whether a config is that of a model of several modalities."""
+    return "text_config" in config or any(key in config for key in OTHERS)
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the text part: `text_config` of a model of several modalities over what lies around it."""
     inner = config.get("text_config")
     if not isinstance(inner, dict):
-        return dict(config)
+        return {key: value for key, value in config.items() if key not in OTHERS}
     outer = {key: value for key, value in config.items() if not isinstance(value, dict) and key != "architectures"}
     return {**outer, **inner}
 
@@ -32,6 +43,9 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
     for other in ("num_local_experts", "num_experts"):
         if experts is not None and other != experts and other in spelled:
             spelled.setdefault(experts, spelled.pop(other))
+    scaling = spelled.get("rope_scaling")
+    if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == MULTIMODAL:
+        spelled["rope_scaling"] = None
     _spell_rope(spelled, config.get("rope_parameters"))
     _spell_layers(spelled, config.get("layer_types"))
     return spelled
@@ -52,7 +66,7 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
         spelled.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
     scaling = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
     kind = scaling.get("rope_type", scaling.get("type"))
-    if kind in (None, "default"):
+    if kind in (None, "default", MULTIMODAL):
         spelled.setdefault("rope_scaling", None)
     elif spelled.get("rope_scaling") is None:
         spelled["rope_scaling"] = scaling

@@ -87,6 +87,11 @@ class Folder:
 
     def names(self, folder: str = "") -> frozenset[str]:
         """Names of the regular files of a folder."""
+        if not self.source.lists_members:
+            raise FormatError(
+                "needs the names of all its files, and nothing lists them", file=self.source.name,
+                code=ErrorCode.FOLDER, hint="Download it, or open it from a store that lists its files (s3, hf).",
+            )  # fmt: skip
         if folder not in self._lists:
             self._lists[folder] = frozenset(self.source.members(folder))
         return self._lists[folder]
@@ -94,7 +99,7 @@ class Folder:
     def has(self, path: str) -> bool:
         """Whether there is a regular file of this name (`folder/name`)."""
         folder, _, name = path.rpartition("/")
-        return name in self.names(folder)
+        return name in self.names(folder) if self.source.lists_members else self.source.has(name, folder)
 
     def open(self, path: str) -> Source:
         """A file by `folder/name`."""
@@ -174,6 +179,10 @@ class Folder:
         return Stored(path, npy, self.number(path, source.size), source.size, filters, first)
 
 
+FIRST_BLOCK = 160 << 10
+"""Bytes of a zstd file that hold its first block, whose content is at most 128 KiB."""
+
+
 def _head(source: Source, size: int) -> bytes:
     """The first decoded bytes of a compressed file."""
     try:
@@ -184,7 +193,12 @@ def _head(source: Source, size: int) -> bytes:
             code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None
-    return decode_head(source.view(0, source.size), size)
+    length = source.size if source.cheap_views else min(source.size, FIRST_BLOCK)
+    while True:
+        head = decode_head(source.view(0, length), size)
+        if len(head) >= size or length == source.size:
+            return head
+        length = min(source.size, 8 * length)
 
 
 def _alike(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:

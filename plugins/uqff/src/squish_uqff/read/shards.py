@@ -30,6 +30,8 @@ ASSETS = (
 )  # fmt: skip
 NUMBERED = re.compile(r"(.*)-(0|[1-9]\d{0,5})\.uqff", re.DOTALL)
 MAX_JSON = 16 << 20
+FIRST_SHARDS = 8
+"""Numbered shards that are looked for at once, where nothing lists them; twice as many while all are there."""
 
 
 @frozen
@@ -84,6 +86,24 @@ def merge(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) ->
                     hint="The shards belong to different models.",
                 )  # fmt: skip
     return files
+
+
+def members_beside(source: Source, name: str, limits: Limits) -> tuple[str, ...]:
+    """Names of the files that may belong to a model; where nothing lists them, those asked for by their usual names."""
+    members = source.members(likely=(*ASSETS, RESIDUAL, name))
+    if source.lists_members:
+        return members
+    report, _ = read_json(source, REPORT, members, limits)
+    shards: Sequence[str] = _reported(name, report)
+    numbered = None if shards else NUMBERED.fullmatch(name)
+    present, count = source.members(likely=shards), FIRST_SHARDS
+    while numbered and len(present) < count:
+        names = [f"{numbered[1]}-{number}{SUFFIX}" for number in range(count)]
+        present = source.members(likely=names)
+        if len(present) < count:
+            break
+        count *= 2
+    return tuple(sorted({*members, *present}))
 
 
 def shard_names(name: str, members: Sequence[str], report: Mapping[str, Any]) -> list[str]:

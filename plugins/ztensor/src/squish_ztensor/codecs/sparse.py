@@ -213,7 +213,8 @@ def _is_stored(panel: Array, params: Params) -> Array:
     """Mask of the values to store. NaN is never dropped, -0.0 only by a threshold."""
     if threshold := params.get("threshold", 0):
         return ~(np.abs(panel) <= threshold)
-    return (panel != 0) | np.signbit(panel)
+    elements = np.ascontiguousarray(panel)[..., None].view(np.uint8)
+    return np.asarray(elements.any(axis=-1))
 
 
 def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:

@@ -1,4 +1,4 @@
-"""What a compile-time operation stores: checked operands, scales by blocks, and the tensor as a codec has it."""
+"""Stored tensors of compile-time operations: checked operands, block scales, and codec parts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FLOATS = ("f16", "f32")
 
 
 @frozen(kw_only=True)
-class Stored:
-    """A tensor as a codec has it: `values` are the constants of its parts, `shapes` their dtypes and shapes."""
+class Constant:
+    """A stored tensor in a codec: `values` are the constants of its parts, `shapes` their dtypes and shapes."""
 
     shape: Shape
     dtype: str
@@ -29,12 +29,12 @@ class Stored:
 
 
 class UnsupportedError(Exception):
-    """A form that no codec here has; the text says which."""
+    """A form without a codec; the message names it."""
 
 
 @frozen(kw_only=True)
 class Scales:
-    """A scale, and maybe a zero point, for each box of a grid."""
+    """A grid of scales with optional zero points."""
 
     scale: Value
     offset: Value | None
@@ -46,36 +46,36 @@ class Scales:
         return dtypes.count(self.grid)
 
     def run(self, shape: Shape) -> int | None:
-        """Elements of a box where boxes are runs of the row-major order (0: one box); None where they are not."""
-        whole = 0
-        while whole < len(self.grid) and self.grid[whole] == shape[whole]:
-            whole += 1
-        if any(cells != 1 for cells in self.grid[whole + 1 :]):
+        """Return the size of boxes that are row-major runs (0: one box), else None."""
+        axis = 0
+        while axis < len(self.grid) and self.grid[axis] == shape[axis]:
+            axis += 1
+        if any(cells != 1 for cells in self.grid[axis + 1 :]):
             return None
         return dtypes.count(shape) // self.count if self.count > 1 else 0
 
 
 def scales_of(operation: Operation, data: Kind) -> Scales:
-    """The scales and zero points of iOS18's blocks, each of a block's size along every axis of the data."""
+    """Return the scales and zero points of iOS18's blocks."""
     scale, offset = operand(operation, "scale"), operation.values.get("offset")
     grid = scale.kind.shape
     if len(grid) != len(data.shape) or any(not cells or size % cells for size, cells in zip(data.shape, grid)):
         raise mismatch(operation, "scale", f"a divisor of {list(data.shape)} along each axis", scale.kind)
     if scale.kind.dtype not in FLOATS:
-        raise UnsupportedError(f"scales of {scale.kind.dtype or 'no known type'}")
+        raise UnsupportedError(f"scales of {scale.kind.dtype or 'an unknown type'}")
     if offset is not None:
         dtype = offset.kind.dtype if offset.kind.dtype in FLOATS else data.dtype
         expect(operation, "offset", offset.kind, Kind(dtype, grid))
     elif "offset" in operation.inputs:
-        raise UnsupportedError("zero points of another operation's result")
+        raise UnsupportedError("zero points from another operation")
     return Scales(scale=scale, offset=offset, grid=grid)
 
 
 def in_boxes(
     operation: Operation, shape: Shape, codes: Value, *, scales: Scales | None = None, mask: Value | None = None,
     books: Shape | None = None, codebook: Value | None = None,
-) -> Stored:  # fmt: skip
-    """Codes whose scales or codebooks belong to boxes; under a mask, or not."""
+) -> Constant:  # fmt: skip
+    """Return codes with scales or codebooks per box, optionally masked, as the codec `boxes`."""
     kind = TYPES[codes.kind.dtype]
     params: dict[str, Any] = {"bits": kind.bits, "signed": codebook is None and codes.kind.dtype[0] == "i"}
     values = {"data": codes}
@@ -92,23 +92,23 @@ def in_boxes(
         params["count"] = codes.kind.count
         values["mask"] = mask
     spec = TensorSpec(name=operation.name, shape=shape, dtype="f32")
-    return Stored(
+    return Constant(
         shape=shape, dtype=result_dtype(operation), codec=CodecSpec("boxes", params), values=values,
         shapes=Boxes().parts(spec, params),
     )  # fmt: skip
 
 
 def offset_dtype(offset: Value) -> str:
-    """The codecs' word for the dtype of zero points."""
+    """Return the codecs' name for the dtype of zero points."""
     return "packed" if TYPES[offset.kind.dtype].bits < 8 else offset.kind.dtype
 
 
 def operand(operation: Operation, name: str) -> Value:
-    """A constant of an operation."""
+    """Return a constant operand of an operation."""
     value = operation.values.get(name)
     if value is None:
         if name in operation.inputs:
-            raise UnsupportedError(f"{operation.type} of another operation's result")
+            raise UnsupportedError(f"{operation.type} with an operand from another operation")
         raise FormatError(
             f"{operation.type} has no {name}", tensor=operation.name, code="program", found=", ".join(operation.values)
         )
@@ -116,15 +116,15 @@ def operand(operation: Operation, name: str) -> Value:
 
 
 def result_dtype(operation: Operation) -> str:
-    """Dtype of the values that an operation makes."""
+    """Return the result dtype of an operation."""
     dtype = operation.outputs[0][1].dtype
     if dtype not in FLOATS:
-        raise UnsupportedError(f"values of {dtype or 'no known type'}")
+        raise UnsupportedError(f"values of {dtype or 'an unknown type'}")
     return dtype
 
 
 def integers(value: Value) -> tuple[int, ...]:
-    """The numbers of a small integer constant, which may be kept as bytes."""
+    """Return the numbers of a small integer constant, which may be stored as bytes."""
     if value.data is None:
         return value.numbers
     size = TYPES[value.kind.dtype].bits // 8 if value.kind.dtype in TYPES else 4
@@ -132,14 +132,14 @@ def integers(value: Value) -> tuple[int, ...]:
 
 
 def expect(operation: Operation, name: str, actual: Kind, expected: Kind) -> None:
-    """FormatError unless an operand has this dtype and shape."""
+    """Raise FormatError unless an operand has this dtype and shape."""
     if actual != expected:
         raise mismatch(operation, name, f"{expected.dtype} {list(expected.shape)}", actual)
 
 
 def mismatch(operation: Operation, name: str, expected: str, actual: Kind) -> FormatError:
-    """The error for an operand that does not fit the others."""
+    """Return the error for an inconsistent operand."""
     return FormatError(
-        f"{operation.type}: {name} does not fit", tensor=operation.name, expected=expected,
+        f"{operation.type}: inconsistent {name}", tensor=operation.name, expected=expected,
         found=f"{actual.dtype} {list(actual.shape)}", code="shape",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The Neural Engine of another device as a backend: what it would do with each tensor, and nothing is run."""
+"""A backend that plans for another device's Neural Engine without running anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from . import facts, planner
 from .forms import weights_of
 
 
-class Planned(Backend):
-    """What a generation would do with each tensor's weights as those of a linear layer."""
+class DevicePlan(Backend):
+    """Plans each tensor on a generation as the weight of a linear layer."""
 
     id = "ane"
     whole = True
@@ -21,34 +21,34 @@ class Planned(Backend):
         self.generation, self.consumer = generation, consumer
 
     def probe(self) -> Availability:
-        return Availability(ok=True, device=f"{self.generation}, planned and not run")
+        return Availability(ok=True, device=f"{self.generation} (plan only)")
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec = request.encoding, request.spec
         if spec is None or encoding.codec.id == WHOLE:
             return Refusal(
-                backend=self.id, encoding=encoding, code="file", why="a plan is of tensors, not of a whole package"
+                backend=self.id, encoding=encoding, code="file", why="plans cover tensors, not whole packages"
             )
         try:
-            return self._planned(request, encoding, spec)
+            return self._offer(request, encoding, spec)
         except SquishError as error:
             return Refusal(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
 
-    def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
+    def _offer(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         assert request.codec is not None
         weights = weights_of(encoding, spec, request.codec)
-        planned = weights or planner.Weights(form="dense", elements=spec.elements)
-        verdict = planner.plan(planned, self.generation, self.consumer)
+        target = weights or planner.Weights(form="dense", elements=spec.elements)
+        verdict = planner.plan(target, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
-        first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"
-        told = verdict.why if weights else first
+        first = "rounded to float16 first" if dense else f"Core ML does not support {encoding.codec.id}: decoded first"
+        reason = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
             backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
-            storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {told}",
+            storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {reason}",
             cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
         )  # fmt: skip
 
     def load(self, *_: Any) -> Any:
-        raise SquishError("a plan runs nothing", found=f"ane:device for {self.generation}", code="plan")
+        raise SquishError("a device plan cannot run", found=f"ane:device for {self.generation}", code="plan")

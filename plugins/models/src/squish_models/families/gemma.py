@@ -1,0 +1,88 @@
+"""Gemma: GGUF's norms hold 1 more, and layers have norms before and after attention and MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..config.keys import COMMON, VOCABULARY, Key
+from ..family import TextModel
+from ..tables import Row, attention, embeddings, fused_attention, gated_mlp, head_norms, norm
+
+CAPS = (
+    Key("attn_logit_softcapping", "attn_logit_softcapping", "f32"),
+    Key("final_logit_softcapping", "final_logit_softcapping", "f32"),
+)
+
+
+def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
+    """The weights of a Gemma; `more` are those of attention besides its projections."""
+    return (
+        *embeddings(add=1.0),
+        norm("input_layernorm", "attn_norm", add=1.0),
+        *attention(bias=False),
+        *more,
+        norm("post_attention_layernorm", "post_attention_norm", add=1.0),
+        norm("pre_feedforward_layernorm", "ffn_norm", add=1.0),
+        *gated_mlp(),
+        norm("post_feedforward_layernorm", "post_ffw_norm", add=1.0),
+    )
+
+
+class Gemma2(TextModel):
+    """Gemma 2: every second layer sees a window; scores and logits are capped.
+
+    Attributes
+    ----------
+    pattern
+        Of this many layers the last one sees everything, the others a window.
+    layers_27b
+        Layers of the one model whose attention is scaled by the size that heads would have without head_dim.
+    """
+
+    model_type, architecture, class_name = "gemma2", "gemma2", "Gemma2ForCausalLM"
+    rows = sandwich_norm_model()
+    more: ClassVar = {"gguf": fused_attention(permute=False)}
+    keys: ClassVar[Sequence[Key]] = (*COMMON, Key("sliding_window", "attention.sliding_window"), *CAPS)
+    fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh"}
+    unstated: ClassVar = {"query_pre_attn_scalar": 256}
+    tied_by_default = True
+    windowless: ClassVar[Sequence[str]] = ("mlx",)
+    gemma_tokenizer = True
+    pattern: ClassVar[int] = 2
+    layers_27b: ClassVar[int] = 46
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        heads, layers = settings["num_attention_heads"], settings["num_hidden_layers"]
+        scale = settings["hidden_size"] // heads if layers == self.layers_27b else settings["head_dim"]
+        pattern = settings.get("sliding_window_pattern", self.pattern)
+        same_kinds = pattern == self.pattern or min(pattern, self.pattern) > layers
+        return {
+            **{key: value for key, value in self.fixed.items() if key not in settings or key == "hidden_activation"},
+            "sliding_window_pattern": pattern if same_kinds else self.pattern,
+            "query_pre_attn_scalar": scale,
+        }
+
+
+class Gemma3(Gemma2):
+    """Gemma 3, its text part: norms of queries and keys, and rotary positions of their own in the windows."""
+
+    model_type, architecture, class_name = "gemma3_text", "gemma3", "Gemma3ForCausalLM"
+    rows = sandwich_norm_model(*head_norms(add=1.0))
+    keys = (
+        *COMMON,
+        Key("sliding_window", "attention.sliding_window", required=False),
+        Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
+        Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
+        VOCABULARY,
+    )
+    fixed: ClassVar = {**Gemma2.fixed, "rope_local_base_freq": 10000.0}
+    windowless = ()
+    pattern = 6
+    layers_27b = 62
+    beside = (
+        "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
+    )  # fmt: skip
+    prefixes: ClassVar = {
+        "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
+    }  # fmt: skip

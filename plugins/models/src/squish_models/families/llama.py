@@ -1,0 +1,71 @@
+"""Llama and what is built like it: GGUF interleaves the rows of each head of queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from ..config.keys import COMMON, MIXTURE, VOCABULARY, Key
+from ..family import TextModel
+from ..tables import (
+    SWITCH,
+    attention,
+    experts,
+    fused_attention,
+    fused_experts,
+    fused_gguf_experts,
+    gated_mlp,
+    pre_norm_model,
+    router,
+    stacked_experts,
+)
+
+SCALED_ROPE = ("rope_freqs.weight",)
+PROJECTIONS = ("w1", "w3", "w2")
+"""Gate, up and down of Mixtral's experts."""
+
+
+class Llama(TextModel):
+    """Llama 1 to 3, SmolLM2, Mistral, Mistral-Nemo."""
+
+    model_type, architecture, class_name = "llama", "llama", "LlamaForCausalLM"
+    rows = pre_norm_model(attention(permute=True), gated_mlp(bias=True))
+    more: ClassVar = {"gguf": fused_attention(permute=True)}
+    constants = SCALED_ROPE
+    keys: ClassVar[Sequence[Key]] = (*COMMON, VOCABULARY)
+    fixed: ClassVar = {"hidden_act": "silu"}
+
+
+class Granite(Llama):
+    """Granite 3: Llama with multipliers of embeddings, attention, residuals and logits."""
+
+    model_type, architecture, class_name = "granite", "granite", "GraniteForCausalLM"
+    keys = (
+        *Llama.keys,
+        Key("embedding_multiplier", "embedding_scale", "f32"),
+        Key("attention_multiplier", "attention.scale", "f32"),
+        Key("residual_multiplier", "residual_scale", "f32"),
+        Key("logits_scaling", "logit_scale", "f32"),
+    )
+
+
+class Mixtral(TextModel):
+    """Mixtral: Llama's attention, and experts."""
+
+    model_type, architecture, class_name = "mixtral", "llama", "MixtralForCausalLM"
+    rows = pre_norm_model(
+        attention(permute=True),
+        (router("block_sparse_moe.gate"), *experts("block_sparse_moe", *PROJECTIONS, "intermediate_size")),
+    )
+    more: ClassVar = {
+        "gguf": (
+            *fused_attention(permute=True),
+            *fused_gguf_experts("block_sparse_moe", *PROJECTIONS[:2], "intermediate_size"),
+        ),
+        "hf": fused_experts("block_sparse_moe", *PROJECTIONS, "intermediate_size"),
+        "mlx": stacked_experts("block_sparse_moe", "switch_mlp", zip(SWITCH, PROJECTIONS), reading=False),
+        "uqff": stacked_experts("block_sparse_moe", "experts", zip(PROJECTIONS, PROJECTIONS), reading=True),
+    }
+    constants = SCALED_ROPE
+    keys = (*COMMON, VOCABULARY, *MIXTURE["num_local_experts"])
+    fixed: ClassVar = {"hidden_act": "silu"}

@@ -1,0 +1,86 @@
+"""Qwen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from squish_core.api import FormatError
+
+from ..config.keys import COMMON, MIXTURE, SECTIONS, Key
+from ..config.spelling import text_config
+from ..family import CONFIG, TextModel
+from ..tables import (
+    SWITCH,
+    attention,
+    experts,
+    fused_attention,
+    fused_experts,
+    fused_gguf_experts,
+    gated_mlp,
+    head_norms,
+    pre_norm_model,
+    router,
+    stacked_experts,
+)
+
+
+class Qwen2(TextModel):
+    """Qwen 2 and 2.5: biases on queries, keys and values."""
+
+    model_type, architecture, class_name = "qwen2", "qwen2", "Qwen2ForCausalLM"
+    rows = pre_norm_model(attention(), gated_mlp())
+    more: ClassVar = {"gguf": fused_attention(permute=False)}
+    keys: ClassVar[Sequence[Key]] = COMMON
+    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
+
+
+class Qwen2VL(Qwen2):
+    """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
+
+    architecture = "qwen2vl"
+    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SECTIONS, required=False))
+    beside = ("visual.*", "model.visual.*")
+    prefixes: ClassVar = {"model.language_model.": "model."}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        stated = text_config(config)
+        rope = stated.get("rope_parameters") or stated.get("rope_scaling")
+        sections = rope.get("mrope_section") if isinstance(rope, dict) else None
+        padded = [*sections, 0, 0, 0, 0][:4] if isinstance(sections, list) else sections
+        return {**super().spelled(config), "mrope_section": padded}
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_gguf(settings)
+        if settings.get("mrope_section") is None:
+            raise FormatError(
+                "has no mrope_section, without which llama.cpp loads no model", part=CONFIG, code="config"
+            )
+
+
+class Qwen3(Qwen2):
+    """Qwen 3: norms of queries and keys."""
+
+    model_type, architecture, class_name = "qwen3", "qwen3", "Qwen3ForCausalLM"
+    rows = pre_norm_model((*attention(), *head_norms()), gated_mlp())
+    layer_counts = ("max_window_layers",)
+
+
+class Qwen3Moe(Qwen3):
+    """Qwen 3 with experts."""
+
+    model_type, architecture, class_name = "qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM"
+    rows = pre_norm_model(
+        (*attention(), *head_norms()), (router("mlp.gate"), *experts("mlp", *SWITCH, "moe_intermediate_size"))
+    )
+    more: ClassVar = {
+        "gguf": (
+            *fused_attention(permute=False), *fused_gguf_experts("mlp", *SWITCH[:2], "moe_intermediate_size"),
+        ),
+        "hf": fused_experts("mlp", *SWITCH, "moe_intermediate_size"),
+        "mlx": stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False),
+        "uqff": stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=True),
+    }  # fmt: skip
+    keys = (*COMMON, *MIXTURE["num_experts"], Key("moe_intermediate_size", "expert_feed_forward_length"))
+    fixed: ClassVar = {**Qwen2.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    unstated: ClassVar = {"norm_topk_prob": False}

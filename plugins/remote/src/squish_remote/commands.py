@@ -1,0 +1,72 @@
+"""`squish serve` and `squish refs`."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from squish_core.api import Answer, ErrorCode, MissingPluginError, atomic_file, install_command
+from squish_core.api import open as open_file
+
+EXAMPLES = {
+    "serve": ("squish serve model.safetensors --as gguf --encode q8_0", "squish serve model/ --as gguf --port 8080"),
+    "refs": ("squish refs model.safetensors refs.json", "squish refs https://host/model.safetensors refs.json"),
+}
+Source = Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")]
+
+
+def serve(
+    src: Source,
+    format: Annotated[str, typer.Option("--as", metavar="ID[:key=value,...]", help="Format to serve.")],  # noqa: A002
+    encode: Annotated[
+        list[str] | None,
+        typer.Option("--encode", metavar="[PATTERN=]SPEC", help="Encode values anew, as in `squish convert`."),
+    ] = None,
+    names: Annotated[
+        str | None, typer.Option("--names", metavar="keep|hf|gguf", help="As in `squish convert`.")
+    ] = None,
+    requantize: Annotated[bool, typer.Option("--requantize", help="As in `squish convert`.")] = False,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 0,
+) -> Answer:
+    """Serve a checkpoint as another format over HTTP, without writing it.
+
+    Prints the address first, then serves byte ranges until it is interrupted. Tensors are encoded as they are read.
+    """
+    try:
+        from .serve import ImageServer, run
+    except ModuleNotFoundError as error:
+        raise MissingPluginError(
+            f"serving needs {error.name}", code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run `{install_command('squish-remote', extra='[serve]')}`.",
+        ) from None  # fmt: skip
+    with open_file(src) as source:
+        server = ImageServer(source, source.as_format(format, encode, rename=names, requantize=requantize))
+
+        def ready(address: str) -> None:
+            for name in server.files:
+                print(f"{address}/{name}", flush=True)
+
+        run(server, host, port, ready)
+    return Answer({}, [])
+
+
+def refs(
+    src: Source,
+    out: Annotated[str, typer.Argument(metavar="OUT.json", help="The manifest to write.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Write a reference manifest (kerchunk JSON), with which zarr reads the tensors over fsspec.
+
+    Dense tensors become arrays; parts of quantized ones become arrays of bytes, which zarr does not decode.
+    """
+    from .references import manifest
+
+    with open_file(src) as source, atomic_file(Path(out)) as sink:
+        document = manifest(source, src)
+        sink.write(json_module.dumps(document).encode())
+    count = sum(key.endswith("/zarr.json") for key in document["refs"])
+    return Answer({"target": out, "arrays": count}, [f"wrote {out}: {count} arrays of {src}"])

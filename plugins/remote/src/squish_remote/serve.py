@@ -1,0 +1,144 @@
+"""A checkpoint served as another format: HTTP/1.1 over the output image, nothing written.
+
+Answers follow RFC 9110: one range of bytes (several are answered with the whole file), If-Match, If-None-Match and
+If-Range against a strong tag made of the job and the file's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+from aiohttp import web
+
+from squish_core.api import File, Source, VirtualSource, job_document, job_id, source_pins
+
+PIECE = 256 << 10
+"""Bytes sent at a time."""
+READS = 4
+"""Ranges read or encoded at a time; other clients wait."""
+
+
+class ImageServer:
+    """Files of an output image by name.
+
+    Parameters
+    ----------
+    source
+        The open file that is presented; it must not change.
+    virtual
+        `source.as_format(...)`.
+    """
+
+    def __init__(self, source: File, virtual: Source) -> None:
+        assert isinstance(virtual, VirtualSource)
+        self._source, self._reader = source, virtual.reader
+        job = job_id(job_document(virtual.plan, source, {}))
+        self.files = {file.name or virtual.filename: file for file in virtual.reader.image.files}
+        self._tags = {name: f'"{sha256(f"{job}/{name}".encode()).hexdigest()[:32]}"' for name in self.files}
+        self._pins = list(source_pins(source))
+        self._reads = asyncio.Semaphore(READS)
+
+    def application(self) -> web.Application:
+        """The files under their names; any other path is 404."""
+        application = web.Application()
+        application.router.add_get("/{name:.+}", self._answer, allow_head=True)
+        return application
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        file = self.files.get(name)
+        if file is None:
+            raise web.HTTPNotFound
+        if list(source_pins(self._source)) != self._pins:
+            raise web.HTTPServiceUnavailable(text="the source has changed since it was opened\n")
+        tag = self._tags[name]
+        if not _matches(request.headers.get("If-Match"), tag, default=True):
+            raise web.HTTPPreconditionFailed
+        if _matches(request.headers.get("If-None-Match"), tag, default=False):
+            return web.Response(status=304, headers={"ETag": tag})
+        start, stop = 0, file.size
+        ranged = request.headers.get("Range") if request.headers.get("If-Range", tag) == tag else None
+        bounds = byte_range(ranged, file.size) if ranged else None
+        if bounds is not None:
+            start, stop = bounds
+            if start >= stop:
+                return web.Response(status=416, headers={"Content-Range": f"bytes */{file.size}", "ETag": tag})
+        headers = {"ETag": tag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        if bounds is not None:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{file.size}"
+        response = web.StreamResponse(status=200 if bounds is None else 206, headers=headers)
+        response.content_length = stop - start
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await self._send(response, request, self._reader.chunks(file, start, stop))
+            await response.write_eof()
+        return response
+
+    async def _send(self, response: web.StreamResponse, request: web.Request, chunks: Iterator[Any]) -> None:
+        """Send the chunks. After an error or a change of the source the connection ends: no other bytes follow."""
+        try:
+            while True:
+                async with self._reads:
+                    chunk = await asyncio.to_thread(next, chunks, None)
+                if chunk is None:
+                    return
+                if list(source_pins(self._source)) != self._pins:
+                    raise ConnectionError
+                for low in range(0, len(chunk), PIECE):
+                    await response.write(bytes(chunk[low : low + PIECE]))
+        except Exception:
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+
+
+def byte_range(header: str, size: int) -> tuple[int, int] | None:
+    """Start and stop of a Range header; an empty range if it cannot be satisfied, None if it is to be ignored.
+
+    Source: RFC 9110, section 14.
+
+    Examples
+    --------
+    >>> byte_range("bytes=2-4", 10), byte_range("bytes=-3", 10), byte_range("bytes=12-", 10)
+    ((2, 5), (7, 10), (10, 10))
+    >>> byte_range("bytes=0-1,4-5", 10) is None
+    True
+    """
+    unit, _, text = header.partition("=")
+    first, dash, last = text.strip().partition("-")
+    if unit.strip().lower() != "bytes" or not dash or not (first or last):
+        return None
+    if not all(piece == "" or (piece.isascii() and piece.isdigit() and len(piece) < 20) for piece in (first, last)):
+        return None
+    if not first:
+        return max(size - int(last), 0), size
+    if last and int(last) < int(first):
+        return None
+    return min(int(first), size), min(int(last) + 1, size) if last else size
+
+
+def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; `ready` receives the address."""
+
+    async def main() -> None:
+        runner = web.AppRunner(server.application(), access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+            address = runner.addresses[0]
+            ready(f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}")
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def _matches(header: str | None, tag: str, *, default: bool) -> bool:
+    """Whether a list of tags names this one; `default` without the header."""
+    if header is None:
+        return default
+    return header.strip() == "*" or tag in (item.strip() for item in header.split(","))

@@ -1,0 +1,253 @@
+"""Servers that fail, lie or change: a typed error in time, or the right bytes; never a mixture, never a secret."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.errors import ClosedError, FormatError, MissingFileError, SquishError
+from squish_core.plugins.sources import open_target
+
+FAST = {"deadline": 1}
+SECRET = "passw0rd"
+
+
+@pytest.fixture
+def values(server: Any, tmp_path: Path) -> np.ndarray:
+    """400 KB of values, the server's `m.safetensors`."""
+    values = np.arange(100_000, dtype="f4").reshape(100, 1000)
+    squish.save(tmp_path / "m.safetensors", {"w": values})
+    server.files["m.safetensors"] = (tmp_path / "m.safetensors").read_bytes()
+    return values
+
+
+def url(server: Any, mode: str, name: str = "m.safetensors") -> str:
+    return server.url(name, mode).replace("//", f"//user:{SECRET}@") + "?signature=s3cret"
+
+
+def refusal(call: Any) -> SquishError:
+    """The error of a call, which holds no secret in any form."""
+    with pytest.raises(SquishError) as caught:
+        call()
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value.__reduce__())
+    assert SECRET not in shown
+    assert "s3cret" not in shown
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+def read(server: Any, mode: str, **options: Any) -> np.ndarray:
+    """The tensor, over a server in some mode."""
+    with squish.open(url(server, mode), source_options={**FAST, **options}) as file:
+        return file["w"].numpy(copy=True)
+
+
+@pytest.mark.parametrize("mode", ["ignores", "short", "long", "shifts", "unsaid", "star", "gzip"])
+def test_an_answer_that_is_not_the_range_is_an_error(values: Any, server: Any, mode: str) -> None:
+    error = refusal(lambda: read(server, mode))
+    assert (error.code, error.file) == ("byte-range", server.url("m.safetensors", mode))
+    assert server.sent < 500_000 if mode != "ignores" else len(server.requests) <= 2
+
+
+def test_a_small_file_is_read_whole_from_a_server_that_ignores_ranges(server: Any, tmp_path: Path) -> None:
+    squish.save(tmp_path / "s.safetensors", {"w": np.ones(8, "f4")})
+    server.files["s.safetensors"] = (tmp_path / "s.safetensors").read_bytes()
+    with squish.open(url(server, "ignores", "s.safetensors"), source_options=FAST) as file:
+        assert file["w"].numpy().tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("mode", "option"), [("ok", "match"), ("deaf", "match"), ("ok", "compare"), ("dated", "match")]
+)
+def test_a_file_that_is_replaced_is_an_error(values: Any, server: Any, tmp_path: Path, mode: str, option: str) -> None:
+    with squish.open(url(server, mode), source_options={**FAST, "pin": option}) as file:
+        squish.save(tmp_path / "other.safetensors", {"w": -values} if mode != "dated" else {"w": values[:-1]})
+        server.files["m.safetensors"], server.tag = (tmp_path / "other.safetensors").read_bytes(), '"two"'
+        error = refusal(lambda: squish.convert(file, tmp_path / "out.gguf"))
+        assert error.code == "changed"
+        assert refusal(lambda: file["w"][50:60]).code == "changed"
+    assert not (tmp_path / "out.gguf").exists()
+    assert ("if-match" in server.requests[-1].headers) == (option == "match" and mode != "dated")
+
+
+def test_a_weak_tag_is_compared_and_not_sent(values: Any, server: Any) -> None:
+    np.testing.assert_array_equal(read(server, "weak"), values)
+    assert not any("if-match" in request.headers for request in server.requests)
+
+
+def test_without_tag_and_time_a_note_says_what_would_not_be_noticed(values: Any, server: Any) -> None:
+    with squish.open(url(server, "none"), source_options=FAST) as file:
+        assert [(problem.code, problem.severity) for problem in file.problems] == [("unpinned", "note")]
+    with squish.open(url(server, "dated"), source_options=FAST) as file:
+        assert not file.problems
+        np.testing.assert_array_equal(file["w"].numpy(), values)
+
+
+def test_mirrors_with_tags_of_their_own_need_the_option(values: Any, server: Any) -> None:
+    error = refusal(lambda: read(server, "balanced"))
+    assert error.code == "changed"
+    assert "pin=size" in (error.hint or "") or error.found == "status 412"
+    error = refusal(lambda: read(server, "balanced", pin="compare"))
+    assert "pin=size" in (error.hint or "")
+    np.testing.assert_array_equal(read(server, "balanced", pin="size"), values)
+
+
+@pytest.mark.parametrize("mode", ["twice503", "twice429", "twice408", "cuts-once"])
+def test_a_failure_that_passes_is_retried(values: Any, server: Any, mode: str) -> None:
+    np.testing.assert_array_equal(read(server, mode), values)
+    assert len(server.requests) > 2
+
+
+@pytest.mark.parametrize("mode", ["503", "500", "429", "silent", "stalls", "drips", "cuts"])
+def test_a_failure_that_does_not_pass_ends_by_the_deadline(values: Any, server: Any, mode: str) -> None:
+    threads = {thread.ident for thread in threading.enumerate() if thread.name == "squish-io"}
+    start = time.monotonic()
+    error = refusal(lambda: read(server, mode))
+    assert time.monotonic() - start < 2.6  # opening and reading have a deadline each
+    assert error.code == "unreachable"
+    assert "within 1 s" in error.message
+    if mode.isdigit():
+        assert f"status {mode}" in str(error.found)
+        assert "attempts" in str(error.found)
+    assert {thread.ident for thread in threading.enumerate() if thread.name == "squish-io"} <= threads
+
+
+def test_a_server_that_is_not_there_is_unreachable() -> None:
+    error = refusal(lambda: open_target(f"http://user:{SECRET}@127.0.0.1:9/m.gguf", squish.registry(), FAST))
+    assert error.code == "unreachable"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(401, "denied"), (403, "denied"), (404, "missing"), (410, "missing"), (425, "rejected"), (400, "rejected")],
+)
+def test_what_will_not_pass_is_an_error_at_once(server: Any, status: int, code: str) -> None:
+    error = refusal(lambda: read(server, str(status)))
+    assert (error.code, len(server.requests)) == (code, 1)
+    assert str(status) in str(error.found)
+    assert isinstance(error, MissingFileError) == (code == "missing")
+
+
+def test_an_address_that_expires_midway_is_denied_and_opens_again(values: Any, server: Any, tmp_path: Path) -> None:
+    error = refusal(lambda: read(server, "expiring"))
+    assert error.code == "denied"
+    np.testing.assert_array_equal(read(server, "ok"), values)
+
+
+def test_a_redirect_is_followed_without_credentials(values: Any, server: Any) -> None:
+    np.testing.assert_array_equal(read(server, "moved"), values)
+    first, second = server.requests[:2]
+    assert first.headers["authorization"].startswith("Basic ")
+    assert "authorization" not in second.headers
+    assert SECRET not in str(second)
+
+
+@pytest.mark.parametrize("target", ["loop", "file:///etc/passwd", "ftp://127.0.0.1/x"])
+def test_a_redirect_that_leads_nowhere_is_an_error(server: Any, target: str) -> None:
+    server.moved_to = target
+    error = refusal(lambda: read(server, "loop" if target == "loop" else "elsewhere"))
+    assert error.code in ("redirect", "unreachable")
+
+
+def test_a_size_that_cannot_be_takes_no_memory(values: Any, server: Any) -> None:
+    with pytest.raises(SquishError) as caught:
+        read(server, "huge")
+    assert caught.value.code not in ("plugin-bug", "memory")
+    server.files["empty.gguf"] = b""
+    assert refusal(lambda: squish.open(url(server, "ok", "empty.gguf"), source_options=FAST)).code == "empty"
+    server.files["cut.safetensors"] = server.files["m.safetensors"][:-1000]
+    error = refusal(lambda: squish.open(url(server, "ok", "cut.safetensors"), source_options=FAST))
+    assert isinstance(error, FormatError)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("page.gguf", b"<!doctype html><html>not found</html>"),
+        ("pointer.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
+    ],
+)
+def test_a_page_in_place_of_the_file_is_named(server: Any, name: str, data: bytes) -> None:
+    server.files[name] = data
+    assert refusal(lambda: squish.open(url(server, "ok", name), source_options=FAST)).code == "lookalike"
+
+
+def test_a_head_that_asks_for_gigabytes_fetches_no_more_than_the_limit(server: Any) -> None:
+    head = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    server.files["hostile.gguf"] = head + (1 << 40).to_bytes(8, "little") + bytes(200_000)
+    limits = squish.Limits(header=100_000)
+    error = refusal(lambda: squish.open(url(server, "ok", "hostile.gguf"), source_options=FAST, limits=limits))
+    assert error.code in ("truncated", "header", "name")
+    assert server.sent <= 100_000 + 64
+
+
+def test_closing_ends_reads_under_way(values: Any, server: Any) -> None:
+    file = squish.open(url(server, "stalls"), source_options={"deadline": 30})
+    kept = file.source.view(0, 64)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            file["w"].numpy()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    start = time.monotonic()
+    file.close()
+    for thread in threads:
+        thread.join(5)
+    assert time.monotonic() - start < 2
+    assert [type(error) for error in errors] == [ClosedError] * 16
+    assert bytes(kept) == server.files["m.safetensors"][:64]
+    with pytest.raises(ClosedError):
+        file["w"].numpy()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_gets_an_error(values: Any, server: Any) -> None:
+    with squish.open(url(server, "ok"), source_options=FAST) as file:
+        child = os.fork()
+        if child == 0:
+            try:
+                file["w"].numpy()
+            except SquishError as error:
+                os._exit(7 if error.code == "fork" else 8)
+            finally:
+                os._exit(9)
+        deadline = time.monotonic() + 10
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert os.waitstatus_to_exitcode(ended[1]) == 7
+        np.testing.assert_array_equal(file["w"].numpy(), values)
+
+
+def test_requests_run_together_up_to_the_limit(server: Any, tmp_path: Path) -> None:
+    tensors = {f"w{number}": np.full(50_000, number, "f4") for number in range(40)}
+    squish.save(tmp_path / "m.safetensors", tensors)
+    server.files["m.safetensors"], server.latency = (tmp_path / "m.safetensors").read_bytes(), 0.02
+    options = {"piece": 200_000, "in_flight": 4, "memory": 2_000_000}
+    with squish.open(url(server, "ok"), source_options=options) as file:
+        server.forget()
+        arrays = file.numpy()
+        assert server.most_in_flight == 4
+        assert server.sent == 40 * 200_000
+    for name, values in tensors.items():
+        np.testing.assert_array_equal(arrays[name], values)
+
+
+@pytest.mark.parametrize("options", [{"deadline": "never"}, {"pin": "maybe"}, {"piece": -1}, {"in_flight": 0}])
+def test_an_option_that_makes_no_sense_is_refused(server: Any, options: dict[str, Any]) -> None:
+    assert refusal(lambda: squish.open(url(server, "ok"), source_options=options)).code == "option"

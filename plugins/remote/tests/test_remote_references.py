@@ -1,0 +1,63 @@
+"""`squish refs`: tensors as zarr arrays over byte ranges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from squish_remote.references import manifest
+
+import squish_core as squish
+from squish_core.api import UsageError
+from squish_core.cli.app import run
+
+ARRAYS = {"layers/0.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "scalar": np.array(2.5)}
+
+
+def test_a_dense_tensor_is_an_array_over_its_bytes(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m.safetensors", ARRAYS)
+    assert run(["refs", str(tmp_path / "m.safetensors"), str(tmp_path / "refs.json")]) == 0
+    document = json.loads((tmp_path / "refs.json").read_text())
+    array = json.loads(document["refs"]["layers/0.weight/zarr.json"])
+    assert (document["version"], array["data_type"], array["shape"]) == (1, "float32", [3, 4])
+    url, offset, length = document["refs"]["layers/0.weight/c/0/0"]
+    assert url == str(tmp_path / "m.safetensors")
+    stored = Path(url).read_bytes()[offset : offset + length]
+    np.testing.assert_array_equal(np.frombuffer(stored, np.float32).reshape(3, 4), ARRAYS["layers/0.weight"])
+    assert document["refs"]["scalar/c"][2] == 8
+
+
+def test_parts_of_a_quantized_tensor_are_bytes_with_their_encoding(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m.gguf", {"w": np.ones((2, 64), np.float32)}, encode="q8_0")
+    with squish.open(tmp_path / "m.gguf") as file:
+        references = manifest(file, "https://example.org/m.gguf")["refs"]
+    array = json.loads(references["w/data/zarr.json"])
+    assert (array["data_type"], array["shape"], references["w/data/c/0"][2]) == ("uint8", [136], 136)
+    assert array["attributes"]["squish"]["codec"] == "ggml.q8_0"
+
+
+def test_shards_lie_under_the_folders_address(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m", ARRAYS, format="safetensors:max_shard_size=40")
+    with squish.open(tmp_path / "m") as file:
+        references = manifest(file, "https://example.org/m/")["refs"]
+    assert references["layers/0.weight/c/0/0"][0].startswith("https://example.org/m/model-0000")
+
+
+@pytest.mark.parametrize(
+    "address", ["https://user:password@example.org/m.safetensors", "https://example.org/m?signature=x"]
+)
+def test_an_address_with_secrets_is_refused(tmp_path: Path, address: str) -> None:
+    squish.save(tmp_path / "m.safetensors", ARRAYS)
+    with squish.open(tmp_path / "m.safetensors") as file, pytest.raises(UsageError) as caught:
+        manifest(file, address)
+    assert caught.value.code == "reference"
+    assert "password" not in str(caught.value)
+
+
+def test_a_compressed_part_is_refused(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m.zt", ARRAYS, format="ztensor:encoding=zstd")
+    with squish.open(tmp_path / "m.zt") as file, pytest.raises(UsageError) as caught:
+        manifest(file, "m.zt")
+    assert caught.value.code == "reference"

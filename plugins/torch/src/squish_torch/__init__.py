@@ -1,0 +1,46 @@
+"""Compressed weights in PyTorch and transformers. Names load torch when they are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from squish_core.api import hookimpl, lazy_exports
+
+_NAMES = {
+    "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
+    "squish_torch.modules": ("CompressedEmbedding", "CompressedExperts", "CompressedLinear"),
+    "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
+    "squish_torch.quantizer": ("SquishConfig",),
+}
+
+if TYPE_CHECKING:
+    from .files import CompressedTensor as CompressedTensor
+    from .files import load_file as load_file
+    from .files import load_model as load_model
+    from .files import safe_open as safe_open
+    from .files import save_file as save_file
+    from .modules import CompressedEmbedding as CompressedEmbedding
+    from .modules import CompressedExperts as CompressedExperts
+    from .modules import CompressedLinear as CompressedLinear
+    from .pretrained import config_of as config_of
+    from .pretrained import from_pretrained as from_pretrained
+    from .pretrained import tokenizer_of as tokenizer_of
+    from .quantizer import SquishConfig as SquishConfig
+else:
+    _load, _, __all__ = lazy_exports(__name__, _NAMES)  # no `__dir__`: pluggy looks at each name that it gives
+
+    def __getattr__(name: str) -> Any:
+        from .libraries import required
+
+        if name not in __all__:
+            return _load(name)
+        with required():
+            return _load(name)
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish run`."""
+    from .command import EXAMPLES, run
+
+    app.command("run", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(run)

@@ -1,0 +1,73 @@
+"""`squish run`: a model continues a prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from squish_core.api import Answer, Chain, ErrorCode, UsageError
+
+from .libraries import required
+
+EXAMPLES = (
+    "squish run model.gguf --prompt 'What is a codec?'",
+    "squish run model.zt --prompt 'Once upon a time' --raw --greedy --max-new-tokens 32",
+    "squish run model.gguf --prompt Hello --explain --json",
+)
+
+
+def run(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What the model continues or answers.")],
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", metavar="N", help="Generate at most N tokens.")
+    ] = 128,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Take the most probable token; else sample as the model's config says.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
+    explain: Annotated[bool, typer.Option("--explain", help="Say first how the weights run, and why.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Generate text with a model, its weights compressed as they are stored.
+
+    The text goes to stdout as it is generated; the last line counts tokens, speed and memory.
+    """
+    if max_new_tokens < 1:
+        raise UsageError(
+            "--max-new-tokens takes a positive number", found=max_new_tokens, expected="1 or more", code=ErrorCode.USAGE
+        )
+    with required():
+        from .generation import Prompt, generate
+
+    chains: list[tuple[int, Chain]] = []
+    spoken = generate(
+        model, Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
+        write=None if json else _write, explain=(chains.extend if json else _write_chains) if explain else None,
+    )  # fmt: skip
+    data: dict[str, Any] = {
+        "text": spoken.text, "tokens": spoken.tokens, "tokens_per_second": spoken.tokens_per_second,
+        "first_token_seconds": spoken.first_token_seconds, "peak_bytes": spoken.peak_bytes,
+        **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
+    }  # fmt: skip
+    summary = (
+        f"{spoken.tokens} tokens, {spoken.tokens_per_second:.1f} tokens/s, first after "
+        f"{spoken.first_token_seconds:.2f} s, peak {spoken.peak_bytes / 1e6:.0f} MB"
+    )
+    return Answer(data, [summary])
+
+
+def _write(text: str) -> None:
+    """Text of the model: control characters do not reach the terminal."""
+    shown = "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
+    sys.stdout.write(shown)
+    sys.stdout.flush()
+
+
+def _write_chains(chains: list[tuple[int, Chain]]) -> None:
+    for count, chain in chains:
+        _write(f"{count} tensor{'s' if count > 1 else ''} as {chain.explain()}\n")
+    _write("\n")

@@ -1,0 +1,309 @@
+"""Files of any format under safetensors' names: `load_file`, `save_file`, `load_model`, `safe_open`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+import squish_core
+from squish_core.api import ErrorCode, File, TensorError, UsageError, describe, with_names
+from squish_core.api import Tensor as StoredTensor
+from squish_core.api import open as open_file
+
+from .modules import byte_shape, bytes_of
+from .values import array_of, is_dense, tensor_of, values_of
+
+CODES = {
+    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "f8_e4m3": "F8_E4M3", "f8_e5m2": "F8_E5M2",
+    "f8_e8m0": "F8_E8M0", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u64": "U64", "u32": "U32",
+    "u16": "U16", "u8": "U8", "bool": "BOOL",
+}  # fmt: skip
+"""Element type -> safetensors' name of it."""
+
+
+class CompressedTensor(NamedTuple):
+    """The stored parts of a tensor: `description` says what the bytes (uint8) of each role mean."""
+
+    description: str
+    parts: dict[str, torch.Tensor]
+
+
+def load_file(
+    filename: str | os.PathLike[str],
+    device: str | int | torch.device = "cpu",
+    *,
+    names: str | None = None,
+    dtype: torch.dtype | None = None,
+    compressed: bool = False,
+) -> dict[str, Any]:
+    """Load every tensor of a file or folder of any format.
+
+    Parameters
+    ----------
+    filename
+        A path, or what else `squish_core.open` takes.
+    device
+        Where the tensors go; on the CPU, dense ones are private mappings of the file, without a copy.
+    names
+        "hf" gives the names and the order of rows of transformers; the file's own by default.
+    dtype
+        What compressed tensors are decoded into: torch.float32 (the default), bfloat16 or float16.
+    compressed
+        Give compressed tensors as `CompressedTensor`, not decoded.
+
+    Returns
+    -------
+    dict
+        Name -> tensor, which may be written without changing the file, and outlives it.
+
+    Raises
+    ------
+    SquishError
+        The file cannot be read, or a tensor cannot be decoded here.
+    """
+    with _named(filename, names) as file:
+        return {name: _loaded(tensor, device, dtype, compressed) for name, tensor in file.items()}
+
+
+def save_file(
+    tensors: Mapping[str, torch.Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors to a file, atomically; its suffix chooses the format.
+
+    Parameters
+    ----------
+    tensors
+        Name -> tensor.
+    filename
+        Target; replaced if it is a file.
+    metadata
+        Key -> text.
+
+    Raises
+    ------
+    UsageError
+        A value is no tensor, or has a dtype without a name.
+    SquishError
+        The format cannot hold a tensor, or the target cannot be written.
+    """
+    arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
+    squish_core.save(filename, arrays, metadata=metadata)
+
+
+def load_model(
+    model: torch.nn.Module,
+    filename: str | os.PathLike[str],
+    strict: bool = True,
+    device: str | int | torch.device = "cpu",
+    *,
+    names: str | None = None,
+) -> tuple[set[str], list[str]]:
+    """Load a file of any format into a model; tensors that the model shares may be there once.
+
+    Parameters
+    ----------
+    model
+        Takes the values, in its own dtypes.
+    filename, device, names
+        As in `load_file`.
+    strict
+        Fail where names are missing or unexpected.
+
+    Returns
+    -------
+    tuple
+        The names that are missing in the file, and those that are unexpected.
+
+    Raises
+    ------
+    TensorError
+        Strict, and names differ; or a shape does.
+    """
+    state = load_file(filename, device, names=names)
+    own = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        if name in own and tensor.shape != own[name].shape:
+            raise TensorError(
+                "a tensor has another shape than the model's", file=str(filename), tensor=name, code="shape",
+                expected=str(list(own[name].shape)), found=str(list(tensor.shape)),
+            )  # fmt: skip
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    filled = {id(value) for name, value in own.items() if name in state}
+    absent = {name for name in missing if id(own[name]) not in filled}
+    if strict and (absent or unexpected):
+        names_of = {"missing": sorted(absent), "unexpected": sorted(unexpected)}
+        found = "; ".join(f"{what}: {', '.join(which[:5])}" for what, which in names_of.items() if which)
+        raise TensorError("the file does not fit the model", file=str(filename), code="state", found=found)
+    return absent, list(unexpected)
+
+
+class Slice:
+    """A tensor of an open file that reads what is indexed, as safetensors' slices do."""
+
+    def __init__(self, tensor: StoredTensor, device: Any) -> None:
+        self._tensor, self._device = tensor, device
+
+    def get_shape(self) -> list[int]:
+        """Shape.
+
+        Returns
+        -------
+        list of int
+            Sizes.
+        """
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """Safetensors' name of the dtype, "F32" where the tensor is compressed.
+
+        Returns
+        -------
+        str
+            "BF16", "U8", ...
+        """
+        return CODES.get(str(self._tensor.bound.dtype), str(self._tensor.bound.dtype).upper())
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return tensor_of(self._tensor[key]).to(self._device)
+
+
+class safe_open:  # noqa: N801 - safetensors' name
+    """An open file of any format under safetensors' names; use it in a `with` statement.
+
+    Parameters
+    ----------
+    filename
+        A path.
+    framework
+        "pt" (or "torch"); others are refused.
+    device
+        Where tensors go.
+    names
+        As in `load_file`.
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        framework: str = "pt",
+        device: str | int | torch.device = "cpu",
+        *,
+        names: str | None = None,
+    ) -> None:
+        if framework not in ("pt", "torch"):
+            raise UsageError("only PyTorch's tensors are given", expected="'pt'", found=framework, code=ErrorCode.USAGE)
+        self._file, self._device = _named(filename, names), device
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._file.close()
+
+    def keys(self) -> list[str]:
+        """Names of the tensors.
+
+        Returns
+        -------
+        list of str
+            Sorted.
+        """
+        return sorted(self._file)
+
+    def offset_keys(self) -> list[str]:
+        """Names of the tensors in the order of the file.
+
+        Returns
+        -------
+        list of str
+            As the file has them.
+        """
+        return list(self._file)
+
+    def metadata(self) -> dict[str, str] | None:
+        """Metadata whose values are text.
+
+        Returns
+        -------
+        dict or None
+            None where there is none.
+        """
+        return {key: value for key, value in self._file.meta.items() if isinstance(value, str)} or None
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """One tensor, decoded where it is compressed.
+
+        Parameters
+        ----------
+        name
+            Its name.
+
+        Returns
+        -------
+        torch.Tensor
+            As in `load_file`.
+
+        Raises
+        ------
+        KeyError
+            There is no such tensor.
+        """
+        return values_of(self._file[name]).to(self._device)
+
+    def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+        """Several tensors, all by default.
+
+        Parameters
+        ----------
+        names
+            Their names.
+
+        Returns
+        -------
+        dict
+            Name -> tensor.
+        """
+        return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor that reads what is indexed.
+
+        Parameters
+        ----------
+        name
+            Its name.
+
+        Returns
+        -------
+        Slice
+            With `get_shape`, `get_dtype` and `[...]`.
+
+        Raises
+        ------
+        KeyError
+            There is no such tensor.
+        """
+        return Slice(self._file[name], self._device)
+
+
+def _named(filename: Any, names: str | None) -> File:
+    if names not in (None, "hf"):
+        raise UsageError("no such names", expected="'hf', or None for the file's own", found=repr(names), code="names")
+    file = filename if isinstance(filename, File) else open_file(filename)
+    return file if names is None else with_names(file, names)
+
+
+def _loaded(tensor: StoredTensor, device: Any, dtype: torch.dtype | None, compressed: bool) -> Any:
+    if is_dense(tensor):
+        return values_of(tensor).to(device)
+    if not compressed:
+        return values_of(tensor, dtype).to(device)
+    encoding = tensor.bound.encoding
+    text = describe(tensor.spec, encoding)
+    buffers = tensor.parts(encoding)
+    return CompressedTensor(
+        text, {role: bytes_of(buffers[role], byte_shape(text, role)).to(device) for role in encoding.parts}
+    )

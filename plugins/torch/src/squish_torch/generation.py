@@ -1,0 +1,148 @@
+"""Text from a model, with how fast it came and what memory it took."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import TextStreamer
+from transformers.utils import logging
+
+from squish_core.api import Chain, File, UsageError, workers
+
+from .pretrained import from_pretrained, named_file, tokenizer_of
+
+
+class Prompt:
+    """What is generated from: a text, and how.
+
+    Parameters
+    ----------
+    text
+        What the model answers, or continues if `raw`.
+    raw
+        Leave the chat template out.
+    greedy
+        Take the most probable token at each step.
+    seed
+        Of the sampling.
+    max_new_tokens
+        Most tokens to generate.
+    """
+
+    def __init__(self, text: str, *, raw: bool, greedy: bool, seed: int, max_new_tokens: int) -> None:
+        self.text, self.raw, self.greedy, self.seed, self.max_new_tokens = text, raw, greedy, seed, max_new_tokens
+
+    def encode(self, tokenizer: Any) -> dict[str, torch.Tensor]:
+        """Token ids and attention mask."""
+        if tokenizer.chat_template and not self.raw:
+            messages = [{"role": "user", "content": self.text}]
+            encoded = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+        else:
+            encoded = tokenizer(self.text, return_tensors="pt")
+        if not encoded["input_ids"].numel():
+            raise UsageError("the prompt has no tokens", found=repr(self.text), code="prompt")
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+
+
+class Spoken:
+    """What a model said.
+
+    Attributes
+    ----------
+    text, tokens
+        The generated text, and how many tokens it has, an end token included.
+    tokens_per_second
+        Of the tokens after the first; 0 where there is one alone.
+    first_token_seconds
+        From the prompt to the first token.
+    peak_bytes
+        Most memory that the process had.
+    """
+
+    def __init__(self, text: str, tokens: int, times: list[float]) -> None:
+        self.text, self.tokens = text, tokens
+        start, first, last = times[0], times[1], times[-1]
+        self.first_token_seconds = first - start
+        self.tokens_per_second = (tokens - 1) / (last - first) if last > first else 0.0
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self.peak_bytes = peak if sys.platform == "darwin" else peak * 1024
+
+
+class _Streamer(TextStreamer):
+    """Notes the time of each token, and passes text on."""
+
+    def __init__(self, tokenizer: Any, write: Callable[[str], None] | None) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.times = [time.perf_counter()]
+        self._write = write
+
+    def put(self, value: torch.Tensor) -> None:
+        if not self.next_tokens_are_prompt:
+            self.times.append(time.perf_counter())
+        super().put(value)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if self._write is not None:
+            self._write(text + ("\n" if stream_end else ""))
+
+
+def generate(
+    path: str,
+    prompt: Prompt,
+    *,
+    write: Callable[[str], None] | None,
+    explain: Callable[[list[tuple[int, Chain]]], None] | None,
+) -> Spoken:
+    """Load a model, continue a prompt, and measure.
+
+    Parameters
+    ----------
+    path
+        A file or folder of any format.
+    prompt
+        What is continued.
+    write
+        Takes the text as it is generated.
+    explain
+        Takes what `chains_of` gives, before anything is loaded.
+
+    Returns
+    -------
+    Spoken
+        The text and what it took.
+    """
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(workers())
+    file = named_file(path)
+    if explain is not None:
+        explain(chains_of(file))
+    tokenizer, model = tokenizer_of(file), from_pretrained(file)
+    inputs = prompt.encode(tokenizer)
+    torch.manual_seed(prompt.seed)
+    streamer = _Streamer(tokenizer, write)
+    sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None} if prompt.greedy else {}
+    with torch.inference_mode():
+        ids = model.generate(**inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **sampling)
+    new = ids[0, inputs["input_ids"].shape[1] :]
+    return Spoken(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
+
+
+def chains_of(file: File) -> list[tuple[int, Chain]]:
+    """How the tensors run: how many take each way, and the chain of the first of them."""
+    first: dict[tuple[str, str, str], Chain] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for tensor in file.values():
+        chain = tensor.plan()
+        way = (str(chain.chosen.encoding.codec), chain.chosen.backend, chain.because)
+        first.setdefault(way, chain)
+        counts[way] += 1
+    return [(count, first[way]) for way, count in counts.most_common()]

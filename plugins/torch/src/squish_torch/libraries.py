@@ -1,0 +1,29 @@
+"""The libraries that this plugin runs on, and the error where one is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from squish_core.api import ErrorCode, MissingPluginError
+
+INSTALL = {
+    "torch": "pip install torch (a CPU build is enough)",
+    "transformers": "pip install transformers",
+}
+"""Library -> what installs it."""
+
+
+@contextmanager
+def required() -> Iterator[None]:
+    """Turn the ImportError of an absent library into a MissingPluginError that names it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in INSTALL:
+            raise
+        raise MissingPluginError(
+            f"squish-torch needs {library}, which is not installed", code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run {INSTALL[library]}.",
+        ) from None  # fmt: skip

@@ -1,0 +1,234 @@
+"""Modules whose weights stay as they are stored: uint8 parameters and a description of what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from squish_core.api import Tensor as StoredTensor
+from squish_core.api import TensorError, describe, dtypes
+
+from . import ops as ops
+from .weights import roles_of, spec_of
+
+MAIN = "weight"
+"""Name of the parameter that holds the largest part."""
+
+
+def part_names(description: str) -> dict[str, str]:
+    """Role -> name of its parameter: `weight` for the largest part, `weight_<role>` for the others."""
+    parts = spec_of(description).encodings[0].parts
+    main = max(sorted(parts), key=lambda role: parts[role].nbytes)
+    return {role: MAIN if role == main else f"{MAIN}_{role}" for role in roles_of(description)}
+
+
+def byte_shape(description: str, role: str) -> tuple[int, ...]:
+    """Shape of a part as bytes: its last axis counts them."""
+    part = spec_of(description).encodings[0].parts[role]
+    shape = part.shape or (1,)
+    return (*shape[:-1], dtypes.nbytes(part.dtype, shape[-1:]))
+
+
+def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
+    """Name of the parameter -> bytes of the part, in memory that may be written without changing the file."""
+    text = describe(tensor.spec, tensor.bound.encoding)
+    names = part_names(text)
+    buffers = tensor.parts(tensor.bound.encoding)
+    return {name: bytes_of(buffers[role], byte_shape(text, role)) for role, name in names.items()}
+
+
+def bytes_of(buffer: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """A stored part as uint8: a private mapping of the file where it can be one."""
+    raw = type(buffer)(buffer.raw, "u8", (buffer.nbytes,), buffer._writable_view)
+    return torch.from_dlpack(raw).reshape(shape)
+
+
+class Compressed(nn.Module):
+    """A module over the stored parts of one tensor.
+
+    Parameters
+    ----------
+    description
+        What `squish_core.api.describe` gives.
+    backend
+        Backend id, with options for some; the best by default.
+    device
+        Where the parameters are made; "meta" makes none.
+    """
+
+    def __init__(self, description: str, *, backend: str = "", device: Any = None) -> None:
+        super().__init__()
+        self.description, self.backend = description, backend
+        self._names = part_names(description)
+        for role, name in self._names.items():
+            empty = torch.empty(byte_shape(description, role), dtype=torch.uint8, device=device)
+            self.register_parameter(name, nn.Parameter(empty, requires_grad=False))
+
+    @classmethod
+    def of(cls, tensor: StoredTensor, **options: Any) -> Any:
+        """The module of a tensor of an open file; its parts are not copied where they need not be."""
+        module = cls(describe(tensor.spec, tensor.bound.encoding), device="meta", **options)
+        for name, part in stored_bytes(tensor).items():
+            setattr(module, name, nn.Parameter(part, requires_grad=False))
+        return module
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The stored parts, by role."""
+        parameters: Mapping[str, Any] = self._parameters
+        return [parameters[name] for name in self._names.values()]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return spec_of(self.description).shape
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The decoded weight.
+
+        Parameters
+        ----------
+        dtype
+            Of the result.
+
+        Returns
+        -------
+        torch.Tensor
+            Of the logical shape.
+        """
+        return torch.ops.squish.dequantize(self.parts, self.description, self.backend, dtype)
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The description, as bytes."""
+        return torch.frombuffer(bytearray(self.description.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """TensorError where the description is not that of this module."""
+        description = bytes(state.cpu().numpy()).decode(errors="replace")
+        if description != self.description:
+            raise TensorError(
+                "the state is that of another encoding", expected=self.description, found=description, code="state"
+            )
+
+    def extra_repr(self) -> str:
+        spec = spec_of(self.description)
+        return f"{'x'.join(map(str, spec.shape))}, {spec.encodings[0].codec}"
+
+
+class CompressedLinear(Compressed):
+    """`nn.Linear` over stored codes.
+
+    Parameters
+    ----------
+    description
+        What `squish_core.api.describe` gives for a matrix [out, in].
+    bias
+        Whether there is one; it is a plain float parameter.
+    backend
+        Backend id, with options for some; the best by default.
+    device, dtype
+        As in `nn.Linear`; `dtype` is the bias's.
+    """
+
+    def __init__(
+        self, description: str, *, bias: bool = False, backend: str = "", device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(description, backend=backend, device=device)
+        self.out_features, self.in_features = self.shape
+        values = torch.empty(self.out_features, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if values is None else nn.Parameter(values))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`x @ W.T + bias`, in the dtype of x; under autocast in autocast's."""
+        kind = x.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+class CompressedEmbedding(Compressed):
+    """`nn.Embedding` over stored codes.
+
+    Parameters
+    ----------
+    description
+        What `squish_core.api.describe` gives for a matrix [rows, columns].
+    scale
+        What each row is multiplied by.
+    backend
+        Backend id, with options for some; the best by default.
+    device, dtype
+        As in `nn.Embedding`; results have this dtype, and that of `.to(dtype)` later.
+    """
+
+    def __init__(
+        self, description: str, *, scale: float | None = None, backend: str = "", device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(description, backend=backend, device=device)
+        self.num_embeddings, self.embedding_dim = self.shape
+        self.scale = scale
+        self.register_buffer("_like", torch.empty(0, device=device, dtype=dtype), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of these ids."""
+        dtype = self._like.dtype
+        rows = torch.ops.squish.embed(ids, self.parts, self.description, self.backend, dtype)
+        return rows if self.scale is None else rows * torch.tensor(self.scale, dtype=dtype, device=rows.device)
+
+
+class Expert(nn.Module):
+    """The projections of one expert, each compressed in its own way."""
+
+    def __init__(self, gate: nn.Module, up: nn.Module, down: nn.Module) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = gate, up, down
+
+
+class CompressedExperts(nn.Module):
+    """The experts of a layer over stored codes, called as transformers calls its own.
+
+    Parameters
+    ----------
+    experts
+        Linear modules of each expert: gate, up and down; their codecs may differ.
+    act_fn
+        What is applied to the gate.
+    """
+
+    def __init__(self, experts: Sequence[tuple[nn.Module, nn.Module, nn.Module]], act_fn: nn.Module) -> None:
+        super().__init__()
+        self.num_experts, self.act_fn = len(experts), act_fn
+        for number, projections in enumerate(experts):
+            self.add_module(str(number), Expert(*projections))
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """The weighted sum of the chosen experts for each token.
+
+        Parameters
+        ----------
+        hidden_states
+            Of shape [tokens, in].
+        top_k_index, top_k_weights
+            The experts of each token, and their weights: [tokens, k].
+
+        Returns
+        -------
+        torch.Tensor
+            Of the shape of `hidden_states`.
+        """
+        result = torch.zeros_like(hidden_states)
+        for number in top_k_index.unique().tolist():
+            if number >= self.num_experts:
+                continue
+            expert = self.get_submodule(str(number))
+            tokens, places = torch.where(top_k_index == number)
+            x = hidden_states[tokens]
+            y = expert.down_proj(self.act_fn(expert.gate_proj(x)) * expert.up_proj(x))
+            result.index_add_(0, tokens, (y * top_k_weights[tokens, places, None]).to(result.dtype))
+        return result

@@ -1,0 +1,108 @@
+"""The operations `torch.ops.squish`: stateless, on a list of stored parts and the description of their encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .weights import spec_of, weight_of
+
+LIBRARY = torch.library.Library("squish", "DEF")
+PANEL = 4 << 20
+"""Values that are decoded at a time for a gradient."""
+
+
+SCHEMAS = (
+    "linear(Tensor x, Tensor[] parts, str description, str backend) -> Tensor",
+    "embed(Tensor ids, Tensor[] parts, str description, str backend, ScalarType dtype) -> Tensor",
+    "experts(Tensor x, Tensor ids, Tensor[] parts, str description, str backend) -> Tensor",
+    "dequantize(Tensor[] parts, str description, str backend, ScalarType dtype) -> Tensor",
+    "linear_gradient(Tensor gradient, Tensor[] parts, str description, str backend) -> Tensor",
+)
+for _schema in SCHEMAS:
+    LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
+
+
+def _linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    weight = weight_of(parts, description, backend)
+    y = torch.from_numpy(weight.linear(x.to(torch.float32).numpy()))
+    return y if x.dtype == torch.float32 else y.to(x.dtype)
+
+
+def _embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    rows = torch.from_numpy(weight_of(parts, description, backend).embed(ids.numpy()))
+    return rows if dtype == torch.float32 else rows.to(dtype)
+
+
+def _experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    weight = weight_of(parts, description, backend)
+    return torch.from_numpy(weight.experts(x.to(torch.float32).numpy(), ids.numpy())).to(x.dtype)
+
+
+def _dequantize(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    values = torch.from_numpy(weight_of(parts, description, backend).dense())
+    return values if dtype == torch.float32 else values.to(dtype)
+
+
+def _linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """`gradient @ W`, W decoded in panels of rows."""
+    weight = weight_of(parts, description, backend)
+    rows, columns = weight.shape
+    flat = gradient.to(torch.float32).reshape(-1, rows)
+    result = torch.zeros(flat.shape[0], columns)
+    step = max(1, PANEL // max(columns, 1))
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        panel = torch.from_numpy(weight.dense(region=(slice(start, stop), slice(0, columns))))
+        result.addmm_(flat[:, start:stop], panel)
+    return result.reshape(*gradient.shape[:-1], columns).to(gradient.dtype)
+
+
+def _linear_shape(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    return x.new_empty((*x.shape[:-1], spec_of(description).shape[0]))
+
+
+def _embed_shape(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    return ids.new_empty((*ids.shape, spec_of(description).shape[1]), dtype=dtype)
+
+
+def _experts_shape(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    return x.new_empty((x.shape[0], spec_of(description).shape[1]))
+
+
+def _dequantize_shape(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    return parts[0].new_empty(spec_of(description).shape, dtype=dtype)
+
+
+def _linear_gradient_shape(gradient: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    return gradient.new_empty((*gradient.shape[:-1], spec_of(description).shape[1]))
+
+
+def _keep_parts(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, parts, ctx.description, ctx.backend = inputs
+    ctx.save_for_backward(*parts)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    parts = list(ctx.saved_tensors)
+    return (
+        torch.ops.squish.linear_gradient(gradient, parts, ctx.description, ctx.backend),
+        [None] * len(parts),
+        None,
+        None,
+    )
+
+
+for _name, _run, _shape in (
+    ("linear", _linear, _linear_shape),
+    ("embed", _embed, _embed_shape),
+    ("experts", _experts, _experts_shape),
+    ("dequantize", _dequantize, _dequantize_shape),
+    ("linear_gradient", _linear_gradient, _linear_gradient_shape),
+):
+    LIBRARY.impl(_name, _run, "CPU")
+    torch.library.register_fake(f"squish::{_name}", _shape, lib=LIBRARY)
+torch.library.register_autograd("squish::linear", _backward, setup_context=_keep_parts, lib=LIBRARY)

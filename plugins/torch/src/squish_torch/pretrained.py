@@ -1,0 +1,168 @@
+"""Models of transformers over files and folders of any format."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import GenerationConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from squish_core.api import File, FormatError, TensorError, with_names
+from squish_core.api import open as open_file
+
+from .quantizer import SquishConfig
+from .state import LazyState
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+QUANTIZATION = "quantization_config"
+
+
+def from_pretrained(
+    path: Any,
+    *,
+    config: Any = None,
+    backend: str | None = None,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
+    attn_implementation: str | None = None,
+) -> Any:
+    """Load a model of transformers whose weights stay compressed.
+
+    Parameters
+    ----------
+    path
+        A file or folder of any format, or an open `File`.
+    config
+        A config of transformers; the file's own by default.
+    backend
+        Backend id, with options for some; the best for each tensor by default.
+    device
+        Where the model is moved.
+    dtype
+        Of activations, norms and biases.
+    attn_implementation
+        As in transformers.
+
+    Returns
+    -------
+    PreTrainedModel
+        In evaluation mode; `hf_quantizer` is set, so `dequantize()` gives a plain model.
+
+    Raises
+    ------
+    FormatError
+        The file has no config, or states a family that is not installed.
+    TensorError
+        A tensor of the model is missing, or has another shape.
+    """
+    file = named_file(path)
+    config = config_of(file) if config is None else config
+    model_class = class_of(config, file)
+    state = LazyState(file, dtype)
+    options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
+    model, report = model_class.from_pretrained(
+        None, config=config, state_dict=state, dtype=dtype, output_loading_info=True,
+        quantization_config=SquishConfig(backend or "").attach(state), **options,
+    )  # fmt: skip
+    check_complete(report, file)
+    if GENERATION in file.assets:
+        model.generation_config = GenerationConfig.from_dict(json.loads(bytes(file.assets[GENERATION].raw)))
+    return model if torch.device(device).type == "cpu" else model.to(device)
+
+
+def config_of(path: Any) -> Any:
+    """The config of a model, without what it says of quantization.
+
+    Parameters
+    ----------
+    path
+        A file or folder of any format, or an open `File`.
+
+    Returns
+    -------
+    PreTrainedConfig
+        Of the class that transformers has for its `model_type`.
+
+    Raises
+    ------
+    FormatError
+        There is no config, or transformers has no such model.
+    """
+    file = named_file(path)
+    if CONFIG not in file.assets:
+        raise FormatError(
+            "has no config", file=file.name, part=CONFIG, code="config",
+            hint="Put config.json beside it, or pass config=.",
+        )  # fmt: skip
+    settings = json.loads(bytes(file.assets[CONFIG].raw))
+    settings.pop(QUANTIZATION, None)
+    kind = settings.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise FormatError("transformers has no such model", file=file.name, part=CONFIG, code="config", found=kind)
+    return CONFIG_MAPPING[kind].from_dict(settings)
+
+
+def tokenizer_of(path: Any) -> Any:
+    """The tokenizer of a model.
+
+    Parameters
+    ----------
+    path
+        A file or folder of any format, or an open `File`.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+        As transformers makes it of the model's files.
+
+    Raises
+    ------
+    FormatError
+        There is no tokenizer.
+    """
+    file = named_file(path)
+    if not {"tokenizer.json", "tokenizer.model"} & set(file.assets):
+        raise FormatError(
+            "has no tokenizer", file=file.name, part="tokenizer.json", code="tokenizer",
+            hint="Put tokenizer.json beside it.",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for name, buffer in file.assets.items():
+            if name.endswith((".json", ".model", ".jinja", ".txt")) and "/" not in name:
+                Path(folder, name).write_bytes(buffer.raw)
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def named_file(path: Any) -> File:
+    """An open file under transformers' names."""
+    return with_names(path if isinstance(path, File) else open_file(path))
+
+
+def class_of(config: Any, file: File) -> Any:
+    """The class of the model: the config's first architecture, or the causal one of its type."""
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    raise FormatError(
+        "transformers has no causal model for its config", file=file.name, part=CONFIG, code="config",
+        found=config.model_type,
+    )  # fmt: skip
+
+
+def check_complete(report: Any, file: File) -> None:
+    """TensorError for a tensor of the model that is missing or has another shape."""
+    for name in sorted(map(str, report["missing_keys"])):
+        raise TensorError("a tensor of the model is missing", file=file.name, tensor=name, code="missing-tensor")
+    for name, found, expected in sorted(report["mismatched_keys"], key=str):
+        raise TensorError(
+            "a tensor has another shape than the model's", file=file.name, tensor=str(name), code="shape",
+            expected=str(list(expected)), found=str(list(found)),
+        )  # fmt: skip

@@ -1,0 +1,118 @@
+"""The tensors of an open file as a state dict whose values are read when transformers asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from squish_core.api import File, describe
+from squish_core.api import Tensor as StoredTensor
+
+from .modules import byte_shape, bytes_of, part_names
+from .values import values_of
+
+EXTRA = "_extra_state"
+CODES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8"}
+
+
+class LazyValue:
+    """A value of a state dict; `[...]` reads it."""
+
+    dtype = torch.uint8
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = torch.Size(shape)
+
+    def get_shape(self) -> list[int]:
+        """Shape, as a slice of safetensors gives it."""
+        return list(self.shape)
+
+    def get_dtype(self) -> str:
+        """Dtype, as a slice of safetensors gives it."""
+        return CODES[self.dtype]
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class PartValue(LazyValue):
+    """A stored part, as bytes."""
+
+    def __init__(self, tensor: StoredTensor, role: str, description: str) -> None:
+        super().__init__(byte_shape(description, role))
+        self._tensor, self._role = tensor, role
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        buffers = self._tensor.parts(self._tensor.bound.encoding)
+        return bytes_of(buffers[self._role], tuple(self.shape))[key]
+
+
+class DescriptionValue(LazyValue):
+    """A description, as bytes."""
+
+    def __init__(self, description: str) -> None:
+        self._data = description.encode()
+        super().__init__((len(self._data),))
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return torch.frombuffer(bytearray(self._data), dtype=torch.uint8)[key]
+
+
+class DecodedValue(LazyValue):
+    """A whole tensor, decoded where it is compressed."""
+
+    def __init__(self, tensor: StoredTensor, dtype: torch.dtype) -> None:
+        super().__init__(tensor.shape)
+        self._tensor, self.dtype = tensor, dtype
+
+    def __getitem__(self, key: Any) -> torch.Tensor:
+        return values_of(self._tensor, self.dtype)[key]
+
+
+class LazyState(Mapping[str, LazyValue]):
+    """The state dict of a model over an open file.
+
+    Parameters
+    ----------
+    file
+        A file with transformers' names.
+    dtype
+        Of what is decoded.
+    """
+
+    def __init__(self, file: File, dtype: torch.dtype) -> None:
+        self.file, self.dtype = file, dtype
+        self.compressed: dict[str, str] = {}
+        """Module -> the tensor that it keeps compressed; filled when modules are replaced."""
+        self.tied: set[str] = set()
+        """Modules whose parts are those of another one."""
+        self.renamed: dict[str, str] = {}
+        """Tensor -> the parameter that takes its values, where the name is another one."""
+
+    def _values(self) -> Iterator[tuple[str, LazyValue]]:
+        direct = set(self.compressed.values())
+        for name in self.file:
+            if name not in direct:
+                yield self.renamed.get(name, name), DecodedValue(self.file[name], self.dtype)
+        for module, name in self.compressed.items():
+            tensor = self.file[name]
+            description = describe(tensor.spec, tensor.bound.encoding)
+            yield f"{module}.{EXTRA}", DescriptionValue(description)
+            if module not in self.tied:
+                for role, parameter in part_names(description).items():
+                    yield f"{module}.{parameter}", PartValue(tensor, role, description)
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self._values())
+
+    def items(self) -> Any:
+        """Keys and values, made at each call."""
+        return list(self._values())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._values())
+
+    def __getitem__(self, key: str) -> LazyValue:
+        return dict(self._values())[key]

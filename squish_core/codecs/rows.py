@@ -1,0 +1,119 @@
+"""Rows picked from a tensor: one batch of byte ranges, however many rows and stored parts there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.codecs.base import Parts, Region
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import normalize, position_of, sizes
+from squish_core.codecs.stored import StoredArray
+from squish_core.errors import RangeError
+from squish_core.io.source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Blocks = tuple[int, int]
+"""Consecutive blocks of rows, on the codec's grain: first, and one behind the last."""
+
+
+def picked_rows(key: Any, bound: BoundEncoding) -> tuple[list[int], Any] | None:
+    """The rows that an index picks one by one, and the index of the other axes; None where it is one region.
+
+    A list or array of integers picks rows. A slice with a step does where what lies between would be fetched, too.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    first, shape = keys[0] if keys else None, bound.spec.shape
+    if not shape or not keys:
+        return None
+    if isinstance(first, slice):
+        is_strided = type(first.step) is int and abs(first.step) > 1
+        if is_strided and any(array.is_remote for array in bound.arrays.values()):
+            return list(range(*first.indices(shape[0]))), keys[1:]
+        return None
+    if not isinstance(first, list) and getattr(first, "ndim", 0) != 1:
+        return None
+    rows = [position_of(item) for item in first]  # type: ignore[union-attr]
+    for row in rows:
+        if not -shape[0] <= row < shape[0]:
+            raise RangeError(
+                "an index is out of range", expected=f"-{shape[0]}..{shape[0] - 1}", found=row, code="index"
+            )
+    return [row % shape[0] for row in rows], keys[1:]
+
+
+def read_rows(bound: BoundEncoding, rows: Sequence[int], rest: Any) -> np.ndarray:
+    """The rows, in this order, of what `rest` selects of the other axes."""
+    import numpy as np
+
+    shape = bound.spec.shape
+    tail, index = normalize(rest, shape[1:]) if shape[1:] else ((), ())
+    if rest and not shape[1:]:
+        raise RangeError("too many indices", expected="at most 1", found=1 + len(rest), code="index")
+    out = np.empty((len(rows), *sizes(tail)), dtypes.to_numpy(bound.dtype))
+    step = bound.grain[0] or shape[0]
+    groups = _consecutive(sorted({row // step for row in rows}))
+    fetched = _fetched(bound, groups, step)
+    places: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row, []).append(place)
+    for low, high in groups:
+        region: Region = (slice(low * step, min(high * step, shape[0])), *tail)
+        values = fetched.read(region)
+        for row in range(region[0].start, region[0].stop):
+            for place in places.get(row, ()):
+                out[place] = values[row - region[0].start]
+    return out[(slice(None), *index)]
+
+
+def _consecutive(blocks: Sequence[int]) -> list[Blocks]:
+    groups: list[Blocks] = []
+    for block in blocks:
+        if groups and groups[-1][1] == block:
+            groups[-1] = groups[-1][0], block + 1
+        else:
+            groups.append((block, block + 1))
+    return groups
+
+
+def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> BoundEncoding:
+    """The encoding with the bytes of these blocks read, of the parts that are stored row after row."""
+    wanted: dict[int, tuple[Source, list[tuple[str, int, tuple[int, int]]]]] = {}
+    rows = bound.spec.shape[0]
+    for role, array in bound.arrays.items():
+        part = array.part
+        size, uneven = divmod(part.nbytes * step, rows) if rows else (0, 1)
+        if array.is_cheap or part.filters or len(part.segments) != 1 or uneven or not size or not part.shape:
+            continue
+        if part.shape[0] in (rows, -(-rows // step)) or rows % part.shape[0] == 0:
+            (segment,) = part.segments
+            source, ranges = wanted.setdefault(segment.file, (next(array.runs())[0], []))
+            for low, high in groups:
+                stop = min(high * size, part.nbytes)
+                ranges.append((role, low * size, (segment.offset + low * size, stop - low * size)))
+    parts: dict[str, Any] = dict(bound.parts)
+    for source, ranges in wanted.values():
+        views = source.read_ranges([each for _, _, each in ranges])
+        for (role, start, _), view in zip(ranges, views):
+            if not isinstance(parts[role], _FetchedArray):
+                parts[role] = _FetchedArray(bound.arrays[role])
+            parts[role].stretches[start] = view
+    fetched: Parts = parts
+    return BoundEncoding(bound.codec, bound.spec, bound.encoding, fetched, bound.limits)
+
+
+class _FetchedArray(StoredArray):
+    """A part of which stretches were read already: where they begin, and their bytes."""
+
+    def __init__(self, array: StoredArray) -> None:
+        self.__dict__.update(array.__dict__)
+        self.stretches: dict[int, memoryview] = {}
+
+    def bytes(self, start: int, length: int) -> memoryview:
+        for low, view in self.stretches.items() if start not in self.stretches else [(start, self.stretches[start])]:
+            if low <= start and start + length <= low + len(view):
+                return view[start - low : start - low + length]
+        return super().bytes(start, length)

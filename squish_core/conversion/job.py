@@ -1,0 +1,238 @@
+"""A conversion as a JSON document: what was asked for, pins of the source, every decision, the layout, the versions.
+
+Its SHA-256 names the job. A document is never trusted: the conversion is planned again and compared with it, so that
+whoever carries it out, here or elsewhere, does what it says or fails with the first difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from squish_core.conversion.compatible import encoder_problem
+from squish_core.conversion.image import output_image
+from squish_core.conversion.plan import ConversionPlan
+from squish_core.conversion.step import Step
+from squish_core.errors import FormatError, UsageError, redact
+from squish_core.file import File
+from squish_core.io.atomic import atomic_file
+from squish_core.model import CodecSpec, to_json
+from squish_core.plugins.registry import Registry
+
+VERSION = 1
+ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activations", "requantize")
+"""Arguments of `convert` that decide what is written."""
+
+
+class JobFile:
+    """The file of a plan: read before the conversion is planned, then compared with the plan, or written.
+
+    `arguments` are those to convert with: stored ones, where the caller left them out.
+    """
+
+    def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
+        self._file, self._stored = str(path), read_document(path)
+        self._plain = {key: plain_argument(key, arguments.get(key)) for key in ARGUMENTS}
+        if self._stored is not None:
+            self._plain = stored_arguments(self._stored, self._plain, self._file)
+        encode = self._plain.get("encode")
+        if isinstance(encode, list) and all(isinstance(rule, list) for rule in encode):
+            encode = dict(encode)
+        self.arguments = {key: arguments.get(key) or self._plain.get(key) for key in ARGUMENTS} | {
+            "encode": arguments.get("encode") or encode
+        }
+
+    def settle(self, plan: ConversionPlan, source: File) -> None:
+        """Write the document, or raise UsageError naming the first difference from the stored one."""
+        document = job_document(plan, source, self._plain)
+        if self._stored is None:
+            with atomic_file(Path(self._file)) as sink:
+                sink.write(dumps(document))
+            return
+        difference = next(_differences(self._stored, to_json(document), ""), None)
+        if difference:
+            raise _differs(self._file, *difference)
+
+
+def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a conversion as plain data.
+
+    Parameters
+    ----------
+    plan, source
+        What `plan_conversion` decided, and the file that it is about.
+    arguments
+        `ARGUMENTS` as the user gave them.
+
+    Returns
+    -------
+    dict
+        Data for JSON. The same inputs give the same bytes of `dumps`.
+    """
+    return {
+        "squish_plan": VERSION,
+        "arguments": {key: value for key, value in arguments.items() if value},
+        "source": {"format": source.format, "files": list(source_pins(source))},
+        "target": {"format": plan.format, "options": dict(plan.options), "packing": plan.packing},
+        "rules": [
+            {"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow}
+            for rule in plan.rules
+        ],
+        "tensors": [_tensor(step) for step in plan.steps],
+        "metadata": list(plan.metadata), "assets": list(plan.assets), "dropped": [str(item) for item in plan.dropped],
+        "image": _image(plan, source),
+        "lock": _lock(plan, source),
+    }  # fmt: skip
+
+
+def dumps(document: Mapping[str, Any]) -> bytes:
+    """The document as canonical JSON."""
+    return (json.dumps(to_json(document), sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def job_id(document: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical document."""
+    return sha256(dumps(document)).hexdigest()
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """The document in a file; None if there is no file. FormatError for anything but a plan."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", file=str(path), code="plan") from None
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("squish_plan") != VERSION:
+        raise FormatError(
+            "is not a conversion plan", file=str(path), expected=f'a JSON object with "squish_plan": {VERSION}',
+            code="plan", hint="Name a new file to write one, or leave out plan=.",
+        )  # fmt: skip
+    return document
+
+
+def stored_arguments(document: Mapping[str, Any], plain: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The arguments of a stored plan; UsageError if one of `plain` says otherwise."""
+    stored = document.get("arguments")
+    if not isinstance(stored, dict) or not {"src", "dst"} <= stored.keys() <= set(ARGUMENTS):
+        raise FormatError(
+            "has no usable arguments", file=file, expected="src, dst and other arguments of convert",
+            found=_short(stored), code="plan",
+        )  # fmt: skip
+    for key, value in plain.items():
+        if value and value != stored.get(key):
+            raise _differs(file, f"arguments.{key}", stored.get(key), value)
+    return stored
+
+
+def plain_argument(key: str, value: Any) -> Any:
+    """An argument of `convert` as data for a document; UsageError for one that has no such form.
+
+    Addresses lose their secrets: whoever carries the plan out brings their own.
+    """
+    if isinstance(value, File):
+        value = value.name if value.path is None else str(value.path)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if key == "encode" and isinstance(value, Mapping):
+        value = [list(rule) for rule in value.items()]  # JSON objects here are sorted, and the last rule wins
+    if key in ("encode", "only") and isinstance(value, (list, tuple)):
+        return list(value)
+    if value is None or isinstance(value, (str, bool)):
+        return redact(value)
+    raise UsageError(f"a plan cannot store {key}=", found=type(value).__name__, expected="a path or text", code="plan")
+
+
+def source_pins(source: File) -> Iterator[dict[str, Any]]:
+    """What identifies the content of each file of an open source, looked up now."""
+    for number, ref in enumerate(source.index.files):
+        file = source.source_for(number)
+        pin: dict[str, Any] = {"name": ref.name, "size": file.size}
+        if file.pin is not None:
+            pin |= {key: value for key, value in file.pin.to_dict().items() if value is not None}
+        elif file.path is not None:
+            pin["modified_ns"] = file.path.stat().st_mtime_ns
+        yield pin
+
+
+def _tensor(step: Step) -> dict[str, Any]:
+    """One tensor's part of the plan."""
+    facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
+    return {
+        **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},
+        "shape": list(step.spec.shape), "dtype": step.spec.dtype, "codec": str(step.codec),
+        "exactness": str(step.exactness),
+    }  # fmt: skip
+
+
+def _image(plan: ConversionPlan, source: File) -> Any:
+    try:
+        return output_image(plan, source).to_dict()
+    except UsageError as error:
+        return {"files": None, "reason": error.message}
+
+
+def _lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
+    """Versions of the distributions that the conversion uses, and who encodes."""
+    registry = source.registry
+    used = {
+        (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry
+    }
+    encoders = {}
+    for step in plan.steps:
+        for codec in (*_chain(step.codec), *_chain(step.origin.codec)):
+            used.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
+        if step.action == "encode":
+            entry = registry.encoders.get(step.codec.id)
+            works = entry is not None and _encodes(registry, step.codec)
+            encoders[step.codec.id] = entry.dist if entry and works else registry.codecs[step.codec.id].dist
+            used |= {(entry.dist, entry.version)} if entry and works else set()
+    versions = {dist: version for dist, version in used if version}
+    return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}
+
+
+def _encodes(registry: Registry, codec: CodecSpec) -> bool:
+    return codec.inner is None and encoder_problem(registry, codec) is None
+
+
+def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:
+    yield codec
+    if codec.inner is not None:
+        yield from _chain(codec.inner)
+
+
+def _core_version() -> str:
+    from squish_core import __version__
+
+    return __version__
+
+
+def _differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Places where two documents differ, in the order of the newer one."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        for key in (*now, *(key for key in stored if key not in now)):
+            yield from _differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
+        for number, (one, other) in enumerate(zip(stored, now)):
+            yield from _differences(one, other, f"{where}[{number}]")
+    elif stored != now:
+        yield where, stored, now
+
+
+def _differs(file: str, where: str, stored: Any, now: Any) -> UsageError:
+    return UsageError(
+        f"the plan says otherwise: {where}", file=file, expected=_short(stored), found=_short(now), code="plan",
+        hint="Carry the plan out as it is, or plan again into a new file.",
+    )  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    return json.dumps(to_json(value), ensure_ascii=False)[:120]

@@ -1,0 +1,70 @@
+"""llama.cpp's vocabularies with texts and the ids it gives them, out of the source package of llama-cpp-python."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from . import ROOT, OracleError
+
+PACKAGE = "llama-cpp-python==0.3.36"
+FOLDER = ROOT / ".oracles" / f"vocabularies-{PACKAGE.partition('==')[2]}"
+INSIDE = "vendor/llama.cpp/models/ggml-vocab-"
+BETWEEN = "\n__ggml_vocab_test__\n"
+NAMES = (
+    "command-r", "deepseek-coder", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact",
+    "starcoder",
+)  # fmt: skip
+"""Those of kinds that are mapped; the package has BERT's, Falcon's, Gemma 4's and DeepSeek's first, too."""
+
+
+def vocabulary(name: str) -> Path:
+    """A GGUF that holds a vocabulary alone."""
+    return fetched() / f"ggml-vocab-{name}.gguf"
+
+
+def samples(name: str) -> tuple[list[str], list[list[int]]]:
+    """Texts, and the ids that llama.cpp has for them."""
+    path = vocabulary(name)
+    texts = path.with_name(f"{path.name}.inp").read_text(encoding="utf-8").split(BETWEEN)
+    lines = path.with_name(f"{path.name}.out").read_text(encoding="utf-8").split("\n")
+    return texts, [[int(number) for number in line.split()] for line in lines]
+
+
+def fetched() -> Path:
+    """The folder of the vocabularies, downloaded once."""
+    FOLDER.parent.mkdir(exist_ok=True)
+    with open(FOLDER.with_name(f"{FOLDER.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not FOLDER.exists():
+            with tempfile.TemporaryDirectory(dir=FOLDER.parent) as temporary:
+                whole = Path(temporary, "vocabularies")
+                whole.mkdir()
+                extract(download(temporary), whole)
+                whole.rename(FOLDER)
+    return FOLDER
+
+
+def download(folder: str) -> Path:
+    """The source package; pip builds its metadata to check its name, which compiles nothing."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [*pip, "--no-binary", PACKAGE.partition("==")[0], "--dest", folder, PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise OracleError(f"`{' '.join(command)}` failed; a package index must be reachable\n{done.stderr}")
+    return next(Path(folder).glob("*.tar.gz"))
+
+
+def extract(package: Path, folder: Path) -> None:
+    """Copy the vocabularies out of the package."""
+    with tarfile.open(package) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if INSIDE in member.name else None
+            if content is not None:
+                with content, open(folder / Path(member.name).name, "wb") as target:
+                    shutil.copyfileobj(content, target)
