@@ -41,7 +41,7 @@ def carry_to_gguf(
     if tokenizer is not None:
         keys |= tokenizer_keys(tokenizer)
     meta = restored_keys(model, keys)
-    missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
+    missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     if has_other_parts(model.config()):  # of which GGUF has the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
@@ -72,7 +72,7 @@ def carry_to_folder(
         files |= kept_keys(model.meta, keys)
     if layout != "hf" or model.layout != "gguf":
         files[CONFIG] = respelled(family, files[CONFIG], settings)
-    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
+    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("tokenizer",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     rebuilt = {name: data for name, data in files.items() if name not in kept}
     notes = family.ignored(settings, layout)
