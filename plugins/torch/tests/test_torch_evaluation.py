@@ -96,3 +96,34 @@ def test_a_text_that_is_too_short_or_not_utf8_is_an_error(folder: Path, tmp_path
     with pytest.raises(squish.UsageError) as caught:
         squish_torch.evaluate(folder / "hf", text=tmp_path / "text.txt", window=WINDOW)
     assert caught.value.code == "text"
+
+
+def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path: Path) -> None:
+    options = {"text": folder / "text.txt", "window": WINDOW, "against": folder / "hf"}
+    rows = squish_torch.evaluate(folder / "q4.zt", by="tensor", **options).to_dict()["per_tensor"]
+    kls = [row["kl"] for row in rows]
+    assert kls == sorted(kls, reverse=True)
+    names = {row["tensor"] for row in rows}
+    assert names == set(squish.open(folder / "hf"))
+    assert all((row["kl"] > 0) == (row["nmse"] > 0) == ("norm" not in row["tensor"]) for row in rows)
+    for name in ("model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"):
+        path = converted(
+            folder / "hf", tmp_path / f"{name}.zt", [f"{name}=q8_0" if "embed" in name else f"{name}=q4_0"]
+        )
+        (row,) = (row for row in rows if row["tensor"] == name)
+        assert row["kl"] == pytest.approx(squish_torch.evaluate(path, **options).to_dict()["kl"]["mean"], rel=1e-6)
+        assert row["bytes"] == squish.open(path)[name].parts()["data"].nbytes
+
+
+@pytest.mark.parametrize(("by", "label"), [("layer", "model.layers.1"), ("kind", "model.layers.*.mlp.up_proj.weight")])
+def test_groups_of_tensors_are_replaced_together(folder: Path, by: str, label: str) -> None:
+    rows = squish_torch.evaluate(
+        folder / "q4.zt", text=folder / "text.txt", window=WINDOW, against=folder / "hf", by=by
+    ).to_dict()["per_tensor"]
+    (row,) = (row for row in rows if row["tensor"] == label)
+    assert row["kl"] > 0
+
+
+def test_what_tensors_cost_needs_a_base(folder: Path) -> None:
+    with pytest.raises(squish.UsageError):
+        squish_torch.evaluate(folder / "q4.zt", text=folder / "text.txt", by="tensor")

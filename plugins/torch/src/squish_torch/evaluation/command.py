@@ -13,6 +13,7 @@ from ..libraries import required
 EVAL_EXAMPLES = (
     "squish eval q4.gguf --text wiki.txt",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
+    "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
 )
 
 
@@ -23,6 +24,10 @@ def eval_model(
         str | None, typer.Option("--against", metavar="BASE", help="Compare with this model, in any format.")
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
+    ] = False,
+    by: Annotated[str | None, typer.Option("--by", metavar="layer|kind", help="The same of groups of tensors.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Measure perplexity on a text, and KL divergence from a base.
@@ -34,5 +39,5 @@ def eval_model(
         from .report import evaluate
 
     set_up()
-    evaluation = evaluate(model, text=text, against=against, window=window)
+    evaluation = evaluate(model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None))
     return Answer(evaluation.to_dict(), evaluation.lines())

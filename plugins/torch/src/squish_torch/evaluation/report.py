@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from squish_core.api import ErrorCode, UsageError
+
 from .language_model import LanguageModel, check_tokens
 from .scores import Divergence, Perplexity, log_softmax, slices
+from .sensitivity import GROUPS, Replacement, measure_tensors
 from .windows import Windows
 
+SHOWN = 20
+"""Most tensors that are listed for people."""
 Progress = Callable[[int, int], None]
 """Called with the number of finished windows and of all windows."""
 
@@ -27,6 +32,8 @@ class Evaluation:
         Sums of the model's log-likelihoods.
     base_perplexity, divergence
         The same of the base, and the KL divergence from it; None without a base.
+    per_tensor
+        What each tensor or group costs, by descending divergence; None without `by`.
     rows_past_vocabulary
         Rows of the embedding that no token has; their logits are cut.
     """
@@ -37,6 +44,7 @@ class Evaluation:
         self.perplexity = Perplexity()
         self.base_perplexity = Perplexity() if base else None
         self.divergence = Divergence() if base else None
+        self.per_tensor: list[Replacement] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -51,6 +59,8 @@ class Evaluation:
                 "against": self.base, "base_perplexity": self.base_perplexity.value, "kl": self.divergence.to_dict(),
                 "same_top": self.divergence.same_top,
             }  # fmt: skip
+        if self.per_tensor is not None:
+            data["per_tensor"] = [each.to_dict() for each in self.per_tensor]
         return data
 
     def lines(self) -> list[str]:
@@ -67,6 +77,10 @@ class Evaluation:
                 "KL " + ", ".join(f"{name.replace('_', '.')} {value:.3g}" for name, value in kl.items()),
                 f"same top token {divergence.same_top:.2%}",
             ]
+        lines += [
+            f"{each.label}: KL {each.kl:.3g}, NMSE {each.nmse:.3g}, {each.nbytes} bytes"
+            for each in (self.per_tensor or ())[:SHOWN]
+        ]
         return lines
 
 
@@ -76,6 +90,7 @@ def evaluate(
     text: str | Path,
     against: Any = None,
     window: int = 512,
+    by: str | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -93,6 +108,9 @@ def evaluate(
         The base, as `model`; often the float file of the same model.
     window
         Tokens per window. The second half of each window is scored, as by llama.cpp.
+    by
+        "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
+        base in which it alone is replaced. Needs `against`.
     backend
         Backend id for the model's weights; the best for each tensor by default.
     progress
@@ -106,10 +124,15 @@ def evaluate(
     Raises
     ------
     UsageError
-        The text is too short, or the models differ in vocabulary or tokenizer.
+        The text is too short, the models differ in vocabulary or tokenizer, or `by` is invalid.
     TensorError
         A layer's output is not finite.
     """
+    if by is not None and (by not in GROUPS or against is None):
+        raise UsageError(
+            "unknown groups of tensors" if against is not None else "what tensors cost is measured against a base",
+            found=repr(by), expected=", ".join(GROUPS), code=ErrorCode.USAGE, hint="Name the base: against=FILE.",
+        )  # fmt: skip
     subject, base = LanguageModel(model, backend), None if against is None else LanguageModel(against)
     windows = Windows(subject.tokenizer, text, window)
     if base is not None:
@@ -128,4 +151,6 @@ def evaluate(
                 evaluation.divergence.add(base_scores, scores)
         if progress is not None:
             progress(number + 1, len(windows))
+    if by is not None and base is not None:
+        evaluation.per_tensor = measure_tensors(subject, base, windows, by, progress)
     return evaluation

@@ -48,14 +48,8 @@ class Divergence:
 
     def add(self, base: torch.Tensor, log_probabilities: torch.Tensor) -> None:
         """Add positions: log-probabilities of the base and of the model, [positions, vocabulary] in f64."""
-        values = (base.exp() * (base - log_probabilities)).sum(1)
-        self._values.append(values.numpy())
+        self._values.append(divergences(base, log_probabilities).numpy())
         self._same_top += int((base.argmax(1) == log_probabilities.argmax(1)).sum())
-
-    @property
-    def mean(self) -> float:
-        """Mean over the positions."""
-        return float(np.concatenate(self._values).mean())
 
     @property
     def same_top(self) -> float:
@@ -73,6 +67,11 @@ def slices(logits: torch.Tensor) -> list[slice]:
     """Ranges of positions with at most `SLICE` logits each."""
     rows = max(1, SLICE // logits.shape[1])
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+
+
+def divergences(base: torch.Tensor, log_probabilities: torch.Tensor) -> torch.Tensor:
+    """KL divergence from the base at each position, of log-probabilities in f64."""
+    return (base.exp() * (base - log_probabilities)).sum(1)
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:
