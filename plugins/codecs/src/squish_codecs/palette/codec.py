@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from math import lcm
 from typing import Any
@@ -120,7 +120,7 @@ class Palette(Codec):
             with np.errstate(all="ignore"):
                 _scale(tables, parts, spec.shape, region, out)
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         tables = Tables.of(params)
         if tables.table is None:
             return _fit_codebooks(tables, panel)
