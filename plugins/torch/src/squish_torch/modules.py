@@ -11,7 +11,7 @@ from torch import nn
 from squish_core.api import Tensor as StoredTensor
 from squish_core.api import TensorError, describe, dtypes
 
-from . import ops as ops
+from . import device_ops as device_ops  # registers the operations
 from .weights import roles_of, spec_of
 
 MAIN = "weight"

@@ -1,0 +1,91 @@
+"""The operations on devices without a kernel: weights are decoded by torch in panels, and multiplied there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .ops import LIBRARY
+from .torch_decoder import LIMIT, decode_rows, is_decodable
+from .weights import spec_of, weight_of
+
+DEVICES = ("CUDA",)
+"""Dispatch keys that these operations are for."""
+
+
+def panels(parts: Sequence[Tensor], description: str, backend: str) -> Iterator[tuple[int, int, Tensor]]:
+    """Start, stop and f32 values of rows (leading axes flattened), on the device of the parts."""
+    spec = spec_of(description)
+    columns = spec.shape[-1]
+    total = spec.elements // columns if columns else 0
+    step = max(1, LIMIT // max(columns, 1))
+    if is_decodable(description):
+        for start in range(0, total, step):
+            stop = min(start + step, total)
+            yield start, stop, decode_rows(parts, description, start, stop)
+        return
+    warnings.warn(
+        f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
+        stacklevel=2,
+    )
+    values = (
+        weight_of([part.cpu().contiguous() for part in parts], description, backend).dense().reshape(total, columns)
+    )
+    for start in range(0, total, step):
+        stop = min(start + step, total)
+        yield start, stop, torch.from_numpy(values[start:stop]).to(parts[0].device)
+
+
+def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """`x @ W.T`, accumulated in f32."""
+    rows, columns = spec_of(description).shape
+    flat = x.reshape(-1, columns).float()
+    y = torch.empty(flat.shape[0], rows, device=x.device)
+    for start, stop, values in panels(parts, description, backend):
+        y[:, start:stop] = flat @ values.T
+    return y.reshape(*x.shape[:-1], rows).to(x.dtype)
+
+
+def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    """Rows by ids: those that are asked for alone are decoded, where torch decodes them."""
+    rows, columns = spec_of(description).shape
+    if is_decodable(description):
+        chosen = [part.reshape(rows, -1)[ids.reshape(-1)] for part in parts]
+        values = decode_rows(chosen, description, 0, ids.numel(), total=ids.numel())
+    else:
+        values = torch.cat([panel for _, _, panel in panels(parts, description, backend)])[ids.reshape(-1)]
+    return values.reshape(*ids.shape, columns).to(dtype)
+
+
+def dequantize(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
+    """All values, rounded once."""
+    pieces = [values.to(dtype) for _, _, values in panels(parts, description, backend)]
+    return torch.cat(pieces).reshape(spec_of(description).shape)
+
+
+def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """`gradient @ W`."""
+    rows, columns = spec_of(description).shape
+    flat = gradient.reshape(-1, rows).float()
+    result = torch.zeros(flat.shape[0], columns, device=gradient.device)
+    for start, stop, values in panels(parts, description, backend):
+        result.addmm_(flat[:, start:stop], values)
+    return result.reshape(*gradient.shape[:-1], columns).to(gradient.dtype)
+
+
+def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """`x[i] @ W[ids[i]].T`."""
+    count, rows, columns = spec_of(description).shape
+    values = dequantize(parts, description, backend, torch.float32).reshape(count, rows, columns)
+    return torch.einsum("ni,noi->no", x.float(), values[ids]).to(x.dtype)
+
+
+OPERATIONS = {
+    "linear": linear, "embed": embed, "dequantize": dequantize, "linear_gradient": linear_gradient, "experts": experts,
+}  # fmt: skip
+for _key in DEVICES:
+    for _name, _run in OPERATIONS.items():
+        LIBRARY.impl(_name, _run, _key)
