@@ -29,7 +29,9 @@ def error_of(failure: RequestError, file: str, source_id: str, offset: int | Non
         "denied": lambda: FileAccessError(
             "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
         ),
-        "changed": lambda: FormatError("changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"),
+        "changed": lambda: FormatError(
+            "changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"
+        ),
         "range": _not_a_range,
         "redirect": lambda: FileAccessError(
             "the server redirects to an address that is not followed", code="redirect",
