@@ -116,3 +116,9 @@ def test_ids_of_any_shape_and_batch(gguf: Path) -> None:
     model = squish_torch.from_pretrained(gguf)
     both = logits(model, IDS.repeat(2, 1))
     assert (both[1] - logits(model)[0]).abs().max() <= 1e-5
+
+
+def test_a_compressed_model_is_not_saved_as_a_checkpoint_that_loads_nowhere(gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not serializable"):
+        squish_torch.from_pretrained(gguf).save_pretrained(tmp_path / "out")
+    assert not list(tmp_path.glob("out/*.safetensors"))
