@@ -34,6 +34,7 @@ GROUPS = {
     "kernels.encode": "squish_cpu",
     "packages": "squish_ane",
     "squizd": "squish_squizd",
+    "remote": "squish_remote",
 }
 
 INTRO = """# Benchmarks

@@ -19,7 +19,8 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
+        "Stack",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -192,6 +193,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Join as Join
     from squish_core.families.base import Permute as Permute
     from squish_core.families.base import Rule as Rule
+    from squish_core.families.base import Squeeze as Squeeze
     from squish_core.families.base import Stack as Stack
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File

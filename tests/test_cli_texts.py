@@ -182,6 +182,11 @@ def test_the_help_explains_policies_and_operations(squish: Any) -> None:
         assert word in text
 
 
+def test_verify_of_a_wrong_argument_is_a_usage_error(squish: Any, path: Path) -> None:
+    ran = squish("verify", path, "--format", "toy.box:color=red", "--json")
+    assert (ran.code, json.loads(ran.out)["error"]["code"]) == (2, "option")
+
+
 def test_an_unknown_operation_is_answered_with_all_of_them(squish: Any, path: Path) -> None:
     error = json.loads(squish("plan", path, "--op", "sing", "--json").out)["error"]
     assert (error["code"], error["expected"]) == ("op", "linear, embed, experts, dense")

@@ -60,6 +60,10 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128, "vocab_size": 96,
     "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "rope_theta": 10000.0,
 }  # fmt: skip
+TOKENIZER = {
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}, "added_tokens": [],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+}  # fmt: skip
 WRITERS = sorted(entry.info.id for entry in squish.registry().find("container", can_write=True))
 OPTIONS = {
     "uqff": ("", "version=0.1.3"), "ztensor": ("", "wire=2", "encoding=zstd"),
@@ -79,6 +83,7 @@ def llama(tmp_path: Path) -> Path:
     header = dump_header([(name, "f32", array.shape) for name, array in values.items()], {"format": "pt"})
     (folder / "model.safetensors").write_bytes(header + b"".join(array.tobytes() for array in values.values()))
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
     return folder
 
 

@@ -101,3 +101,20 @@ def test_the_likely_tokens_alone_are_compared_between_engines_that_round() -> No
     first, second = changed(logprobs=logprobs), changed(logprobs=other, greedy=[[1], [0]])
     assert engines.difference(first, second, 0.5, exact=False) == ""
     assert engines.difference(first, second, 0.5) == "log-probabilities differ by 3 (bound 0.5)"
+
+
+def test_rows_that_did_not_run_keep_their_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{table.START}\n{table.END}\nafter\n")
+    monkeypatch.setattr(table, "PAGE", page)
+    first, second, third = [row for row in table.rows() if row.source == "llama, folder"][:3]
+    table.write([(third, "ok"), (first, "a|b")])
+    table.write([(second, "no answer"), (third, "most | probable")])
+    text = page.read_text()
+    assert table.earlier(text) == {
+        (first.source, first.title): "a|b", (second.source, second.title): "no answer",
+        (third.source, third.title): "most | probable", ("source", "target"): "result",
+    }  # fmt: skip
+    assert text.index("no answer") < text.index("probable")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")

@@ -11,7 +11,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.cli import main
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import MissingPluginError, SquishError
 
 ADDRESS = "https://user:pass/word@example.org:8080/model.gguf?signature=secret#fragment"
 MODEL = Path(__file__).parent.parent / "plugins/gguf/tests/data/blocks.gguf"
@@ -38,9 +38,9 @@ def test_an_address_without_secrets_is_shown_as_written(text: str) -> None:
 
 
 def test_opening_an_address_shows_no_secret() -> None:
-    with pytest.raises(FormatError) as caught:
-        squish.open(ADDRESS)
-    assert (caught.value.code, caught.value.file) == ("missing", "https://example.org:8080/model.gguf?...")
+    with pytest.raises(MissingPluginError) as caught:
+        squish.open(ADDRESS, registry=squish.Registry(entry_points=tuple))
+    assert (caught.value.code, caught.value.file) == ("not-installed", "https://example.org:8080/model.gguf?...")
     assert caught.value.__context__ is None
 
 

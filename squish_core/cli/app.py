@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import bench, checks, extras, listings, scaffold, views
+from squish_core.cli import bench, checks, cp, extras, listings, scaffold, views
 from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.codes import ErrorCode
@@ -39,6 +39,13 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
             "squish convert in.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*'",
             "squish convert q8.gguf q4.gguf --encode q4_0 --requantize",
             "squish convert in.gguf out.zt --dry-run",
+        ),
+    ),
+    "cp": (
+        cp.cp,
+        (
+            "squish cp https://example.org/model.gguf layer0.gguf --tensors 'blk.0.*'",
+            "squish cp s3://models/moe/ expert3.safetensors --tensors '*.experts.3.*'",
         ),
     ),
     "bench": (bench.bench, ("squish bench model.gguf", "squish bench --synthetic --json")),

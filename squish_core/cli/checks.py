@@ -13,7 +13,7 @@ from squish_core.cli.output import Answer, error_data, show_warning
 from squish_core.cli.progress import Progress
 from squish_core.cli.wording import command_line
 from squish_core.codes import CANNOT_RUN
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, UsageError
 
 Target = Annotated[
     str | None,
@@ -105,7 +105,7 @@ def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: boo
     try:
         opened = open_file(file, format)
     except SquishError as error:
-        if error.code in CANNOT_RUN:
+        if error.code in CANNOT_RUN or isinstance(error, UsageError):
             raise
         report = squish.verify(file, deep=deep, format=format)
     else:

@@ -225,7 +225,7 @@ class _Placeholder(Stream):
         sink.place(self._extent)
 
 
-_HINT = "gguf, safetensors, hf, mlx, uqff and npydir have one, and raw zTensor 1.1 with digest=none."
+_HINT = "Write the target with convert; it can be laid out before that only where no byte depends on a tensor's."
 
 
 def _nbytes(extent: bytes | bytearray | PartExtent) -> int:

@@ -60,6 +60,18 @@ def choose_map(
     return ModelMap(naming, layout), ()
 
 
+def check_complete(file: File) -> None:
+    """FormatError if a mapped model lacks what the target's engine does not load without."""
+    if not isinstance(file, MappedFile) or not file.carried.missing:
+        return
+    request = f"; or write it without one: rename='{file.layout}'" if file.layout in (GGUF, HF) else ""
+    raise FormatError(
+        f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
+        file=file.original.name, code="tokenizer", expected="a tokenizer beside the model, or in its metadata",
+        hint=f"Name a folder that has one: assets=FOLDER{request}.",
+    )  # fmt: skip
+
+
 def with_names(file: File, layout: str = HF) -> File:
     """A file under the names, rows and settings of a layout.
 

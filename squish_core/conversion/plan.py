@@ -15,6 +15,7 @@ from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
 from squish_core.conversion.naming import (
     all_names,
+    check_complete,
     choose_map,
     map_notes,
     mapped_step,
@@ -193,6 +194,8 @@ class _Planner:
         """The plan under these rules."""
         model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
         self.file = apply_map(self.file, model_map, self.options)
+        if rename is None:
+            check_complete(self.file)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         index = self.file.index
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)

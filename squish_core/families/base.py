@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
@@ -55,6 +55,13 @@ class Add:
 
 
 @frozen
+class Squeeze:
+    """The values of a tensor of shape [rows, 1, columns], without the middle axis."""
+
+    of: Expression
+
+
+@frozen
 class Stack:
     """Stack the tensors of all experts (`{e}`) along a new first axis."""
 
@@ -68,7 +75,7 @@ class Join:
     of: tuple[tuple[Expression, str], ...]
 
 
-Expression = str | Permute | Add | Stack | Join
+Expression = str | Permute | Add | Squeeze | Stack | Join
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -200,6 +207,21 @@ class Family:
             False by default.
         """
         return False
+
+    def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the required tensors that some layers do not have, because layers are of several kinds.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+
+        Returns
+        -------
+        Collection
+            Full names; empty by default.
+        """
+        return ()
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.

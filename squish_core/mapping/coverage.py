@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from attrs import frozen
 
 from squish_core.errors import TensorError
-from squish_core.families.base import ANY, Expression, Family, Join, Rule, Stack
+from squish_core.families.base import ANY, Expression, Family, Join, Rule, Squeeze, Stack
 from squish_core.mapping.names import Templates, fill, members, source_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
@@ -42,10 +42,15 @@ class Coverage:
 
 
 def cover(
-    family: Family, tensors: Mapping[str, TensorSpec], gguf: bool, sizes: Sizes, tied: Collection[str] = ()
+    family: Family,
+    tensors: Mapping[str, TensorSpec],
+    gguf: bool,
+    sizes: Sizes,
+    tied: Collection[str] = (),
+    absent: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -64,13 +69,16 @@ class Matching:
         The sizes of the model (`Family.sizes`).
     tied
         Tensors that others take the place of.
+    absent
+        Tensors that layers of another kind have (`Family.absent`).
     """
 
     def __init__(
         self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
-        tied: Collection[str],
+        tied: Collection[str], absent: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
+        self.absent = absent
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, Origin] = {}
         self.sources: dict[str, Origin] = {}
@@ -92,7 +100,7 @@ class Matching:
             error = self._match(name)
             if error is not None:
                 yield error
-        yield from _missing(self.family, self.origins, self.sizes, self.tied)
+        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent})
 
     def _match(self, name: str) -> TensorError | None:
         """Note what a tensor stands for, or say why it stands for nothing."""
@@ -114,6 +122,11 @@ class Matching:
                 "contains a tensor that another one contains, too", tensor=name, code="doubled",
                 expected="each tensor of the family once",
                 found=f"{duplicate} also in {self.origins[duplicate].source}",
+            )  # fmt: skip
+        if error is None and (other := next((member for member in contents if member in self.absent), None)):
+            return TensorError(
+                "is in a layer of another kind", tensor=name, code="contradiction",
+                expected=f"no {other}", hint=CONTRADICTION,
             )  # fmt: skip
         self.origins.update(contents)
         if contents:
@@ -137,6 +150,9 @@ def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], size
         return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes))
+    if isinstance(expression, Squeeze):
+        rows, _, columns = shape_of(expression.of, shapes, sizes)
+        return (rows, columns)
     if isinstance(expression, Join):
         first, _ = expression.of[0]
         return (sum(sizes[rows] for _, rows in expression.of), *shape_of(first, shapes, sizes)[1:])
@@ -174,14 +190,14 @@ def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ..
     )  # fmt: skip
 
 
-def _missing(family: Family, origins: Collection[str], sizes: Sizes, tied: Collection[str]) -> Iterator[TensorError]:
+def _missing(family: Family, origins: Collection[str], sizes: Sizes, absent: Collection[str]) -> Iterator[TensorError]:
     for tensor in family.tensors:
         if not tensor.required:
             continue
         for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
             for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
                 name = fill(tensor.name, {"n": layer, "e": expert})
-                if name not in origins and name not in tied:
+                if name not in origins and name not in absent:
                     yield TensorError(
                         f"is missing; every model of the family {family.id} has it", tensor=name,
                         code="unmapped", found=f"{len(origins)} other tensors", hint=HINT,

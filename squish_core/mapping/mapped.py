@@ -72,7 +72,7 @@ class MappedFile(File):
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied)
+            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, family.absent(settings))
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
                 layout=layout, sizes=sizes, vectors=self.carried.vectors, constants=self.carried.constants

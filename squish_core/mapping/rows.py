@@ -13,7 +13,7 @@ from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
 from squish_core.mapping.segments import concatenate, cut, permute
-from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
+from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +84,16 @@ class Rows:
         def view(encoding: Encoding) -> Encoding:
             parts = {role: _item(part, spec.shape[0], number) for role, part in encoding.parts.items()}
             return self._check_parts(spec, shape, evolve(encoding, parts=parts))
+
+        return self._view(spec, shape, view)
+
+    def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
+        """Give a dense tensor another shape of as many elements."""
+
+        def view(encoding: Encoding) -> Encoding:
+            if encoding.codec != DENSE:
+                raise _row_error(spec, encoding, "has no other shape")
+            return evolve(encoding, parts={role: evolve(part, shape=shape) for role, part in encoding.parts.items()})
 
         return self._view(spec, shape, view)
 

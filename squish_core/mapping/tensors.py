@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Stack
+from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Squeeze, Stack
 from squish_core.file import File
 from squish_core.mapping.coverage import Coverage, Origin
 from squish_core.mapping.names import Numbers, fill, leaves, members, target_rules
@@ -152,6 +152,8 @@ class _Builder:
         spec = self._forward(expression.of, numbers)
         if isinstance(expression, Permute):
             return self._permute(spec, expression, False)
+        if isinstance(expression, Squeeze):
+            return self.rows.reshape(spec, (spec.shape[0], *spec.shape[2:]))
         return self._add(spec, expression.constant, None)
 
     def _family_tensor(self, name: str) -> TensorSpec:
@@ -180,6 +182,8 @@ class _Builder:
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Permute):
             spec = self._permute(spec, expression, True)
+        elif isinstance(expression, Squeeze):
+            spec = self.rows.reshape(spec, (spec.shape[0], 1, *spec.shape[1:]))
         else:
             spec = self._add(spec, -expression.constant, self.tensors.setting.vectors)
         return self._backward(expression.of, spec, name, numbers)

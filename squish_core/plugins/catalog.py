@@ -33,7 +33,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
-    "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf"), "squish-remote"),
+    "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "fsspec"), "squish-remote"),
     "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 

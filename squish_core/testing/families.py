@@ -35,6 +35,7 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
     settings = family.settings(model)
     sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
     shapes = {tensor.name: tensor.shape for tensor in family.tensors}
+    absent = family.absent(settings)
     generator = np.random.default_rng(seed)
     arrays = {}
     for tensor in family.tensors:
@@ -43,8 +44,10 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
         shape = shape_of(tensor.name, shapes, sizes)
         for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
             for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
-                values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
-                arrays[fill(tensor.name, {"n": layer, "e": expert})] = dtypes.cast(values, dtype)
+                name = fill(tensor.name, {"n": layer, "e": expert})
+                if name not in absent:
+                    values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+                    arrays[name] = dtypes.cast(values, dtype)
     return arrays
 
 

@@ -88,6 +88,9 @@ ENVIRONMENTS = {
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),
     **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
     "squish-torch": _SQUISH_TORCH,
+    "stores": Environment(
+        "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
+    ),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
     "tokenizers": Environment("tokenizers==0.23.3 numpy"),

@@ -100,6 +100,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "config": {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}, "tokenizer": "glm4",
         "special": END,
     },
+    "lfm2": {
+        "config": {
+            "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3,
+            "block_multiple_of": 32, "max_position_embeddings": 1024,
+        },
+        "tokenizer": "llama-bpe",
+        "special": {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>"},
+    },
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
 """Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, and Transformers' model type

@@ -168,10 +168,18 @@ def run(selected: Callable[[Row], bool]) -> list[tuple[Row, str]]:
 
 
 def write(results: Sequence[tuple[Row, str]]) -> None:
-    """Put the table into the page, between its marks."""
+    """Put results into the page, between its marks; rows that did not run keep what the page says of them."""
     before, _, rest = PAGE.read_text().partition(START)
-    _, _, after = rest.partition(END)
-    PAGE.write_text("\n".join((before + START, "", *lines(results), "", END + after)))
+    table, _, after = rest.partition(END)
+    texts = {**earlier(table), **{(row.source, row.title): text for row, text in results}}
+    merged = [(row, texts[row.source, row.title]) for row in rows() if (row.source, row.title) in texts]
+    PAGE.write_text("\n".join((before + START, "", *lines(merged), "", END + after)))
+
+
+def earlier(table: str) -> dict[tuple[str, str], str]:
+    """Source and target -> result, of a table in Markdown."""
+    cells = [line.removeprefix("| ").removesuffix(" |").split(" | ", 3) for line in table.splitlines()]
+    return {(row[0], row[1]): row[3].replace("\\|", "|") for row in cells if len(row) == 4}
 
 
 def main(arguments: Sequence[str]) -> int:

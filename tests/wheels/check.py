@@ -77,7 +77,7 @@ BRINGS = {
     "squish-models": Brings(
         families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
     ),
-    "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az"})),
+    "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),

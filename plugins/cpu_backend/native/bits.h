@@ -1,5 +1,5 @@
-// Reading numbers at any address, and the conversions that every instruction set does alike. Everything here is inside the
-// namespace of the instruction set it is compiled for: a shared inline function could be linked from the wrong one.
+// Unaligned loads, and conversions common to all instruction sets. Everything is in the namespace of its instruction set: a
+// shared inline function could be linked from the wrong one.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
-// Loops of a known count over registers. The portable vectors are no registers, and unrolled take twice as long to compile.
+// Unrolls loops over registers. Portable vectors are not registers, and unrolling them doubles compile time.
 #ifdef __AVX2__
 #define UNROLL _Pragma("GCC unroll 16")
 #else
@@ -43,7 +43,7 @@ static INLINE uint16_t float_to_half(float value) {
     uint32_t bits = as_bits(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     if (rest > 0x7f800000) return uint16_t(sign | 0x7e00 | (rest >> 13 & 0x3ff));
     if (rest >= 0x477ff000) return uint16_t(sign | 0x7c00);
-    if (rest < 0x38800000)  // adding 0.5 leaves the rounded multiple of 2^-24 in the lowest bits
+    if (rest < 0x38800000)  // adding 0.5 rounds to a multiple of 2^-24 in the lowest bits
         return uint16_t(sign | (as_bits(as_float(rest) + 0.5f) - 0x3f000000));
     return uint16_t(sign | ((rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13));
 }
@@ -60,7 +60,7 @@ template <int Bits> static INLINE uint64_t spread8(uint64_t codes) {
 #ifdef __BMI2__
     return _pdep_u64(codes, every);
 #else
-    constexpr int up = 8 - Bits;  // the upper half of the codes moves up, then the upper half of each half, and so on
+    constexpr int up = 8 - Bits;  // shifts the upper half of the codes, then of each half, and so on
     constexpr uint64_t four = (uint64_t(1) << 4 * Bits) - 1, two = ((uint64_t(1) << 2 * Bits) - 1) * 0x100000001u;
     codes = (codes & four) | (codes & four << 4 * Bits) << 4 * up;
     codes = (codes & two) | (codes & two << 2 * Bits) << 2 * up;
@@ -69,7 +69,7 @@ template <int Bits> static INLINE uint64_t spread8(uint64_t codes) {
 #endif
 }
 
-// The inverse: the low `Bits` bits of eight bytes.
+// Inverse: packs the low `Bits` bits of eight bytes.
 template <int Bits> static INLINE uint64_t gather8(uint64_t bytes) {
     constexpr uint64_t every = 0x0101010101010101u * ((1u << Bits) - 1);
 #ifdef __BMI2__
@@ -85,7 +85,7 @@ template <int Bits> static INLINE uint64_t gather8(uint64_t bytes) {
 #endif
 }
 
-// The six-bit scales and minima of Q4_K and Q5_K: 12 bytes to 8 + 8. (In words: what is read wider than it was written waits.)
+// The six-bit scales and minima of Q4_K and Q5_K: 12 bytes to 8 + 8. (By words: a wide load of narrow stores would stall.)
 struct SixBits {
     uint64_t scale, minimum;
 };
@@ -101,7 +101,7 @@ static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t min
     memcpy(minimum, &made.minimum, 8);
 }
 
-// Byte k of entry `mask`: how many of the bits below bit k are set.
+// Byte k of entry `mask`: the number of bits set below bit k.
 struct Places {
     uint64_t of[256];
     constexpr Places() : of() {

@@ -1,5 +1,5 @@
-// The GGML block types, as one decoder each: block(at, i, sink) puts the values of the block at `at`.
-// Order of operations: as gguf-py and the NumPy reference (squish_ggml) round them.
+// Decoders of the GGML block types: block(at, i, sink) writes the values of the block at `at`.
+// The order of operations, and so the rounding, is that of gguf-py and the NumPy reference (squish_ggml).
 #pragma once
 #include "sinks.h"
 
@@ -21,7 +21,7 @@ struct Raised {  // code * scale + bias
     INLINE F operator()(B codes) const { return widen_u8(codes) * scale + bias; }
 };
 
-// Sixteen floats that stay in memory: a load hands one of them to all lanes for nothing, a shuffle takes its turn.
+// Sixteen floats kept in memory: a broadcast load is free, a shuffle is not.
 struct Lanes {
     float lane[16];
     INLINE explicit Lanes(F v) {
@@ -42,7 +42,7 @@ template <class Map, class Sink> static INLINE void nibbles32(Map map, const uin
     sink.put(i, levels(codes), levels(right<4>(codes)));
 }
 
-// The low four bits of 32 bytes, then the high ones.
+// The low nibbles of 32 bytes, then the high nibbles.
 template <class Levels, class Sink>
 static INLINE void nibbles64(const Levels& low, const Levels& high, const uint8_t* at, int64_t i, Sink& sink) {
     if constexpr (Levels::halves) {
@@ -101,7 +101,7 @@ template <> struct Block<Q8_0> {
         signed_bytes<32>(half_at(at), at + 2, i, sink);
     }
 };
-template <> struct Block<Q8_1> {  // {d, sum, codes}: the sum serves dot products only
+template <> struct Block<Q8_1> {  // {d, sum, codes}: the sum is for dot products only
     static constexpr int elements = 32, bytes = 36;
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
         signed_bytes<32>(half_at(at), at + 4, i, sink);
@@ -148,7 +148,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 32 + 32 * half;
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
-            // The third bits of group pair k lie at bit k; here they come to bit 2.
+            // Move the third bits of group pair k from bit k to bit 2.
             const B above[2] = {half ? right<4>(third[0]) : third[0], half ? right<4>(third[1]) : third[1]};
             int group = 8 * half;
             const auto pairs = [&](B x, B y, B third_x, B third_y) {
@@ -164,7 +164,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
     }
 };
 
-struct Factors {  // of the 8 groups of Q4_K and Q5_K: the first half of `scale`, the second of `minimum`
+struct Factors {  // factors of the 8 groups of Q4_K and Q5_K: scales in the first half, minima in the second
     Lanes scale, minimum;
     INLINE explicit Factors(const uint8_t* at) : Factors(at, six_bits(at + 4)) {}
     INLINE Factors(const uint8_t* at, SixBits packed) : Factors(at, widen_u8(pair(packed.scale, packed.minimum))) {}
@@ -190,7 +190,7 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
         const Factors factors(at);
         const B nibble = splat_byte(15), sixteen = splat_byte(16);
         B low_fifth = load_bytes(at + 16), high_fifth = load_bytes(at + 32);
-        UNROLL for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
+        UNROLL for (int j = 0; j < 4; j++) {  // the fifth bits for j are bits 0 and 1
             const Levels<5, Lowered, Sink> first(factors[2 * j], sink), second(factors[2 * j + 1], sink);
             const B low = load_bytes(at + 48 + 32 * j), high = load_bytes(at + 64 + 32 * j);
             sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)),

@@ -1,5 +1,5 @@
-// Codes with a scale for each group, in every packing: of integers with a zero point or a bias (affine), or of places in a
-// table (palettes, microscaling, float8).
+// Codes with a scale per group, in every packing: integers with a zero point or bias (affine), or table indices (palettes,
+// microscaling, float8).
 #pragma once
 #include "sinks.h"
 
@@ -18,7 +18,7 @@ template <int Offset> struct AffineMap {
     }
 };
 
-// table[code] * scale. Tables of up to 4 bits have 16 entries, those of fewer bits again and again.
+// table[code] * scale. Tables of up to 4 bits are repeated to 16 entries.
 template <int Bits> struct TableMap {
     static constexpr bool offsets = false;
     const float* table;
@@ -63,20 +63,20 @@ static INLINE void widen(const uint8_t* at, int32_t type, const float* listed, i
     for (; done < count; done++) to[done] = widened(at, type, listed, first + done * step);
 }
 
-// Codes of one row that do not lie in it one after the other.
+// Codes of a row that are not consecutive in memory.
 template <class Word>
 static void gather_words(const Weights& w, int bits, int64_t row, int64_t column, int64_t count, uint8_t* codes) {
     const int width = 8 * int(sizeof(Word)), unit = width / bits;
     const uint64_t mask = (uint64_t(1) << bits) - 1;
-    const bool whole = w.ordered || width % bits == 0;  // words of whole codes, and perhaps spare bits above them
+    const bool whole = w.ordered || width % bits == 0;  // words of whole codes, with optional unused bits above
     const auto shift_of = [&](int64_t place) { return w.ordered ? w.order[place] * bits : int(place) * bits; };
-    if (w.down && whole) {  // one place in the words of many lines
+    if (w.down && whole) {  // one position in the words of many lines
         const uint8_t* at = w.data + column * w.line + row / unit * w.step;
         const int shift = shift_of(row % unit);
         for (int64_t i = 0; i < count; i++) codes[i] = uint8_t(uint64_t(read<Word>(at + i * w.line)) >> shift & mask);
         return;
     }
-    if (whole && column % unit == 0) {  // all places of one word after the other
+    if (whole && column % unit == 0) {  // all positions of each word
         const uint8_t* at = w.data + row * w.line + column / unit * w.step;
         for (int64_t i = 0; i < count; i += unit, at += w.step) {
             const uint64_t word = read<Word>(at);
@@ -104,7 +104,7 @@ static void gather_codes(const Weights& w, int bits, int64_t row, int64_t column
 }
 
 template <int Bits, bool Looked> struct Grouped {
-    static constexpr int64_t panel = 4096;  // columns at a time: their scales fit the stack, whatever the group
+    static constexpr int64_t panel = 4096;  // columns per iteration, so that their scales fit the stack for any group size
 
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         for (int64_t at = c0; at < c1; at += panel) {
@@ -128,7 +128,7 @@ template <int Bits, bool Looked> struct Grouped {
         const uint8_t* codes = w.data + row * w.pitch + c0 * Bits / 8;
         const bool strided = w.strided;
         if (strided) gather_codes(w, Bits, row, c0, c1 - c0, gathered);
-        int64_t c = 0, k = 0;  // columns and groups that are done
+        int64_t c = 0, k = 0;  // finished columns and groups
         const int64_t end = c1 - c0, into = c0 - first * group;
         const auto scaled = [&](int64_t cell) {
             map.scale = splat(scale[cell]);
@@ -141,7 +141,7 @@ template <int Bits, bool Looked> struct Grouped {
                 for (const int64_t stop = c + left < end ? c + left : end; c + 32 <= stop; c += 32, codes += 4 * Bits)
                     levels.put32(sink, i + c, codes);
             }
-        } else if (group % 16 == 0) {  // runs of 16 lie within a group
+        } else if (group % 16 == 0) {  // runs of 16 are within a group
             for (int64_t left = group - into; c + 16 <= end; left = group, k++) {
                 const auto levels = scaled(k);
                 for (const int64_t stop = c + left < end ? c + left : end; c + 16 <= stop; c += 16, codes += 2 * Bits)
@@ -162,7 +162,7 @@ template <int Bits, bool Looked> struct Grouped {
         }
     }
 
-    // The last codes of a row: no byte after theirs is read.
+    // The last codes of a row, without reading past them.
     static INLINE B some_codes(const uint8_t* at, int64_t count) {
         uint8_t padded[2 * Bits] = {};
         memcpy(padded, at, size_t(count * Bits + 7) / 8);

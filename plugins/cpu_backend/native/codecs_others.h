@@ -1,4 +1,4 @@
-// Plain arrays, F8Q8 and HQQ.
+// Dense arrays, F8Q8 and HQQ.
 #pragma once
 #include "sinks.h"
 
@@ -26,7 +26,7 @@ template <int Kind> struct Plain {
     }
 };
 
-// Blocks of a byte that names the scale, and 32 signed bytes.
+// Blocks of a scale byte and 32 signed bytes.
 struct F8Q8Blocks {
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         const uint8_t* at = w.data + row * w.pitch + c0 / 32 * 33;
@@ -37,7 +37,7 @@ struct F8Q8Blocks {
     }
 };
 
-// (code - zero) * scale. The tensor's values, in order, are a matrix of lines of `size`; a word holds codes of lines far apart.
+// (code - zero) * scale. The flattened tensor is a matrix with lines of `size`; a word holds codes of distant lines.
 struct HalfQuadratic {
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         const int64_t begin = row * w.columns + c0, end = row * w.columns + c1;
@@ -50,7 +50,7 @@ struct HalfQuadratic {
         }
     }
 
-    // Codes side by side in their words, all at the same place of them.
+    // Codes of adjacent words, all at the same position.
     template <class Sink>
     static INLINE void run_line(const Weights& w, int64_t word, int shift, int64_t cell, int64_t count, int64_t i, Sink& sink) {
         const uint8_t *zero = w.offset + 4 * cell, *scale = w.scale + 4 * cell;

@@ -1,10 +1,10 @@
-// Codecs that keep some elements of a row apart: TCA-TBE (lossless bf16 under three bitmaps) and bitmasks.
+// Sparse codecs: TCA-TBE (lossless bf16 with three bitmaps) and bitmasks.
 #pragma once
 #include "codecs_grouped.h"
 
 namespace ISA {
 
-// Elements at..at+15 of `count`, `Size` bytes each; no byte after the last one is read.
+// Elements at..at+15 of `count`, `Size` bytes each, without reading past the last one.
 template <int Size> struct Sixteen {
     uint8_t copy[16 * Size];
     const uint8_t* at;
@@ -18,7 +18,7 @@ template <int Size> struct Sixteen {
 
 typedef uint32_t Lanes32 __attribute__((vector_size(64)));
 
-// Code k of 1..7 is the exponent `zero` + k; sign and mantissa of such an element are a byte. The others are stored whole.
+// Code k of 1..7 is the exponent `zero` + k; sign and mantissa are one byte. Other elements are stored in full.
 struct TripleBitmap {
     static INLINE Lanes32 bit_of(uint32_t mask, Lanes32 lane) { return (Lanes32{} + mask) >> lane & 1; }
 
@@ -49,7 +49,7 @@ struct TripleBitmap {
     }
 };
 
-// Zeros, and values where a bit is set; all times the row's scale, where there is one.
+// Values where a bit is set, else zeros; all multiplied by the optional row scale.
 struct Sparse {
     template <int Type> static INLINE F load16(const Weights& w, const uint8_t* at) {
         if constexpr (Type == F32) return load(at);
@@ -84,7 +84,7 @@ struct Sparse {
         const uint8_t* bits = w.plane0;
         int64_t at = w.starts[row], c = c0;
         for (int64_t skipped = 0; skipped < c0; skipped += 16) at += __builtin_popcount(mask16(bits, begin + skipped, end));
-        if constexpr (has_expand && Sink::type != F32 && !Scaled)  // rounded side by side, and only then sent to their places
+        if constexpr (has_expand && Sink::type != F32 && !Scaled)  // round contiguous values before expanding them
             for (; c + 32 <= c1 && at + 32 <= w.stored && (begin + c) / 8 + 8 <= end; c += 32) {
                 const uint32_t mask = uint32_t(read<uint64_t>(bits + (begin + c) / 8) >> (begin + c) % 8);
                 sink.put(c - c0, expand(mask, rounded32<Type>(w, at, sink)));
@@ -114,7 +114,7 @@ struct Sparse {
         else return sink.rounded(load16<Type>(w, at), load16<Type>(w, at + 16 * size_of(Type)));
     }
 
-    // Sixteen bits from any bit on; no byte from `end` on is read.
+    // Sixteen bits from any bit offset, without reading from `end` on.
     static INLINE uint32_t mask16(const uint8_t* bits, int64_t first, int64_t end) {
         const int64_t byte = first / 8;
         uint32_t word = 0;

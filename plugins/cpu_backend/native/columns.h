@@ -1,5 +1,5 @@
-// Products with codes whose rows lie across words (GPTQ, AWQ): sixteen words side by side are sixteen lanes, and a panel of
-// rows goes down all columns, so that memory is read in whole lines.
+// Products with codes packed across rows (GPTQ, AWQ): sixteen adjacent words are sixteen lanes, and a panel of rows runs down
+// all columns, so that memory is read in whole cache lines.
 #pragma once
 #include "codecs_grouped.h"
 
@@ -16,7 +16,7 @@ static INLINE Word16 words_at(const uint8_t* at, int64_t count) {
     return some;
 }
 
-// Sixteen codes, each in the lowest bits of a word, less the middle one: so little cancels when they are centred.
+// Sixteen codes in the lowest bits of words, minus the midpoint, which limits cancellation.
 template <int Bits> struct LowBits {
     static constexpr int middle = Bits == 1 ? 0 : 1 << (Bits - 1);
     static constexpr uint32_t mask = (1u << Bits) - 1;
@@ -41,12 +41,12 @@ template <int Bits, bool Down> struct ColumnPanel {
     const Weights& w;
     int64_t row, count;
     LowBits<Bits> code;
-    int codes[unit];  // which of a word's codes lies at each place
+    int codes[unit];  // code number at each position of a word
     F part[runs];
 
     static INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-    // All codes of the words that one line has for these rows.
+    // All codes in the words of one line for these rows.
     INLINE void add_line(const uint8_t* at, const float* x) {
         const int64_t words = Down ? (count + unit - 1) / unit : count;
         UNROLL for (int v = 0; v < vectors; v++) {
@@ -66,7 +66,7 @@ template <int Bits, bool Down> struct ColumnPanel {
         if (left > 0) widen(at, type, w.listed, cell, Down ? unit : 1, left, some);
         return load(some);
     }
-    // y += what the columns of a group give; sum_x is that of their activations.
+    // y += the product of a group's columns; sum_x is the sum of their activations.
     INLINE void add_group(int64_t group, const float* x, float sum_x, float* y) {
         for (int k = 0; k < unit; k++) codes[w.ordered ? w.order[k] : k] = k;
         const int64_t line = Down ? w.line : w.step, lines = w.group_columns / (Down ? 1 : unit);
@@ -90,7 +90,7 @@ template <int Bits, bool Down> struct ColumnPanel {
     }
 };
 
-// Group by group, so that few pages are in use at a time.
+// Group by group, to touch few pages at a time.
 template <int Bits, bool Down> void sum_columns(const Weights& w, int64_t row, int64_t count, const float* x, float* y) {
     using Panel = ColumnPanel<Bits, Down>;
     memset(y, 0, size_t(count) * sizeof *y);
@@ -113,7 +113,7 @@ template <bool Down> SumColumns sum_columns_of(int32_t kind) {
         default: return nullptr;
     }
 }
-// Null where codes are in rows, or not in words as these loops need them.
+// Null if codes are packed along rows, or in unsupported words.
 static SumColumns sum_columns_of(const Weights& w) {
     const bool words = w.strided && w.word == 4 && (w.down ? w.step : w.line) == 4 && !w.mask && w.scale;
     if (!words || w.group_rows != 1 || w.grid_row != 1 || w.columns % w.group_columns || w.group_columns % 16) return nullptr;

@@ -1,5 +1,4 @@
-// How far decoded rows are from the values they were made of. A row's sums are its own, in f64 and one order, so that they do
-// not depend on threads or instructions.
+// The error of decoded rows. Sums are per row, in f64 and a fixed order, so that they do not depend on threads or instructions.
 #pragma once
 #include "encode_affine.h"
 
@@ -7,7 +6,7 @@ namespace ISA {
 
 typedef int64_t I8x64 __attribute__((vector_size(64)));
 
-// `count` values of a type as floats, with zeros up to a multiple of 16; in `room` unless they can be used where they are.
+// Converts `count` values to floats, zero-padded to a multiple of 16, in `room` unless they can be used in place.
 static INLINE const float* floats(int32_t type, const uint8_t* from, int64_t count, float* room) {
     const int64_t whole = count / 16 * 16;
     if (type == F32 && whole == count) return (const float*)from;
@@ -33,7 +32,7 @@ struct Gaps {
             error += gap * gap, power += a * a, norm += b * b;
         }
     }
-    // The largest error, and the sums of squared errors, values and decoded values; not finite where one of them is not.
+    // The largest error, and the sums of squared errors, values and decoded values; not finite if any input is not.
     INLINE void write(double sums[4]) const {
         for (int k = 0; k < 4; k++) sums[k] = 0;
         for (int k = 0; k < 8; k++) {

@@ -1,5 +1,5 @@
-// The encoder of group-affine codes, with the bytes of squish_codecs.encoding: scales rounded up to their type (biases down)
-// from float64, codes x / scale rounded half to even. Sixteen groups have their scales found together, one a lane.
+// The affine encoder, bit-identical to squish_codecs.affine: scales round up to their type (biases down) from float64, codes
+// x / scale round half to even. Scales of sixteen groups are computed together, one per lane.
 #pragma once
 #include "encoders.h"
 
@@ -13,8 +13,8 @@ typedef int32_t I16x32 __attribute__((vector_size(64)));
 typedef uint16_t U16x16 __attribute__((vector_size(32)));
 typedef int16_t I16x16 __attribute__((vector_size(32)));
 
-// The next float towards an infinity wherever rounding to nearest has gone the other way.
-static INLINE V8 rounded_up(D8 exact) {  // of numbers that are not negative
+// The next float toward infinity if rounding to nearest went the other way.
+static INLINE V8 rounded_up(D8 exact) {  // for non-negative numbers
     const V8 near = __builtin_convertvector(exact, V8);
     return (V8)((I8x32)near - __builtin_convertvector(__builtin_convertvector(near, D8) < exact, I8x32));
 }
@@ -24,7 +24,7 @@ static INLINE V8 rounded_down(D8 exact) {
     return (V8)((I8x32)near + (above & (-1 - 2 * ((I8x32)near >> 31))));
 }
 
-// Sixteen floats to `type` at `out`, rounded up (not negative), down, or to nearest; and in `stored` what stands there then.
+// Stores sixteen floats as `type` at `out`, rounded up (non-negative), down or to nearest; `stored` gets the rounded values.
 enum Way { UP, DOWN, NEAREST };
 static INLINE void store_as(int32_t type, Way way, const float values[16], float stored[16], uint8_t* out, int64_t count) {
     if (type == F32) {
@@ -45,16 +45,16 @@ static INLINE void store_as(int32_t type, Way way, const float values[16], float
     memcpy(out, &bits, size_t(count) * 2);
 }
 
-constexpr int64_t panel = 2048;  // values whose grids are found before their codes
+constexpr int64_t panel = 2048;  // values per panel: grids first, then codes
 
 struct Grid {  // of sixteen groups
     float low[16], high[16];                     // smallest and largest value
-    float scale[16], offset[16];                 // as codes are found with them
-    float stored_scale[16], stored_offset[16];   // as they are read again
+    float scale[16], offset[16];                 // used to compute codes
+    float stored_scale[16], stored_offset[16];   // after rounding to the stored type
     float inverse[16];                           // of `scale`
 };
 
-struct Range {  // of sixteen groups, where it is not that of floats
+struct Range {  // of sixteen groups, in double
     double low[16], high[16];
 };
 
@@ -128,7 +128,7 @@ template <class Ends> static INLINE void bias_grid(const Affine& a, const Ends& 
     settle(a, grid, scale, count);
 }
 
-// MLX: the end of larger magnitude is a whole number of steps from 0. Codes are found before scale and bias are rounded.
+// MLX: the extreme of larger magnitude is a multiple of the step. Codes are computed before scale and bias are rounded.
 static INLINE void edge_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_t* offset, int64_t count) {
     const F low = load(grid.low), high = load(grid.high), none = splat(0);
     const M below = absolute(high) < absolute(low);
@@ -143,20 +143,20 @@ static INLINE void edge_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_
     store_as(a.offset_type, NEAREST, grid.offset, grid.stored_offset, offset, count);
 }
 
-// Values of one group to codes. A product with 1 / scale, where it is not close to the middle between two codes, is rounded as
-// the quotient is; where it is close, the quotient decides.
+// Encodes one group. A product with 1 / scale rounds like the quotient unless it is close to a midpoint between codes; then
+// the quotient decides.
 template <int Offset> struct Rounding {
     F low, high, zero;
     INLINE explicit Rounding(const Affine& a)
         : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))) {}
 
     INLINE B coded(F code, F offset) const {
-        if (Offset == NO_OFFSET) return narrow(code + zero);  // within the codes, since the scale is rounded up
+        if (Offset == NO_OFFSET) return narrow(code + zero);  // in range, since the scale is rounded up
         if (Offset == ZERO_POINT) code = code + offset;
         return narrow(least(most(code, low), high));
     }
     static INLINE M clear(F quotient, F code) { return absolute(quotient - code) < splat(0.4999f); }
-    // `count` is a multiple of 16; false for what is not finite.
+    // `count` is a multiple of 16; false for non-finite values.
     INLINE bool run(const float* x, int64_t count, float scale, float inverse, float offset, uint8_t* codes) const {
         const F by = splat(inverse), shift = splat(offset);
         int64_t i = 0;
@@ -214,7 +214,7 @@ static void pack_codes(int bits, const uint8_t* codes, int64_t count, uint8_t* o
     }
 }
 
-// The largest magnitude of each group, NaN where there is one.
+// The largest magnitude of each group; NaN propagates.
 template <int Size> static INLINE F magnitudes_of(const float* x, int64_t size, int64_t count) {
     F high[16];
     UNROLL for (int64_t k = 0; k < (Size ? 16 : count); k++, x += Size ? Size : size) {
@@ -231,7 +231,7 @@ static INLINE void magnitudes(const float* x, int64_t size, int64_t count, Grid&
 }
 
 static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& grid) {
-    F low[16], high[16];  // of the values with the other sign: both are largest ones
+    F low[16], high[16];  // negated for one sign, so both are maxima
     for (int64_t k = 0; k < count; k++, x += size) {
         F down = load(x), up = down;
         for (int64_t i = 16; i < size; i += 16) down = least(down, load(x + i)), up = most(up, load(x + i));
@@ -243,7 +243,7 @@ static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& g
 }
 
 #ifdef __AVX512BW__
-// `count` groups of `size` values at once, by products; false where one of them needs its quotient, or is not finite.
+// `count` groups of `size` values by products; false if a value needs its quotient or is not finite.
 template <int Offset, int Rest>
 static bool round_quickly(const Affine& a, const float* x, int64_t size, int64_t count, const Grid& grid, uint8_t* codes) {
     const int same = size == 16 ? 0 : size == 32 ? 1 : 2, step = 4 >> same;  // 2^same sixteens of 64 values have one scale
@@ -281,7 +281,7 @@ static bool round_groups(const Affine& a, const float* x, int64_t size, int64_t 
     return true;
 }
 
-// Scales and offsets of up to sixteen groups whose values are within these ends; false where they are not finite.
+// Scales and offsets of up to sixteen groups from their ranges; false if not finite.
 template <int Offset, class Ends>
 static INLINE bool fit(const Affine& a, const Ends& ends, int64_t count, Grid& grid, uint8_t* scale, uint8_t* offset) {
     if constexpr (Offset == NO_OFFSET) symmetric_grid(a, ends, grid, scale, count);
@@ -300,8 +300,8 @@ static INLINE bool find_grid(const Affine& a, const float* x, int64_t count, Gri
     return good;
 }
 
-// A panel of groups at a time: first all its grids, whose latencies so overlap, then its codes. Groups larger than a panel have
-// their codes found piece by piece.
+// One panel of groups at a time: first all grids, to overlap latencies, then the codes. Groups larger than a panel are encoded
+// in pieces.
 template <int Offset> static bool encode_groups(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale,
                                                 uint8_t* offset) {
     uint8_t codes[panel];

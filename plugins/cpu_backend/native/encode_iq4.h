@@ -1,5 +1,5 @@
-// Encoders of IQ4_NL and IQ4_XS: codes of 4 bits that stand for sixteen uneven levels. The bytes are those of ggml_quantize_chunk,
-// with importance weights or without. Thirty-two groups of 32 values are searched at a time, one in each lane.
+// Encoders of IQ4_NL and IQ4_XS: 4-bit indices of sixteen non-uniform levels. Bit-identical to ggml_quantize_chunk, with or without
+// importance weights. Thirty-two groups of 32 values are searched at a time, one per lane.
 #pragma once
 #include "encode_k.h"
 
@@ -8,8 +8,8 @@ namespace ISA {
 constexpr float IQ4_LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float IQ4_CODES[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// For each value the entry of `table` whose level is nearest; of two levels that are equally near, the higher one. Middles between
-// levels are exact in float32, so comparing with them gives the code of the reference, which compares distances.
+// The nearest level of `table` for each value, the higher one on ties. Midpoints are exact in float32, so comparing with them
+// gives the code of the reference, which compares distances.
 template <class Lanes> static INLINE Lanes at_nearest_level(Lanes value, const float table[16]) {
     Lanes entry = splat(table[15]);
     UNROLL for (int i = 14; i >= 0; i--) {
@@ -32,7 +32,7 @@ static INLINE LevelSums level_sums(const W value[32], const W weight[32], W inve
     return sums;
 }
 
-// The scale of each lane's group: that of the least weighted squared error among sixteen guesses.
+// The scale of each lane's group with the least weighted squared error among sixteen guesses.
 static INLINE W fit_levels(const W value[32], const W weight[32]) {
     W peak = splat(0), largest = splat(0);
     for (int i = 0; i < 32; i++) {
@@ -49,7 +49,7 @@ static INLINE W fit_levels(const W value[32], const W weight[32]) {
     return choose(peak < splat(nothing), splat(0), scale);
 }
 
-// Groups and weights of a panel whose blocks have `Block` values, and the scales of the groups.
+// Groups, weights and scales of a panel with blocks of `Block` values.
 template <int Block> static INLINE void group_scales(const float* x, const float* columns, bool weighted, float scales[32]) {
     W value[32], weight[32];
     across<32>(x, value);
@@ -77,7 +77,7 @@ static void encode_iq4_nl(const float* x, const Importance& importance, uint8_t*
     });
 }
 
-// A block is a float16 step, two high bits of each of eight scales, their low nibbles, and the codes.
+// A block: a float16 step, the high two bits of eight scales, their low nibbles, and the codes.
 static void encode_iq4_xs(const float* x, const Importance& importance, uint8_t* out, int64_t blocks) {
     panels<4>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
         float all_scales[32];

@@ -1,27 +1,26 @@
-// Encoders of Q4_K, Q5_K and Q6_K, with the bytes of ggml's reference encoders (ggml_quantize_chunk), with importance weights or
-// without. The searches run on thirty-two groups at a time, one in each lane: every lane adds in the order in which the reference
-// adds, so the sums are the same to the last bit.
+// Encoders of Q4_K, Q5_K and Q6_K, bit-identical to ggml's reference (ggml_quantize_chunk), with or without importance weights.
+// Thirty-two groups are searched at a time, one per lane; each lane adds in the order of the reference, so sums are
+// bit-identical.
 #pragma once
 #include "wide.h"
 
 namespace ISA {
 
-constexpr float nothing = 1e-15f;  // groups of smaller magnitudes are zeros
+constexpr float nothing = 1e-15f;  // groups with smaller magnitudes become zero
 
 struct Fit {  // of thirty-two groups
     W scale, low, weights;     // the sum of weights
-    W best_inverse, best_low;  // what the best codes are found with
-    WM wide;                   // lanes whose values are not all alike
+    W best_inverse, best_low;  // parameters of the best codes
+    WM wide;                   // lanes with at least two distinct values
 };
 
-struct Guesses {  // at how many steps a group is wide: `most` + first, + delta more each time
+struct Guesses {  // width of a group in steps: `most` + first, increased by delta
     float first, delta;
     int count;
 };
 
-// Scale and minimum of `Size` values of each lane: the plain guess, then others, each solved for the least weighted squares, and
-// judged by weighted squares or magnitudes. A better one also moves the minimum that the next guesses start from, as in the
-// reference.
+// Scale and minimum of `Size` values per lane: the direct guess, then others, each solved by weighted least squares and judged
+// by weighted squares or magnitudes. Like in the reference, a better guess also moves the minimum for the next ones.
 template <int Most, int Size = 32, bool Magnitudes = false>
 static INLINE void fit_with_minimum(const W x[Size], const W weight[Size], const Guesses& guesses, Fit& fit) {
     W low = x[0], high = x[0], sum_w = weight[0], sum_x = sum_w * x[0];
@@ -63,7 +62,7 @@ static INLINE void fit_with_minimum(const W x[Size], const W weight[Size], const
     fit.best_inverse = best_inverse, fit.best_low = best_low;
 }
 
-// The codes of the search, of which most are found again under the scales that a block holds.
+// The codes of the search; most are recomputed with the stored scales.
 template <int Most, int Size = 32> static void searched_codes(const W x[Size], const Fit& fit, uint8_t* codes) {
     W found[Size];
     for (int i = 0; i < Size; i++) {
@@ -90,8 +89,8 @@ static INLINE float six_bit_codes(const float* values, const float*, uint8_t cod
     return largest / 63.0f;
 }
 
-// The same for `Count` scales, codes 0..`Most` and the least weighted squares: the best of nine guesses, then codes that are moved
-// one by one while that helps.
+// The same for `Count` scales, codes 0..`Most` and weighted least squares: the best of nine guesses, then single-code moves
+// while they help.
 template <int Count, int Most> static float scale_codes_weighted(const float* values, const float* weights, uint8_t codes[Count]) {
     float largest = 0, inverse = 0, least_error = 0;
     for (int j = 0; j < Count; j++) largest = values[j] > largest ? values[j] : largest;
@@ -101,7 +100,7 @@ template <int Count, int Most> static float scale_codes_weighted(const float* va
         const int code = int(nearest(value));
         return code < Most ? code : Most;
     };
-    for (int guess = 0; guess < 9; guess++) {  // the plain one, then up to 0.4 of a step off it
+    for (int guess = 0; guess < 9; guess++) {  // the direct guess, then up to 0.4 steps away
         const int tenths = guess == 0 ? 0 : guess <= 4 ? guess - 5 : guess - 4;
         const float this_inverse = (0.1f * float(tenths) + float(Most)) / largest, step = 1 / this_inverse;
         float error = 0;
@@ -135,8 +134,8 @@ template <int Count, int Most> static float scale_codes_weighted(const float* va
     return sum_l2 > 0 ? sum_xl / sum_l2 : 0;
 }
 
-// The header of a Q4_K or Q5_K block, and its codes under the scales that the header holds; where one of those is 0, the codes
-// of the search stay.
+// Writes the header of a Q4_K or Q5_K block, and its codes with the stored scales; if a scale is 0, the codes of the search
+// are kept.
 template <int Most, class Searched>
 static INLINE void finish_block(const float* x, float d, float dmin, const uint8_t scales[8], const uint8_t minima[8], uint8_t* out,
                                 uint8_t* codes, Searched searched) {
@@ -158,7 +157,7 @@ static INLINE void finish_block(const float* x, float d, float dmin, const uint8
     }
 }
 
-// 16 bytes: the low nibbles of `low`, and those of `high` above them.
+// 16 bytes with the low nibbles of `low`, and of `high` above.
 static INLINE void pack_nibbles(const uint8_t* low, const uint8_t* high, uint8_t* out) {
     const B packed = (load_bytes(low) & splat_byte(15)) | (left<4>(load_bytes(high)) & splat_byte(0xf0));
     memcpy(out, &packed, 16);
@@ -175,12 +174,12 @@ static INLINE void pack_block(const uint8_t* codes, uint8_t* out, bool five) {
         for (int i = 0; i < 32; i += 16, out += 16) pack_nibbles(codes + at + i, codes + at + 32 + i, out);
 }
 
-struct Importance {  // of the columns of a matrix, whose rows are whole blocks; or null
+struct Importance {  // per column of a matrix with whole blocks per row; or null
     const float* weights;
-    int64_t columns, at;  // the column at which the next block begins
+    int64_t columns, at;  // column of the next block
 };
 
-// `Count` blocks of `Size` values at a time, and their weights; of a last panel that is not whole, the rest is of no use.
+// `Count` blocks of `Size` values at a time, and their weights; the rest of an incomplete last panel is unused.
 template <int Count, int Size = 256, class Function>
 static INLINE void panels(const float* x, Importance importance, int64_t blocks, Function function) {
     float rest[Size * Count] = {}, weights[Size * Count];
@@ -195,8 +194,8 @@ static INLINE void panels(const float* x, Importance importance, int64_t blocks,
     }
 }
 
-// The reference's weights for groups of `Size` in blocks of `Block`: what columns are worth, times what a value is worth beside
-// `times` its block; without importance the latter beside its group.
+// The reference's weights for groups of `Size` in blocks of `Block`: column importance times a weight of the value relative to
+// `times` its block; without importance, relative to its group.
 template <int Size = 32, int Block = 256>
 static INLINE void weights_of(const float* x, const float* columns, W weight[Size], float times = 2) {
     constexpr int blocks = 32 * Size / Block;
@@ -251,8 +250,8 @@ struct Around {  // 16 values of each lane
     W value[16], weight[16], weighted[16], largest;
 };
 
-// One guess of a scale for codes -Half..Half - 1, `tenths` of a step off the plain one. (What is less than half a step below
-// -Half needs no limit there.)
+// One guess of a scale for codes -Half..Half - 1, `tenths` of a step from the direct guess. (Values less than half a step below
+// -Half need no clamp.)
 template <int Half, bool Below> static INLINE void attempt(const Around& v, int tenths, FitAround& fit) {
     const W inverse = splat(-(Half + 0.1f * float(tenths))) / v.largest;
     W sum_lx = splat(0), sum_l2 = splat(0);
@@ -267,7 +266,7 @@ template <int Half, bool Below> static INLINE void attempt(const Around& v, int 
     fit.scale = choose(better, solved, fit.scale), fit.best = choose(better, solved * sum_lx, fit.best);
 }
 
-// The plain guess of scales for codes -Half..Half - 1 around zero, and others up to 0.9 of a step off it.
+// The direct guess of scales for codes -Half..Half - 1 around zero, and others up to 0.9 steps away.
 template <int Half> static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
     W peak = splat(0);
     v.largest = splat(0);
@@ -280,7 +279,7 @@ template <int Half> static INLINE void fit_around_zero(Around& v, bool weighted,
     }
     fit.best_inverse = splat(-Half) / v.largest;
     attempt<Half, false>(v, 0, fit);
-    fit.best = most(fit.best, splat(0));  // now only what is better
+    fit.best = most(fit.best, splat(0));  // only accept improvements from here
     for (int tenths = -9; tenths < 5; tenths += tenths == -1 ? 2 : 1) attempt<Half, false>(v, tenths, fit);
     for (int tenths = 5; tenths < 10; tenths++) attempt<Half, true>(v, tenths, fit);
     fit.empty = peak < splat(nothing);
@@ -322,7 +321,7 @@ static void encode_q6_k(const float* x, const Importance& importance, uint8_t* o
             const B stored = narrow(least(nearest(load(scales) * splat(inverse)), splat(127)));
             memcpy(out + 192, &stored, 16);
             uint8_t codes[512];
-            if (d == 0 || memchr(out + 192, 0, 16)) {  // the codes of the search stay where a scale is 0
+            if (d == 0 || memchr(out + 192, 0, 16)) {  // keep the codes of the search if a scale is 0
                 W found[16];
                 for (int i = 0; i < 16; i++) found[i] = choose(fit.empty, splat(0), within(nearest(fit.best_inverse * v.value[i]), -32, 31) + splat(32));
                 back<16>(found, codes);

@@ -1,18 +1,18 @@
-// Encoders of Q2_K and Q3_K, with the bytes of ggml_quantize_chunk, with importance weights or without. A block has sixteen groups
-// of 16 values; the groups of two blocks are searched at a time, one in each lane.
+// Encoders of Q2_K and Q3_K, bit-identical to ggml_quantize_chunk, with or without importance weights. A block has sixteen groups
+// of 16 values; the groups of two blocks are searched at a time, one per lane.
 #pragma once
 #include "encode_k.h"
 
 namespace ISA {
 
-// Two bits of each of 256 codes: a byte holds four codes that are 32 apart.
+// Packs 256 2-bit codes: a byte holds four codes, 32 apart.
 static INLINE void pack_pairs(const uint8_t* codes, uint8_t* out) {
     for (int half = 0; half < 2; half++, codes += 128, out += 32)
         for (int i = 0; i < 32; i++)
             out[i] = uint8_t((codes[i] & 3) | (codes[i + 32] & 3) << 2 | (codes[i + 64] & 3) << 4 | (codes[i + 96] & 3) << 6);
 }
 
-// Codes of 16 values under the scale and minimum that a block holds.
+// Codes of 16 values with the stored scale and minimum.
 static INLINE void codes_under(const float* x, float step, float lift, int low, int high, uint8_t* codes) {
     const B bytes = narrow(within(nearest((load(x) + splat(lift)) / splat(step)), float(low), float(high)) - splat(float(low)));
     memcpy(codes, &bytes, 16);
@@ -27,7 +27,7 @@ static INLINE float four_bit_codes(const float* values, const float*, uint8_t co
     return largest / 15.0f;
 }
 
-// A block is the codes of scales and minima in nibbles, the codes of values, and the two float16 steps.
+// A block: scale and minimum codes in nibbles, the value codes, and two float16 steps.
 static void encode_q2_k(const float* x, const Importance& importance, uint8_t* out, int64_t blocks) {
     const auto four_bits = importance.weights ? scale_codes_weighted<16, 15> : four_bit_codes;
     panels<2>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
@@ -53,7 +53,7 @@ static void encode_q2_k(const float* x, const Importance& importance, uint8_t* o
             for (int j = 0; j < 16; j++) {
                 out[j] = uint8_t(scales[j] | minima[j] << 4);
                 const float step = d * float(out[j] & 15);
-                if (step == 0) continue;  // the codes of the search stay
+                if (step == 0) continue;  // keep the codes of the search
                 codes_under(x + 256 * k + 16 * j, step, dmin * float(out[j] >> 4), 0, 3, codes + 256 * k + 16 * j);
             }
             pack_pairs(codes + 256 * k, out + 16);
@@ -61,8 +61,8 @@ static void encode_q2_k(const float* x, const Importance& importance, uint8_t* o
     });
 }
 
-// Scales for codes -4..3 without importance: the plain guess, whose codes are moved one by one while that helps. A lane in which
-// nothing moves stays as it is in later rounds.
+// Scales for codes -4..3 without importance: the direct guess, then single-code moves while they help. A lane without
+// moves does not change in later rounds.
 static INLINE W fit_by_moves(const W value[16], W codes[16]) {
     W peak = splat(0), largest = splat(0), weight[16], weighted[16], sum_lx = splat(0), sum_l2 = splat(0);
     for (int i = 0; i < 16; i++) {
@@ -121,7 +121,7 @@ static float signed_codes_weighted(const float* scales, const float* worth, uint
     for (int j = 0; j < 16; j++) widest = __builtin_fabsf(scales[j]) > __builtin_fabsf(widest) ? scales[j] : widest;
     memset(codes, 0, 16);
     if (__builtin_fabsf(widest) < nothing) return 0;
-    for (int guess = 0; guess < 19; guess++) {  // the plain one, then up to 0.9 of a step off it
+    for (int guess = 0; guess < 19; guess++) {  // the direct guess, then up to 0.9 steps away
         const int tenths = guess == 0 ? 0 : guess <= 9 ? guess - 10 : guess - 9;
         const float inverse = -(32 + 0.1f * float(tenths)) / widest;
         uint8_t shifted[16];
@@ -139,7 +139,7 @@ static float signed_codes_weighted(const float* scales, const float* worth, uint
     return step;
 }
 
-// A block is the third bits of all codes, their two lower bits, sixteen scales of 6 bits, and a float16 step.
+// A block: the third bits of all codes, their lower two bits, sixteen 6-bit scales, and a float16 step.
 static INLINE void pack_q3_k(const uint8_t codes[256], const uint8_t scales[16], uint8_t* out) {
     memset(out, 0, 32), memset(out + 96, 0, 12);
     for (int i = 0; i < 256; i++) out[i % 32] = uint8_t(out[i % 32] | codes[i] >> 2 << i / 32);
@@ -165,7 +165,7 @@ static void encode_q3_k(const float* x, const Importance& importance, uint8_t* o
             const float d = half_to_float(read<uint16_t>(out + 108));
             for (int j = 0; j < 16; j++) {
                 const float step = d * float(scales[j] - 32);
-                if (step == 0) continue;  // the codes of the search stay
+                if (step == 0) continue;  // keep the codes of the search
                 codes_under(x + 256 * k + 16 * j, step, 0, -4, 3, codes + 256 * k + 16 * j);
             }
             pack_q3_k(codes + 256 * k, scales, out);

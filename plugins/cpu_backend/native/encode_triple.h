@@ -1,11 +1,11 @@
-// The encoder of TCA-TBE, with the parts of squish_codecs.squizd.tca_tbe: bf16 as three bitmaps of codes, a byte for each element that has
-// one (its exponent is 1 to 7 above the base), and the others whole.
+// The TCA-TBE encoder, with the parts of squish_codecs.squizd.tca_tbe: bf16 as three bitmaps of codes, a byte per coded element
+// (exponent 1 to 7 above the base), and the others in full.
 #pragma once
 #include "bits.h"
 
 namespace ISA {
 
-// Rows of `columns` elements; `planes` are three bitmaps of rows of whole words, one after the other. How many bytes `high` got.
+// Rows of `columns` elements; `planes` are three consecutive bitmaps with rows of whole words. Returns the bytes in `high`.
 static int64_t encode_triple(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
                              uint16_t* full) {
     const int64_t words = (columns + 63) / 64;
@@ -25,7 +25,7 @@ static int64_t encode_triple(const uint16_t* bits, int64_t rows, int64_t columns
             for (int k = 0; k < 3; k++) plane[k] |= gather8<1>(read<uint64_t>(codes + i) >> k) << i;
         for (int k = 0; k < 3; k++) memcpy(planes + k * rows * words + word, plane + k, 8);
         int64_t coded = 0;
-        for (int64_t i = 0; i < count; i++) {  // both are written, and one stays
+        for (int64_t i = 0; i < count; i++) {  // write both; one is overwritten
             bytes[coded] = uint8_t((some[i] >> 8 & 0x80) | (some[i] & 0x7f));
             whole[i - coded] = some[i];
             coded += codes[i] != 0;

@@ -1,11 +1,11 @@
-// Encoders of GGML blocks, with the bytes of ggml's reference encoders (ggml_quantize_chunk).
+// Encoders of GGML blocks, bit-identical to ggml's reference (ggml_quantize_chunk).
 #pragma once
 #include "encode_iq4.h"
 #include "encode_q2_q3_k.h"
 
 namespace ISA {
 
-// Half away from zero, exactly where adding 0.5 would not be.
+// Rounds half away from zero; exact, unlike adding 0.5.
 static INLINE F rounded_away(F a) {
     const F part = whole(a), rest = a - part;
     return part + whole(rest + rest);
@@ -30,7 +30,7 @@ static void encode_q4_0(const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t block = 0; block < blocks; block++, x += 32, out += 18) {
         const F a = load(x), b = load(x + 16), none = splat(0);
         const float above = peak(most(a, b)), below = peak(most(none - a, none - b));
-        float value = above > below ? above : -below;  // the largest magnitude; of equals the first
+        float value = above > below ? above : -below;  // the largest magnitude, the first on ties
         if (above == below && above == 0) value = 0;
         else if (above == below)
             for (int i = 31; i >= 0; i--) value = x[i] == above || -x[i] == above ? x[i] : value;
@@ -44,7 +44,7 @@ static void encode_q4_1(const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t block = 0; block < blocks; block++, x += 32, out += 20) {
         const F a = load(x), b = load(x + 16), none = splat(0);
         float low = -peak(none - least(a, b));
-        if (low == 0)  // of zeros with either sign, the first
+        if (low == 0)  // of signed zeros, the first
             for (int i = 31; i >= 0; i--) low = x[i] == 0 ? x[i] : low;
         const float high = peak(most(a, b));
         const float step = high > low ? (high - low) / 15.0f : 0, inverse = step == 0 ? 0 : 1 / step;
@@ -56,7 +56,7 @@ static void encode_q4_1(const float* x, uint8_t* out, int64_t blocks) {
 
 static INLINE bool finite(F a) { return all(absolute(a) < splat(__builtin_inff())); }
 static INLINE bool finite(const float* x, int64_t count) {
-    F rest = splat(0);  // a value less itself is 0, or NaN for what is not finite
+    F rest = splat(0);  // x - x is 0, or NaN for non-finite values
     for (int64_t i = 0; i < count; i += 16) rest = rest + (load(x + i) - load(x + i));
     return finite(rest);
 }
@@ -78,11 +78,11 @@ static BlockSize block_size(int32_t kind) {
     }
 }
 
-// By number of the block type in weights.h; false where a value is not finite (its block is then of no use).
+// By number of the block type in weights.h; false if a value is not finite (its block is then invalid).
 static bool encode(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
                    int64_t blocks) {
     const auto [elements, bytes] = block_size(kind);
-    const int64_t panel = 4096 / elements;  // blocks that stay in the nearest cache between the check and the search
+    const int64_t panel = 4096 / elements;  // blocks that stay in the L1 cache between check and search
     for (int64_t at = 0; at < blocks; at += panel) {
         const int64_t count = blocks - at < panel ? blocks - at : panel;
         const float* from = x + at * elements;

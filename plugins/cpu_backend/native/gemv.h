@@ -1,13 +1,13 @@
-// Products with one vector, for the codecs of units.h.
+// Matrix-vector products for the codecs of units.h.
 #pragma once
 #include "six_groups.h"
 
 namespace ISA {
 
-constexpr int64_t PANEL = 64;    // groups whose scales are made before they are used
-constexpr int64_t AHEAD = 2048;  // bytes: the processor's own prefetching ends with each page
+constexpr int64_t PANEL = 64;    // groups with precomputed scales
+constexpr int64_t AHEAD = 2048;  // bytes; the hardware prefetcher stops at page boundaries
 
-// What a call makes of x: values in the order of the codec, then the sums of each group, and zeros up to a whole run of sixteen.
+// Prepared x: values in the codec's order, then the sums of each group, zero-padded to sixteen.
 template <class Units> void arrange(const Weights& w, const float* x, float* to) {
     constexpr int block = 32 * Units::units;
     for (int64_t c = 0; c < w.columns; c += block)
@@ -32,7 +32,7 @@ template <class Units> struct RowSum {
         codec.values(at, unit, v0, v1);
         x0 = load(x), x1 = load(x + 16), x += 32;
     }
-    // Units of one scale.
+    // Units with one scale.
     INLINE void add(const float* scale, int64_t each) {
         F v0, v1, x0, x1, p = splat(0), q = p;
         for (int64_t u = 0; u < each; u++, at += Units::bytes) {
@@ -93,7 +93,7 @@ struct Product {
 };
 template <class Units> constexpr Product product() { return {arrange<Units>, dot_row<Units>}; }
 
-// Null for codecs without such a loop, and for weights that are not in units.
+// Null for unsupported codecs and for weights not in units.
 static Product product_of(const Weights& w) {
     if (!in_units(w)) return {};
     if (w.zero > 1 << 16 || w.zero < -(1 << 16)) return {};

@@ -1,13 +1,13 @@
-// Products with activations in 8 bits: for every 32 of them a scale, max|x| / 127, and codes rounded to nearest. A weight is
-// then code * scale + offset with a code in a byte, and a group's sum is one of integers, which is exact.
+// Products with int8 activations: per 32 activations a scale, max|x| / 127, and codes rounded to nearest. A weight is code *
+// scale + offset with an 8-bit code, so the sum of a group is an exact integer sum.
 #pragma once
 #include "encoders.h"
 #include "gemv.h"
 
 namespace ISA {
 
-// Activations of several vectors as numbers of one kind. `scales` has `padded` numbers a vector, one for each 32 columns; `sums`
-// twice as many, those of each group of weights that has an offset of its own.
+// Converted activations of several vectors. `scales` has `padded` numbers per vector, one per 32 columns; `sums` has twice as
+// many, one per weight group with its own offset.
 template <class Number> struct Prepared {
     Number* codes;
     float *scales, *sums;
@@ -20,11 +20,10 @@ template <class Number> struct Prepared {
 };
 using Codes8 = Prepared<int8_t>;
 
-// Vectors that are multiplied together: 8, then 4, then single ones.
+// Batches of vectors: 8, then 4, then single ones.
 static INLINE int64_t together(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : 1; }
 
-// Which columns a sum is of: 16 (Q6_K), 32, or a group of several 32. Mixed: codes of vectors that are multiplied together lie
-// by four columns, those of one vector after the other's.
+// Columns per sum: 16 (Q6_K), 32, or a group of several 32. Mixed: the codes of a batch are interleaved by four columns.
 template <class Units, bool Mixed = false> void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
     const Codes8 to(room, w.columns, m);
     constexpr bool each = Units::scales == Scales::EACH, shuffled = Units::units == 1 && Units::order(1) == 2;
@@ -72,7 +71,7 @@ template <class Units, int Count> struct RowSum8 {
         codec.codes(at, unit, low, high);
         return low;
     }
-    // `scale` is that of weights and activations, PANEL * per for each vector.
+    // `scale` is the product of weight and activation scales, PANEL * per for each vector.
     INLINE void add_block(const float* scale) {
         UNROLL for (int ahead = 0; ahead < Units::bytes; ahead += 64) prefetch(at + AHEAD + ahead);
 #ifdef __AVX512VNNI__
@@ -102,7 +101,7 @@ template <class Units, int Count> struct RowSum8 {
         }
         at += Units::bytes;
     }
-    // Several units of one scale; `scales` are those of activations, `padded` for each vector.
+    // Several units with one scale; `scales` are activation scales, `padded` per vector.
     INLINE void add(float scale, const float* scales, int64_t padded, int64_t each) {
         Sum8 part[Count] = {};
         for (int64_t u = 0; u < each; u++, at += Units::bytes, x += 32) {
@@ -162,15 +161,14 @@ void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const void* r
         }
 }
 
-// What prepares activations once a call, and multiplies rows with them.
+// Converts activations once per call, and multiplies rows by them.
 struct Vectors {
     void (*prepare)(const Weights& w, const float* x, void* room, int64_t m);
     void (*multiply)(const Weights& w, int64_t row, int64_t count, const void* room, int64_t m, float* y, int64_t y_pitch);
 };
 template <class Units> constexpr Vectors vectors8() { return {quantize_all<Units>, multiply8_rows<Units>}; }
 
-// For kinds whose 32 weights have codes of a byte and one scale, or two; nothing for other kinds, and for weights that are not in
-// units.
+// For kinds whose 32 weights have 8-bit codes and one or two scales; null for other kinds and for weights not in units.
 static Vectors vectors8_of(const Weights& w) {
     if (!in_units(w)) return {};
     switch (w.kind) {

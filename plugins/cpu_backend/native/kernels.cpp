@@ -20,7 +20,7 @@
 namespace ISA {
 namespace {
 
-// ---- which codec a kind is
+// ---- codec of a kind
 
 template <int Kind> constexpr auto codec_of() {
     if constexpr (Kind <= DENSE_BF16) return Plain<Kind>();
@@ -45,7 +45,7 @@ template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, i
     Store sink = {out, past};
     Codec<Kind>::run(w, row, c0, c1, sink);
 }
-// Sums and products of float16 numbers and integers are multiples of 2^-48, and so never subnormal.
+// Sums and products of float16 numbers and integers are multiples of 2^-48, so never subnormal.
 constexpr bool subnormals(int kind) { return kind != DENSE_F16 && (kind < Q4_0 || kind > Q6_K); }
 template <int Kind, bool Half> void decode_row16(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint16_t* out, bool past) {
     Store16<Half, subnormals(Kind)> sink = {out, past};
@@ -70,7 +70,7 @@ template <int... Kind> constexpr Table every(std::integer_sequence<int, Kind...>
 }
 constexpr Table table = every(std::make_integer_sequence<int, KINDS>());
 
-// Zeros in the tiles that a mask leaves out.
+// Zeros the masked tiles.
 void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint8_t* out, int64_t size) {
     const int64_t first = row / w.tile * w.tiles;
     for (int64_t tile = c0 / w.tile; tile * w.tile < c1; tile++) {
@@ -93,9 +93,9 @@ void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, i
     if (past) fence();
 }
 
-// ---- what values are like, and what encoding has lost
+// ---- statistics and encoding error
 
-constexpr int64_t piece = 1024;  // columns decoded at a time: they stay in the nearest cache; a multiple of every codec's grain
+constexpr int64_t piece = 1024;  // columns decoded at a time, to fit L1; a multiple of every codec's grain
 
 void tally(const Weights& w, int64_t row0, int64_t count, Tally& to) {
     alignas(64) float decoded[piece];
@@ -124,7 +124,7 @@ void compare(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, in
     }
 }
 
-// ---- products of many vectors, through a tile of decoded rows that stays in the cache
+// ---- products with many vectors, by cached tiles of decoded rows
 
 constexpr int64_t TILE_ROWS = 8, TILE_COLUMNS = 1024;
 
@@ -144,7 +144,7 @@ void sum_block(const float* tile, const float* x, int64_t x_pitch, int64_t colum
     UNROLL for (int m = 0; m < Count; m++) UNROLL for (int r = 0; r < 4; r++) y[m * y_pitch + r] += sum(sums[m][r]);
 }
 
-// The last columns of a row that is no multiple of 16 long.
+// The last columns of a row, if not a multiple of 16.
 void sum_rest(const float* tile, const float* x, int64_t x_pitch, int64_t columns, int64_t m, int64_t rows, float* y,
               int64_t y_pitch) {
     for (int64_t v = 0; v < m; v++)
@@ -155,7 +155,7 @@ void sum_rest(const float* tile, const float* x, int64_t x_pitch, int64_t column
 void multiply_tile(const float* tile, int64_t rows, int64_t columns, const float* x, int64_t x_pitch, int64_t m, float* y,
                    int64_t y_pitch) {
     const int64_t whole = columns / 16 * 16;
-    float some[4];  // a last block of fewer rows is computed whole and kept in part
+    float some[4];  // an incomplete last block is computed in full and stored in part
     for (int64_t v = 0; v < m;) {
         const int64_t step = m - v >= 6 && m - v != 8 ? 6 : m - v >= 4 ? 4 : m - v >= 2 ? 2 : 1;
         for (int64_t r = 0; r < rows; r += 4) {
@@ -223,7 +223,7 @@ void multiply_prepared(const Weights& w, int32_t type, int64_t row0, int64_t cou
     vectors_of(w, type).multiply(w, row0, count, room, m, y, y_pitch);
 }
 
-// ---- what decoding and products are measured against
+// ---- memory bandwidth, the reference for decoding and products
 
 void fill(uint8_t* at, int64_t bytes) {
     const F one = splat(1);

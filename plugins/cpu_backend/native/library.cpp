@@ -1,4 +1,4 @@
-// The C ABI that Python loads: which instruction set runs, and how rows are shared between threads.
+// The C ABI for Python: selects the instruction set and distributes rows over threads.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -41,15 +41,15 @@ const Choice choices[] = {
 };
 const Choice* chosen = nullptr;
 
-constexpr int64_t PAST_CACHE = 24 << 20;  // an output of more bytes than this is not in any cache when it is read
+constexpr int64_t PAST_CACHE = 24 << 20;  // larger outputs do not stay in any cache
 
-// `work(begin, end)` for some of the rows at a time, on up to `threads` threads.
+// Calls `work(begin, end)` for ranges of rows on up to `threads` threads.
 template <class Work> void share_rows(int threads, int64_t rows, int64_t step, const Work& work) {
     const auto call = [](void* work, int64_t begin, int64_t end) { (*(const Work*)work)(begin, end); };
     share(threads, rows, step, call, (void*)&work);
 }
 
-// Floats on a cache line; null where none are asked for, or there is no memory.
+// Allocates floats on a cache line; null for zero floats or without memory.
 struct Freed {
     void operator()(float* at) const { operator delete(at, std::align_val_t(64)); }
 };
@@ -58,8 +58,8 @@ struct Room : std::unique_ptr<float, Freed> {
         : unique_ptr(count ? (float*)operator new(size_t(count) * sizeof(float), std::align_val_t(64), std::nothrow) : nullptr) {}
 };
 
-// Rows at a time: small enough to level out threads, a multiple of a tile and of the rows of any word, large enough to be
-// worth the asking.
+// Rows per step: small enough to balance threads, a multiple of a tile and of the rows of any word, large enough to amortize
+// the overhead.
 int64_t step_for(int64_t rows, int64_t row_cost, int threads) {
     if (threads <= 1) return rows > 0 ? rows : 1;
     int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 32 * 32 + 32, even = rows / (threads * 8) / 32 * 32;
@@ -68,17 +68,17 @@ int64_t step_for(int64_t rows, int64_t row_cost, int threads) {
 
 }  // namespace
 
-// sizeof(Weights), so that a struct that Python and C++ see differently is found before it is used.
+// sizeof(Weights), to detect a struct mismatch between Python and C++.
 API int64_t squish_weights_size() { return sizeof(Weights); }
 
-// Name of the i-th instruction set, best first, that this machine runs; null after the last.
+// Name of the i-th supported instruction set, best first; null after the last.
 API const char* squish_instructions(int i) {
     for (const Choice& each : choices)
         if (each.runs() && i-- == 0) return each.name;
     return nullptr;
 }
 
-// 1 when `name` runs here and is used from now on.
+// Selects an instruction set; returns 1 if `name` is supported.
 API int squish_choose(const char* name) {
     for (const Choice& each : choices)
         if (!strcmp(each.name, name) && each.runs()) {
@@ -109,7 +109,7 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     });
 }
 
-// As squish_multiply, with activations as `type` in `room`, which is as Kernels::prepare wants it, on a multiple of 4.
+// Like squish_multiply, with activations converted to `type` in `room` (see Kernels::prepare), aligned to 4 bytes.
 API int squish_multiply_as(const Weights* w, int32_t type, int64_t row0, int64_t rows, const float* x, int64_t m, void* room,
                            float* y, int64_t y_pitch, int32_t threads) {
     if (!chosen->kernels->prepare(*w, type, x, room, m)) return 0;
@@ -119,7 +119,7 @@ API int squish_multiply_as(const Weights* w, int32_t type, int64_t row0, int64_t
     return 1;
 }
 
-// All rows into panels of sixteen; `offset` may be null. 0 for kinds that there are no panels of.
+// Repacks all rows to panels; `offset` may be null. Returns 0 for unsupported kinds.
 API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* offset, int32_t threads) {
     if (!chosen->kernels->repack(*w, 0, 0, codes, scale, offset)) return 0;
     share_rows(threads, w->rows, step_for(w->rows, w->columns, threads), [&](int64_t begin, int64_t end) {
@@ -128,7 +128,7 @@ API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* off
     return 1;
 }
 
-// Blocks of `elements` values and `bytes` bytes, with `importance` as Kernels::encode has it; 0 when a value is not finite.
+// Blocks of `elements` values and `bytes` bytes, with `importance` (see Kernels::encode); returns 0 if a value is not finite.
 API int squish_encode(int32_t kind, const float* x, const float* importance, int64_t columns, uint8_t* out, int64_t blocks,
                       int64_t elements, int64_t bytes, int32_t threads) {
     std::atomic<int> good{1};
@@ -139,7 +139,7 @@ API int squish_encode(int32_t kind, const float* x, const float* importance, int
     return good;
 }
 
-// Parts of `groups` groups of values; 0 when a value, a scale or a bias is not finite.
+// Encodes `groups` groups; returns 0 if a value, scale or bias is not finite.
 API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset,
                              int32_t threads) {
     std::atomic<int> good{1};
@@ -151,13 +151,13 @@ API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, 
     return good;
 }
 
-// As Kernels::encode_triple.
+// See Kernels::encode_triple.
 API int64_t squish_encode_triple(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
                                  uint16_t* full) {
     return chosen->kernels->encode_triple(bits, rows, columns, base, planes, high, full);
 }
 
-// Four sums for each row, as Kernels::compare gives them.
+// Four sums per row; see Kernels::compare.
 API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t own, double* sums, int32_t threads) {
     share_rows(threads, w->rows, step_for(w->rows, w->columns, threads), [&](int64_t begin, int64_t end) {
         const uint8_t* from = (const uint8_t*)x + begin * w->columns * size_of(type);
@@ -165,7 +165,7 @@ API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t o
     });
 }
 
-// What all values are like.
+// Statistics of all values.
 API void squish_tally(const Weights* w, Tally* to, int32_t threads) {
     std::mutex adding;
     *to = {{}, 0, 0, 0, __builtin_inff(), -__builtin_inff()};

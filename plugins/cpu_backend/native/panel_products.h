@@ -1,5 +1,4 @@
-// Products with panels. Activations of vectors that are multiplied together lie side by side, so that one broadcast follows
-// the other.
+// Products with panels. The activations of a batch are adjacent, for consecutive broadcasts.
 #pragma once
 #include "columns.h"
 #include "int8.h"
@@ -24,7 +23,7 @@ static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
 #endif
 }
 
-// Activations as X wants them, and the sums of each group where weights have offsets.
+// Activations converted for X, and the sums of each group if weights have offsets.
 template <class X> void arrange_panels(const Weights& w, const float* x, void* room, int64_t m) {
     const Prepared<typename X::Number> to(room, w.columns, m);
     for (int64_t v = 0, first = 0; v < m; v++) {
@@ -43,7 +42,7 @@ template <class X> void arrange_panels(const Weights& w, const float* x, void* r
     }
 }
 
-// What activations are, and how 32 columns of sixteen rows are added to `part`: `step` of them lie side by side for each vector.
+// The activation type, and the accumulation of 32 columns of sixteen rows in `part`: `step` activations are adjacent per vector.
 struct AsInt8 {
     using Number = int8_t;
     static constexpr auto prepare = quantize_all<AffineUnits<8>, true>;
@@ -68,7 +67,7 @@ struct AsInt8 {
     }
 };
 
-// The values of the codes in the lowest four bits of each lane.
+// The values of the codes in the low four bits of each lane.
 struct Values {
 #ifdef __AVX512F__
     F table;
@@ -88,8 +87,8 @@ struct AsF32 {
     using Number = float;
     static constexpr auto prepare = arrange_panels<AsF32>;
     static constexpr int step = 1;
-    template <int Count> static constexpr int ways = Count == 1 ? 4 : Count == 4 ? 2 : 1;  // each sum waits for its last one
-    static constexpr float zero = 0;  // it is in the values
+    template <int Count> static constexpr int ways = Count == 1 ? 4 : Count == 4 ? 2 : 1;  // independent accumulators hide latency
+    static constexpr float zero = 0;  // included in the values
     static constexpr int order(int i) { return i % 2 * 4 + i / 2; }
     static INLINE void put(F x, float* to) { store(to, x); }
     Values values;
@@ -116,7 +115,7 @@ struct AsBf16 {  // bf16, two at a time; codes less `zero` are exact in it, and 
     static constexpr float zero = 0;
     static constexpr int order(int i) { return i / 2 % 2 * 4 + i / 4 + i % 2 * 2; }
     static INLINE void put(F x, uint16_t* to) { store(to, to_bf16(x)); }
-    __m512i table;  // of either half of a lane: a place has five bits, and the fifth is of another code
+    __m512i table;  // for both halves of a lane: an index has five bits, the fifth of another code
     INLINE explicit AsBf16(const Weights& w) {
         const __m256i values = to_bf16(widen_u8(counting()) - splat(float(w.zero))).v;
         table = _mm512_inserti64x4(_mm512_castsi256_si512(values), values, 1);
@@ -154,7 +153,7 @@ static INLINE F cells_at(const uint8_t* grid, int32_t type, int64_t first) {
     return type == BF16 ? load_bf16(grid + 2 * first) : load(grid + 4 * first);
 }
 
-// Sixteen rows with Count vectors: y[v] has a lane for each row.
+// Sixteen rows by Count vectors: y[v] has one lane per row.
 template <class X, int Count>
 void multiply_panel(const Weights& w, int64_t panel, const Prepared<typename X::Number>& x, int64_t v0, F* y) {
     const X with(w);
@@ -189,7 +188,7 @@ void multiply_panel(const Weights& w, int64_t panel, const Prepared<typename X::
     UNROLL for (int v = 0; v < Count; v++) y[v] = total[v];
 }
 
-// The lanes of a panel that are rows asked for.
+// The lanes of a panel in the requested rows.
 static void keep(F sums, int64_t panel, int64_t row0, int64_t count, float* y) {
     float lanes[PANEL_ROWS];
     store(lanes, sums);
@@ -215,7 +214,7 @@ void multiply_panels(const Weights& w, int64_t row0, int64_t count, const void* 
 
 template <class X> constexpr Vectors vectors() { return {X::prepare, multiply_panels<X>}; }
 
-// For activations as `type`; nothing where the rows of `w` have no loop for those.
+// For activations of `type`; null if unsupported for `w`.
 static Vectors vectors_of(const Weights& w, int32_t type) {
     if (w.kind != PANELS) return type == I8 ? vectors8_of(w) : Vectors{};
     return type == I8 ? vectors<AsInt8>() : type == BF16 ? vectors<AsBf16>() : vectors<AsF32>();

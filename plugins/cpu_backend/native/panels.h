@@ -1,8 +1,8 @@
-// Codes of 4 bits repacked into panels of sixteen rows, one a lane: a register holds eight columns of each row (k..k+3 in the
-// low bits of its bytes, k+4..k+7 in the high ones), so four activations in one broadcast serve all rows and nothing is summed
-// across lanes. The scales of a group, and its offsets, are sixteen numbers side by side. Those of Q4_K are bytes: `rest` has
-// sixteen float16 factors of the scales of eight groups, and sixteen of the offsets. All others are the codec `panels` of
-// squish_codecs, and may lie in a file.
+// 4-bit codes in panels of sixteen rows, one per lane: a register holds eight columns of each row (k..k+3 in the low nibbles,
+// k+4..k+7 in the high ones), so one broadcast of four activations serves all rows, without horizontal sums. Scales and
+// offsets of a group are sixteen adjacent numbers. For Q4_K they are bytes, and `rest` has sixteen float16 factors for the
+// scales of eight groups, and sixteen for the offsets. All other panels are the codec `panels` of squish_codecs and may be
+// stored in a file.
 #pragma once
 #include "units.h"
 
@@ -10,7 +10,7 @@ namespace ISA {
 
 constexpr int64_t PANEL_ROWS = 16;
 
-// Scales and minima of Q4_K as the integers of six bits that they are; what they are times, panels keep beside them.
+// The six-bit scales and minima of Q4_K; panels store their factors separately.
 struct Nested : SuperUnits<false> {
     using SuperUnits<false>::SuperUnits;
     static void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float* offset) {
@@ -22,7 +22,7 @@ struct Nested : SuperUnits<false> {
     }
 };
 
-// One row into its lane; `scale` and `offset` are floats of [panel][group][lane].
+// Writes one row to its lane; `scale` and `offset` are floats [panel][group][lane].
 template <class Units>
 void repack_row(const Weights& w, int64_t row, uint8_t* codes, float* scale, float* offset) {
     constexpr bool shuffled = Units::units == 1 && Units::order(1) == 2;
@@ -68,7 +68,7 @@ static bool repack(const Weights& w, int64_t row0, int64_t count, uint8_t* codes
     return row;
 }
 
-// One row, from its lane.
+// Reads one row from its lane.
 struct PanelRow {
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         if (w.offset) run_lane(w, row, c0, c1, AffineMap<BIAS>(w), sink);

@@ -37,7 +37,7 @@ class Pool {
         wake_.notify_all();
         job.run();
         std::unique_lock<std::mutex> hold(lock_);
-        wanted_ = 0;  // who has not begun yet need not
+        wanted_ = 0;  // idle threads need not start
         done_.wait(hold, [this] { return running_ == 0; });
         job_ = nullptr;
     }
@@ -52,7 +52,7 @@ class Pool {
         for (; size_ < helpers; size_++) try {
                 std::thread(&Pool::serve, this).detach();
             } catch (const std::system_error&) {
-                return;  // no more threads to be had: fewer share the work
+                return;  // thread creation failed: fewer threads share the work
             }
     }
 
@@ -70,8 +70,8 @@ class Pool {
     }
 };
 
-// A forked child has this thread only, and perhaps a lock that nobody will release: it starts over with a pool of its own.
-// Pools are never destroyed, since their threads wait in them until the process ends.
+// A forked child has only this thread, and possibly a lock held by a lost thread, so it creates a new pool.
+// Pools are never destroyed, since their threads wait in them until the process exits.
 Pool* pool = nullptr;
 std::once_flag prepared;
 

@@ -1,11 +1,11 @@
-// The search of squish_codecs.encoding for narrower ranges (`search=mse`), with its codes, scales and offsets: sixteen groups at
-// a time, one a lane, their errors added up in the order in which NumPy does.
+// The search of squish_codecs.affine for narrower ranges (`search=mse`), bit-identical: sixteen groups at a time, one per lane,
+// with errors summed in NumPy's order.
 #pragma once
 #include "encode_affine.h"
 
 namespace ISA {
 
-// Groups side by side, [i] holds their values i; those after the last are like the first.
+// Interleaved groups: [i] holds value i of each; missing groups repeat the first.
 static INLINE void across(const float* x, int64_t size, int64_t count, F* values) {
     for (int64_t i = 0; i < size; i += 16) {
         for (int64_t k = 0; k < 16; k++) values[i + k] = load(x + (k < count ? k : 0) * size + i);
@@ -13,7 +13,7 @@ static INLINE void across(const float* x, int64_t size, int64_t count, F* values
     }
 }
 
-// Sums of `count` numbers as numpy.add.reduce makes them: eight at a time, and by halves from 128 on.
+// Sums `count` numbers like numpy.add.reduce: eight at a time, pairwise from 128 on.
 static F added(const F* x, int64_t count) {
     if (count > 128) {
         const int64_t half = count / 16 * 8;
@@ -29,7 +29,7 @@ static F added(const F* x, int64_t count) {
     return sum;
 }
 
-// How values become codes: whole steps from what stands for 0, or for the bias; as many at most as there are codes.
+// Quantization: steps from the zero point or bias, clamped to the range of codes.
 template <int Offset> struct Steps {
     F scale, bias, zero, low, high;
     INLINE Steps(const Affine& a, F scale, F offset) : scale(scale), bias(offset) {
@@ -40,14 +40,14 @@ template <int Offset> struct Steps {
     }
     INLINE F of(F value) const { return nearest(least(most((Offset == BIAS ? value - bias : value) / scale, low), high)); }
     INLINE F code(F value) const { return of(value) + zero; }
-    // The squared error of a value decoded with what is stored.
+    // The squared error of a value decoded with the stored scale and offset.
     INLINE F error(F value, F stored_scale, F stored_bias) const {
         const F found = of(value) * stored_scale, gap = (Offset == BIAS ? found + stored_bias : found) - value;
         return gap * gap;
     }
 };
 
-// `part` of 20 of each range, with its middle.
+// `part` / 20 of each range, around its center.
 static INLINE Range narrowed(const Range& whole, int part) {
     Range ends;
     eights(whole, [&](D8 low, D8 high, int k) {
@@ -58,9 +58,9 @@ static INLINE Range narrowed(const Range& whole, int part) {
     return ends;
 }
 
-constexpr int64_t SEARCHED = 256;  // values of the largest group; Python knows it, too
+constexpr int64_t SEARCHED = 256;  // largest group size; also defined in Python
 
-// The best grid of sixteen groups, its scales and offsets as they are stored; false where one is not finite.
+// The best grid of sixteen groups, its scales and offsets as they are stored; false if one is not finite.
 template <int Offset> static bool search(const Affine& a, const F* values, Grid& best) {
     F squares[SEARCHED], low = values[0], high = values[0], rest = splat(0);
     for (int64_t i = 0; i < a.size; i++) {
@@ -71,7 +71,7 @@ template <int Offset> static bool search(const Affine& a, const F* values, Grid&
     Grid grid = {};
     store(grid.low, low), store(grid.high, high);
     Range whole;
-    for (int k = 0; k < 16; k++) whole.low[k] = grid.low[k] + 0.0, whole.high[k] = grid.high[k] + 0.0;  // no zero has a sign
+    for (int k = 0; k < 16; k++) whole.low[k] = grid.low[k] + 0.0, whole.high[k] = grid.high[k] + 0.0;  // turns -0 into 0
     F smallest = splat(0);
     for (int part = 20; part >= 9; part--) {
         uint8_t scales[64], offsets[64];
@@ -121,7 +121,7 @@ template <int Offset> static bool search_groups(const Affine& a, const float* x,
     return true;
 }
 
-// False where a value, a scale or a bias is not finite.
+// False if a value, scale or bias is not finite.
 static bool encode_affine(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset) {
     const auto encode = [&](auto plain, auto searched) { return (a.search ? searched : plain)(a, x, groups, data, scale, offset); };
     if (a.offset == NO_OFFSET) return encode(encode_groups<NO_OFFSET>, search_groups<NO_OFFSET>);

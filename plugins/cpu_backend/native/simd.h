@@ -1,6 +1,6 @@
-// Sixteen lanes, in the widest registers of the instruction set this is compiled for (-m flags decide):
+// Sixteen lanes in the widest registers of the target instruction set (-m flags):
 //   F: 16 floats      B: 16 bytes
-// All arithmetic rounds once a step (-ffp-contract=off), as the NumPy reference does; only `fma` fuses, for sums.
+// Every operation rounds (-ffp-contract=off), like the NumPy reference; only `fma` fuses, for sums.
 #pragma once
 #include <type_traits>
 
@@ -46,8 +46,8 @@ static INLINE void store(uint16_t* at, Halves32 a) { store(at, a.a), store(at + 
 static INLINE void stream(uint16_t* at, Halves32 a) { stream(at, a.a), stream(at + 16, a.b); }
 #endif
 
-// Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a
-// copy of three bytes through memory would stall the load that follows.)
+// Sixteen codes of a bit stream, lowest first; reads exactly 2 * Bits bytes. (Words are assembled in registers: a three-byte
+// copy through memory would stall the following load.)
 template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
     if constexpr (Bits == 8) {
         return load_bytes(at);
@@ -63,7 +63,7 @@ template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
     }
 }
 
-// Thirty-two codes; what lies above a code of 4 bits in its byte is not cleared. Reads 4 * Bits bytes.
+// Thirty-two codes; bits above a 4-bit code are not cleared. Reads 4 * Bits bytes.
 template <int Bits> static INLINE void load_codes32(const uint8_t* at, B& low, B& high) {
     if constexpr (Bits == 4) {
         const B codes = load_bytes(at);
@@ -73,9 +73,9 @@ template <int Bits> static INLINE void load_codes32(const uint8_t* at, B& low, B
     }
 }
 
-// What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
-// of all codes of up to 4 bits are made once and looked up by the low 4 bits, whatever lies above a code in its byte.
-// A sink of 16-bit values has them rounded in the table, so that no value is rounded twice.
+// Decodes codes. `Map` converts 16 codes to values; if the instruction set has a 16-float lookup, the values of codes up to 4
+// bits are computed once and looked up by the low 4 bits, ignoring the bits above.
+// For sinks of 16-bit values the table is rounded, so that no value is rounded twice.
 template <int Bits, class Map, class Sink> struct Levels {
     static constexpr bool tabled = has_lookup && Bits <= 4;
     static constexpr bool halves = tabled && sizeof(typename Sink::Value) < sizeof(F);

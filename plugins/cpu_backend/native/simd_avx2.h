@@ -68,7 +68,7 @@ template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)};
 static INLINE B right(B x, int by) { return {_mm_srl_epi16(x.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
 
-// 32 codes of 4 bits, side by side.
+// 32 adjacent 4-bit codes.
 static INLINE B join_nibbles(B low, B high) {
     const __m128i nibble = _mm_set1_epi8(15), by = _mm_set1_epi16(0x1001);
     return {_mm_packus_epi16(_mm_maddubs_epi16(_mm_and_si128(low.v, nibble), by), _mm_maddubs_epi16(_mm_and_si128(high.v, nibble), by))};
@@ -77,7 +77,7 @@ static INLINE B join_nibbles(B low, B high) {
 static INLINE B interleave_low(B x, B y) { return {_mm_unpacklo_epi8(x.v, y.v)}; }
 static INLINE B interleave_high(B x, B y) { return {_mm_unpackhi_epi8(x.v, y.v)}; }
 
-// The first values of `a` to the lanes whose bits are set, 0 to the others.
+// Expands the first values of `a` to the lanes with set bits; other lanes are 0.
 static INLINE F expand(uint32_t mask, F a) {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     const auto eight = [&](uint32_t bits, __m256 values) {
@@ -120,13 +120,13 @@ static INLINE __m128i narrow_bf16(__m256 x) {
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
 template <bool Subnormals = true> static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
-// The upper halves, which is all there is to values that were bf16.
+// The upper halves, exact for values from bf16.
 static INLINE __m128i upper8(__m256 x) {
     const __m256i wide = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
 static INLINE Halves upper(F x) { return {upper8(x.a), upper8(x.b)}; }
-// Bytes as the lowest bits of lanes.
+// Bytes in the low bits of lanes.
 static INLINE F lowest(B x) {
     return {_mm256_castsi256_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
 }
@@ -137,7 +137,7 @@ static INLINE void stream(uint16_t* at, Halves x) {
     _mm_stream_si128((__m128i*)at, x.a), _mm_stream_si128((__m128i*)at + 1, x.b);
 }
 
-// Slower than the arithmetic of a group, and so used only where there is none (microscaling).
+// Slower than affine arithmetic, so only used without it (microscaling).
 static INLINE __m256 lookup8(F table, __m256i index) {
     const __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
     return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
@@ -146,7 +146,7 @@ static INLINE F lookup(F table, B index) {
     return {lookup8(table, _mm256_cvtepu8_epi32(index.v)), lookup8(table, _mm256_cvtepu8_epi32(_mm_srli_si128(index.v, 8)))};
 }
 
-// Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
+// Adds the products of 32 unsigned and 32 signed bytes, times a scale, to eight lanes.
 struct Sum8 { __m256 v; };
 static INLINE __m256i products16(B codes, const int8_t* x) {
     return _mm256_madd_epi16(_mm256_cvtepu8_epi16(codes.v), _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)x)));

@@ -31,11 +31,11 @@ static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, wher
 static INLINE bool all(M a) { return a.v == 0xffff; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
-// The larger of magnitudes; a NaN is above all.
+// The larger magnitude; NaN is largest.
 static INLINE F most_magnitude(F a, F b) {
     return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }
-// Lane k of a[i] to lane i of a[k]: halves, quarters and so on change places.
+// Lane k of a[i] to lane i of a[k], by swapping halves, quarters, ...
 template <int By> static INLINE void exchange(F a[16]) {
     int32_t lower[16], upper[16];
     for (int i = 0; i < 16; i++) lower[i] = i & By ? i - By + 16 : i, upper[i] = i & By ? i + 16 : i + By;
@@ -47,8 +47,7 @@ template <int By> static INLINE void exchange(F a[16]) {
     }
 }
 static INLINE void transpose(F a[16]) { exchange<8>(a), exchange<4>(a), exchange<2>(a), exchange<1>(a); }
-// Lane k: the largest of the lanes of a[k], as `larger` has it. Halves, quarters and so on of two vectors change places; the
-// larger of what then lies in one place stays.
+// Lane k: the maximum of a[k] by `larger`. Swaps halves, quarters, ... of two vectors and keeps the larger lanes.
 template <class Larger> static INLINE F peaks(const F a[16], Larger larger) {
     const __m512i quarters = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
     const __m512i single = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
@@ -75,12 +74,12 @@ static INLINE B counting() { return {_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
 static INLINE B operator&(B a, B b) { return {_mm_and_si128(a.v, b.v)}; }
 static INLINE B operator|(B a, B b) { return {_mm_or_si128(a.v, b.v)}; }
 static INLINE B operator^(B a, B b) { return {_mm_xor_si128(a.v, b.v)}; }
-// Shifts of each byte may bring in bits of its neighbour: mask what matters.
+// Shifts may carry bits between bytes: mask the result.
 template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)}; }
 static INLINE B right(B a, int by) { return {_mm_srl_epi16(a.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
 
-// 32 codes of 4 bits, side by side.
+// 32 adjacent 4-bit codes.
 static INLINE B join_nibbles(B low, B high) {
     const __m128i nibble = _mm_set1_epi8(15), by = _mm_set1_epi16(0x1001);
     return {_mm_packus_epi16(_mm_maddubs_epi16(_mm_and_si128(low.v, nibble), by), _mm_maddubs_epi16(_mm_and_si128(high.v, nibble), by))};
@@ -95,14 +94,14 @@ static INLINE void join_nibbles(const uint8_t* codes, uint8_t* out) {
     }
 }
 
-// Values to codes in fixed point: (value, less `shift` where it is asked for) * by + base, in a binade where `Rest` bits of
-// the float are after the point. `base` holds what makes that so, a half, and what is added to the code.
+// Quantizes in fixed point: (value, optionally minus `shift`) * by + base, in a binade with `Rest` fraction bits. `base`
+// combines the binade offset, a half, and the code offset.
 template <int Rest> struct Fixed {
-    static constexpr float one = 3 << (22 - Rest);                           // the middle of the binade
+    static constexpr float one = 3 << (22 - Rest);                           // the center of the binade
     static constexpr int middle = Rest == 16 ? 0x4340 : 0x5400, last = Rest == 16 ? 0x437f : 0x57ff;  // words of codes 0 and most
-    __m512i rests = _mm512_set1_epi8(-1), words = _mm512_setzero_si512();  // least and largest
+    __m512i rests = _mm512_set1_epi8(-1), words = _mm512_setzero_si512();  // minimum and maximum
 
-    // Whether all codes were in the binade, and none so near to the middle between two that a quotient might be on the other side.
+    // Whether all codes were in the binade, and none so close to a midpoint that the quotient might round differently.
     INLINE bool clear() const {
         return !(_mm512_testn_epi16_mask(rests, _mm512_set1_epi32(0xffff)) & 0x55555555) &&
                !_mm512_cmpgt_epu16_mask(words, _mm512_set1_epi16(last));
@@ -148,8 +147,7 @@ static INLINE __m256i bf16_of_any(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16));
 }
-// The instruction makes subnormals zero, so where there may be some, vectors with one take the way in integers (there is no NaN
-// in most of them).
+// The instruction flushes subnormals, so vectors with possible subnormals use integer code (most have no NaN).
 template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     __m256i v = (__m256i)_mm512_cvtneps_pbh(a.v);
     if constexpr (!Subnormals) return {v};
@@ -157,7 +155,7 @@ template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
     return {v};
 }
-// The upper halves, which is all there is to values that were bf16.
+// The upper halves, exact for values from bf16.
 static INLINE Halves upper(F a) { return {_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16))}; }
 
 struct Halves32 { __m512i v; };
@@ -175,12 +173,12 @@ static INLINE Halves32 expand(uint32_t mask, Halves32 a) { return {_mm512_maskz_
 static INLINE void store(uint16_t* at, Halves32 a) { _mm512_storeu_si512(at, a.v); }
 static INLINE void stream(uint16_t* at, Halves32 a) { _mm512_stream_si512((__m512i*)at, a.v); }
 
-// Bytes as the lowest bits of lanes.
+// Bytes in the low bits of lanes.
 static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
 static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }
 
-// The first values of `a` to the lanes whose bits are set, 0 to the others: by places looked up, since AMD's vexpandps takes seven
+// Expands the first values of `a` to the lanes with set bits, 0 elsewhere; by table lookup, since AMD's vexpandps takes seven
 // cycles.
 static INLINE F expand(uint32_t mask, F a) {
     const uint64_t low = PLACES.of[mask & 255], high = PLACES.of[mask >> 8 & 255];
@@ -192,8 +190,8 @@ static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_
 static INLINE Halves lookup(Halves table, B index) {
     return {_mm256_permutexvar_epi16(_mm256_cvtepu8_epi16(index.v), table.v)};
 }
-// What 32 codes of 4 bits stand for: those of 16 bytes, one byte after the other; or the low and the high ones of 32 bytes.
-// (Of a place, the instruction looks at five bits; there are 16 values.)
+// Decodes 32 4-bit codes: of 16 consecutive bytes, or the low and high nibbles of 32 bytes.
+// (The instruction uses five index bits; there are 16 values.)
 static INLINE Halves32 lookup32(Halves table, const uint8_t* at) {
     const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at)), fifth = _mm512_set1_epi16(16);
     const __m512i places = _mm512_ternarylogic_epi32(codes, _mm512_slli_epi32(codes, 12), fifth, 0x54);  // (a | b) & ~c
@@ -205,7 +203,7 @@ static INLINE void lookup64(Halves low, Halves high, const uint8_t* at, Halves32
     second.v = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), _mm512_castsi256_si512(high.v));
 }
 
-// Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
+// Adds the products of 32 unsigned and 32 signed bytes, times a scale, to eight lanes.
 struct Sum8 { __m256 v; };
 static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
@@ -221,7 +219,7 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low,
 static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{_mm512_zextps256_ps512(_mm256_add_ps(a.v, b.v))}); }
 
-// Products of 64 bytes; the scales are of sixteen or of 32 of them each.
+// Products of 64 bytes; scales cover sixteen or 32 each.
 struct Wide { __m512i v; };
 template <int Each> static INLINE F spread(const float* scales) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -1,4 +1,4 @@
-// Sixteen lanes as vectors of GCC and Clang, which they lower to what the target has (SSE2, NEON).
+// Sixteen lanes as GCC and Clang vectors, which the compiler lowers to the target (SSE2, NEON).
 #pragma once
 
 namespace ISA {
@@ -35,7 +35,7 @@ static INLINE F root(F a) {
     for (int i = 0; i < 16; i++) a.v[i] = __builtin_sqrtf(a.v[i]);
     return a;
 }
-static INLINE F nearest(F a) { return {(a.v + 12582912.0f) - 12582912.0f}; }  // ties to even, of magnitudes below 2^22
+static INLINE F nearest(F a) { return {(a.v + 12582912.0f) - 12582912.0f}; }  // ties to even, for magnitudes below 2^22
 static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
 static INLINE bool all(M a) {
     int32_t every = -1;
@@ -68,7 +68,7 @@ template <int By> static INLINE B right(B a) { return {a.v >> By}; }
 static INLINE B right(B a, int by) { return {a.v >> uint8_t(by)}; }
 template <int By> static INLINE B left(B a) { return {a.v << By}; }
 
-// 32 codes of 4 bits, side by side.
+// 32 adjacent 4-bit codes.
 static INLINE B join_nibbles(B low, B high) {
     return pair(gather8<4>(read<uint64_t>(&low)) | gather8<4>(read<uint64_t>((uint8_t*)&low + 8)) << 32,
                 gather8<4>(read<uint64_t>(&high)) | gather8<4>(read<uint64_t>((uint8_t*)&high + 8)) << 32);
@@ -103,9 +103,9 @@ template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     const Words up = (bits + 0x7fff + (high & 1)) >> 16;
     return {__builtin_convertvector((nan & ((high & 0x8000) | 0x7fc0)) | (~nan & up), Shorts)};
 }
-// The upper halves, which is all there is to values that were bf16.
+// The upper halves, exact for values from bf16.
 static INLINE Halves upper(F a) { return {__builtin_convertvector((Words)a.v >> 16, Shorts)}; }
-// Bytes as the lowest bits of lanes.
+// Bytes in the low bits of lanes.
 static INLINE F lowest(B a) { return {(Floats)__builtin_convertvector(a.v, Words)}; }
 static INLINE void store(uint16_t* at, Halves a) { memcpy(at, &a, sizeof a); }
 static INLINE void stream(uint16_t* at, Halves a) { store(at, a); }
@@ -116,7 +116,7 @@ static INLINE F lookup(F table, B index) {
     return made;
 }
 
-// Products of 32 bytes without sign and 32 with, times a scale, onto sums in as many lanes as there are.
+// Adds the products of 32 unsigned and 32 signed bytes, times a scale, to all lanes.
 typedef F Sum8;
 static INLINE Integers products16(B codes, const int8_t* x) {
     return __builtin_convertvector(codes.v, Integers) * __builtin_convertvector(read<Signed>(x), Integers);
@@ -134,7 +134,7 @@ static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
 static INLINE void fence() {}
 static INLINE void prefetch(const void* at) { __builtin_prefetch(at); }
 
-// The first values of `a` to the lanes whose bits are set, 0 to the others.
+// Expands the first values of `a` to the lanes with set bits; other lanes are 0.
 static INLINE F expand(uint32_t mask, F a) {
     float from[16], to[16];
     store(from, a);

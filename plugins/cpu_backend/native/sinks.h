@@ -1,5 +1,5 @@
-// Where the sixteen values of a decoder go: into memory, or straight into a sum with activations.
-// `put(i, v)` takes values (floats, or the sink's own Value) i..i+15 of the range being decoded, `put(i, v, n)` only the first n of them.
+// Destinations of decoded values: memory, or a sum with activations.
+// `put(i, v)` receives values (floats, or the sink's own Value) i..i+15 of the decoded range, `put(i, v, n)` only the first n.
 #pragma once
 #include "simd.h"
 #include "weights.h"
@@ -23,13 +23,13 @@ struct Store {
     float* out;
     bool past;  // the caches
     INLINE F rounded(F v) const { return v; }
-    INLINE F widened(F v) const { return v; }  // of values that were bf16
+    INLINE F widened(F v) const { return v; }  // for values from bf16
     INLINE void put(int64_t i, F v) { past ? stream(out + i, v) : store(out + i, v); }
     INLINE void put(int64_t i, F a, F b) { put(i, a), put(i + 16, b); }
     INLINE void put(int64_t i, F v, int count) { put_first(out + i, v, count); }
 };
 
-// Half: f16, not bf16. Subnormals: there may be some among the values.
+// Half: f16, not bf16. Subnormals: values may be subnormal.
 template <bool Half, bool Subnormals> struct Store16 {
     static constexpr int32_t type = Half ? F16 : BF16;
     using Value = Halves;
@@ -51,7 +51,7 @@ template <bool Half, bool Subnormals> struct Store16 {
     INLINE void put(int64_t i, F v, int count) { put(i, rounded(v), count); }
 };
 
-// Four sums that take turns, because each fma waits for the one before it.
+// Four independent sums to hide the latency of fma.
 struct Dot {
     static constexpr int32_t type = F32;
     using Value = F;
@@ -65,7 +65,7 @@ struct Dot {
         a = b, b = c, c = d, d = next;
     }
     INLINE void put(int64_t i, F first, F second) { put(i, first), put(i + 16, second); }
-    // Lanes after the last may hold anything, NaN too, so they are made zero and not multiplied by it.
+    // Unused lanes may hold NaN, so they are zeroed instead of multiplied by zero.
     INLINE void put(int64_t i, F v, int count) {
         float lanes[16], some[16] = {};
         store(lanes, v);

@@ -1,11 +1,11 @@
-// Q6_K for products with one vector: as many columns at a time as a register has bytes.
+// Q6_K for matrix-vector products: one register of bytes per step.
 #pragma once
 #include "units.h"
 
 namespace ISA {
 
 #ifdef __AVX2__
-// A group lies in each sixteen bytes, so that four values of each come out side by side, with their scales.
+// Sixteen bytes hold a group; four values of each group are extracted together, with their scales.
 struct SixGroups {
     static constexpr int units = 8, bytes = 210;
     static constexpr Scales scales = Scales::INNER;

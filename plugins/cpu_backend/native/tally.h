@@ -1,4 +1,4 @@
-// What decoded values are like: counts by sign and exponent, and extremes. Integers, so that no order changes them.
+// Statistics of decoded values: counts by sign and exponent, and extremes; integers, so they do not depend on order.
 #pragma once
 #include "simd.h"
 
@@ -14,12 +14,12 @@ typedef int32_t Integral __attribute__((vector_size(16)));
 
 struct Counts {
     static constexpr int lanes = sizeof(Integral) / 4;
-    static constexpr int banks = 4;  // neighbours often have the same exponent: no count waits for the one just before
+    static constexpr int banks = 4;  // neighbors often share an exponent: separate banks avoid dependent increments
     int64_t powers[banks][512] = {};
     int64_t zeros = 0, minus_zeros = 0, nan = 0;
-    Integral least = Integral{} + INT32_MAX, greatest = Integral{} + INT32_MIN;  // as `ordered` has them
+    Integral least = Integral{} + INT32_MAX, greatest = Integral{} + INT32_MIN;  // in the encoding of `ordered`
 
-    // Bits of floats to integers in the order of their values, and back.
+    // Maps float bits to integers ordered like their values, and back.
     template <class T> static INLINE T ordered(T bits) { return bits ^ ((bits >> 31) & INT32_MAX); }
     static INLINE int64_t total(Integral some) {
         int64_t sum = 0;

@@ -1,7 +1,7 @@
-// Codes that are integers with a scale, 32 weights (a unit) at a time: what one vector is multiplied with. A unit is two runs
-// of sixteen values, in the order in which they come out of their bytes; activations are brought into it once a call.
-//   weight = value * scale + offset, with one scale for the unit (SAME), one for each run that the next unit goes on with
-//   (PAIR), one for each run (EACH), or several within each register (INNER); offsets are those of 32 columns
+// Scaled integer codes in units of 32 weights, for matrix-vector products. A unit is two runs of sixteen values in the order of
+// extraction from bytes; activations are permuted to it once per call.
+//   weight = value * scale + offset, with one scale for the unit (SAME), one per run, continued in the next unit
+//   (PAIR), one for each run (EACH), or several within each register (INNER); offsets cover 32 columns
 #pragma once
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
@@ -10,9 +10,9 @@ namespace ISA {
 
 enum class Scales { SAME, PAIR, EACH, INNER };
 
-// Values of sixteen codes less `zero` (given as `base_of` has it), in the order that `source` tells.
+// Values of sixteen codes minus `zero` (encoded by `base_of`), in the order of `source`.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// A code put below the bits of 2^23 takes fewer steps than a conversion, if every second four come out in the other register.
+// Placing a code below the bits of 2^23 is cheaper than a conversion, with alternate fours in the other register.
 static constexpr int source(int lane) { return lane / 16 * 16 + lane % 8 / 4 * 8 + lane / 8 % 2 * 4 + lane % 4; }
 static INLINE F interleaved(__m256i words, __m256i above) {
     return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(words, above)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(words, above))};
@@ -33,8 +33,8 @@ static INLINE F signed_values(B codes) { return widen_i8(codes); }
 static INLINE F looked_up(F table, B codes) { return lookup(table, codes); }
 #endif
 
-// Low and high four bits of sixteen bytes, each less `zero`. With a lookup the low ones cost one step (it sees four bits only),
-// and the high ones become the mantissa of 2^19 + code, so that shuffles, adders and multipliers share the work.
+// Low and high nibbles of sixteen bytes, minus `zero`. With a lookup the low nibbles cost one step (it only uses four bits),
+// and the high ones become the mantissa of 2^19 + code, which balances shuffle, add and multiply ports.
 struct Centred {
 #ifdef __AVX512F__
     __m512 table, less;
@@ -65,7 +65,7 @@ static INLINE void nibbles(const uint8_t* at, B& low, B& high) {
     low = codes & nibble, high = right<4>(codes) & nibble;
 }
 
-// Low and high four bits, looked up.
+// Low and high nibbles by lookup.
 struct Named {
     F table;
     INLINE explicit Named(const float* values) : table(load(values)) {}
@@ -89,7 +89,7 @@ static INLINE void halves(const uint8_t* at, int64_t step, int64_t count, float*
     for (; i < count; i++) to[i] = half_at(at + i * step);
 }
 
-// Grid cells first, first + step, ... as floats, sixteen at a time where they lie side by side.
+// Grid cells first, first + step, ... as floats, sixteen at a time if contiguous.
 static INLINE void cells(const Weights& w, const uint8_t* grid, int32_t type, int64_t first, int64_t count, float* to) {
     if (type == LISTED) {
         for (int64_t i = 0; i < count; i++) to[i] = w.listed[grid[first + i * w.grid_column]];
@@ -157,7 +157,7 @@ struct NamedNibbles : GridUnits {
     INLINE void values(const uint8_t* at, int, F& a, F& b) const { named(at, a, b); }
 };
 
-// Blocks of 32 with their scale in front, and a minimum behind it (Q4_1, Q5_1).
+// Blocks of 32 preceded by a scale, and a minimum (Q4_1, Q5_1).
 template <int Kind> struct BlockUnits {
     static INLINE int64_t group(const Weights&) { return 1; }
     static INLINE float zero_code(const Weights&) { return biased ? 0 : Kind == Q4_0 ? 8 : Kind == Q5_0 ? 16 : 128; }
@@ -205,12 +205,12 @@ struct ByteUnits : BlockUnits<Q8_0> {
 
 #ifdef __AVX512VNNI__
 static INLINE __m512i twice(const uint8_t* at) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)at)); }
-static INLINE __m512i halves16(int low, int high) {  // how far the words of the lower and of the upper half are shifted
+static INLINE __m512i halves16(int low, int high) {  // shifts of the words in the lower and upper half
     return _mm512_inserti64x4(_mm512_set1_epi16(short(low)), _mm256_set1_epi16(short(high)), 1);
 }
 #endif
 
-// Q4_K, Q5_K: 64 columns are two units, of the first and of the second half of two groups.
+// Q4_K, Q5_K: 64 columns are two units, from the first and second halves of two groups.
 template <bool Five> struct SuperUnits {
     static INLINE int64_t group(const Weights&) { return 1; }
     static INLINE float zero_code(const Weights&) { return 0; }
@@ -239,7 +239,7 @@ template <bool Five> struct SuperUnits {
         a = less((codes & nibble) | (left<4>(fifth) & sixteen), base);
         b = less((right<4>(codes) & nibble) | (left<3>(fifth) & sixteen), base);
     }
-    // 32 columns in their order: the low or the high four bits of 32 bytes.
+    // 32 columns in order: the low or high nibbles of 32 bytes.
     INLINE void codes(const uint8_t* at, int group, B& a, B& b) const {
         const uint8_t* from = at + (Five ? 48 : 16) + 32 * (group / 2);
         const B nibble = splat_byte(15), sixteen = splat_byte(16);
@@ -263,7 +263,7 @@ template <bool Five> struct SuperUnits {
 #endif
 };
 
-struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 bytes, 64 columns apart
+struct SixUnits {  // Q6_K: a unit has the low and high nibbles of 16 bytes, 64 columns apart
     static INLINE int64_t group(const Weights&) { return 1; }
     static INLINE float zero_code(const Weights&) { return 32; }
     static constexpr int units = 8, bytes = 210;
@@ -290,7 +290,7 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
         a = widen_u8((low & nibble) | (part < 2 ? left<4>(high) & top : left<2>(high) & top)) - splat(32);
         b = widen_u8((right<4>(low) & nibble) | (part < 2 ? high & top : right<2>(high) & top)) - splat(32);
     }
-    // 32 columns in their order: two groups.
+    // 32 columns in order: two groups.
     INLINE void codes(const uint8_t* at, int unit, B& a, B& b) const {
         const int part = unit % 4;
         const uint8_t *low = at + 64 * (unit / 4) + 32 * (part % 2), *high = at + 128 + 32 * (unit / 4);
@@ -312,8 +312,8 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
 #endif
 };
 
-// Whether products can go through rows 32 columns at a time: codes lie in rows, every 32 of them share a scale, and groups
-// fill the row. A short last group has a scale that loops over whole groups would never reach.
+// Whether products can process rows 32 columns at a time: codes are along rows, every 32 share a scale, and groups fill the
+// row. Loops over whole groups would miss the scale of a short last group.
 static bool in_units(const Weights& w) {
     const bool grid = w.kind >= AFFINE_1 && w.kind <= TABLE_8;
     if (w.mask || w.strided || w.columns % 32) return false;

@@ -1,4 +1,4 @@
-// Thirty-two lanes, for sums that must be made in one order: those of groups that lie side by side, one group a lane.
+// Thirty-two lanes for sums in a fixed order: interleaved groups, one per lane.
 #pragma once
 #include "simd.h"
 
@@ -7,7 +7,7 @@ namespace ISA {
 static INLINE F within(F a, float low, float high) { return least(most(a, splat(low)), splat(high)); }
 static INLINE float nearest(float a) { return (a + 12582912.0f) - 12582912.0f; }
 
-// Thirty-two lanes: sums in one half are done while those in the other wait for each other.
+// Two halves hide the latency of each other's sums.
 struct W {
     F a, b;
     W() = default;
@@ -30,7 +30,7 @@ static INLINE W nearest(W x) { return {nearest(x.a), nearest(x.b)}; }
 static INLINE W within(W x, float low, float high) { return {within(x.a, low, high), within(x.b, low, high)}; }
 static INLINE void store(float* at, W x) { store(at, x.a), store(at + 16, x.b); }
 
-// group[i] holds value i of thirty-two groups that lie side by side.
+// group[i] holds value i of thirty-two interleaved groups.
 template <int Size> static INLINE void across(const float* x, W group[Size]) {
     for (int i = 0; i < Size; i += 16) {
         F a[16], b[16];

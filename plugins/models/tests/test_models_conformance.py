@@ -170,6 +170,25 @@ class TestStarcoder2(FamilySuite):
         return {"small": {**sizes, **own, "model_type": "starcoder2", "rope_theta": 999999.4}}
 
 
+class TestLfm2(FamilySuite):
+    family = "lfm2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        sizes = {key: value for key, value in SMALL.items() if key != "rms_norm_eps"}
+        own = {
+            "model_type": "lfm2",
+            "norm_eps": 1e-5,
+            "conv_L_cache": 3,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": True,
+        }
+        kinds = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+        return {
+            "small": {**sizes, **own, **kinds},
+            "with a size to be adjusted": {**sizes, **own, "full_attn_idxs": [1], "block_multiple_of": 8},
+        }
+
+
 class TestQwen2VL(FamilySuite):
     family = "qwen2vl"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_tokenizer import TOKENIZER
 
 import squish_core as squish
 from squish_core.model import Typed
@@ -19,18 +20,19 @@ LLAMA = {
     "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }  # fmt: skip
+FILES = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
 FOLDER = "safetensors:max_shard_size=1GB"
 
 
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA)
+    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA, files=FILES)
 
 
 def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path, tmp_path: Path) -> None:
     report = squish.convert(llama, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file, squish.open(llama) as source:
-        assert {key: value for key, value in file.meta.items() if not key.startswith("squish.")} == {
+        assert {key: value for key, value in file.meta.items() if not key.startswith(("squish.", "tokenizer."))} == {
             "general.architecture": "llama", "general.type": "model", "llama.context_length": 128,
             "llama.embedding_length": 32, "llama.block_count": 2, "llama.feed_forward_length": 64,
             "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.rope.dimension_count": 8,
@@ -167,7 +169,9 @@ def test_an_engine_that_ignores_the_sliding_window_is_named(
 ) -> None:
     config = {**LLAMA, "model_type": family, "sliding_window": 32, "head_dim": 8, "query_pre_attn_scalar": 8}
     config |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-    source = write_model(tmp_path / "model", squish.registry().family(family), {**config, "tie_word_embeddings": True})
+    source = write_model(
+        tmp_path / "model", squish.registry().family(family), {**config, "tie_word_embeddings": True}, files=FILES
+    )
     for target in ("mlx", "gguf"):
         report = squish.convert(source, tmp_path / target, target, dry_run=True)
         named = any(f"{engine} ignores the sliding window of 32" in note for note in report.notes)
@@ -187,7 +191,7 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
 def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path) -> None:
     scaling = {"type": "mrope", "mrope_section": [1, 1, 2]}
     config = {**LLAMA, "model_type": "qwen2_5_vl", "rope_scaling": scaling, "vision_config": {"depth": 1}}
-    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config)
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config, files=FILES)
     squish.convert(source, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         assert list(file.meta["qwen2vl.rope.dimension_sections"]) == [1, 1, 2, 0]
@@ -197,9 +201,47 @@ def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path
     assert "vision_config" not in back
 
 
+LFM2 = {
+    **{key: value for key, value in LLAMA.items() if key != "rms_norm_eps"}, "model_type": "lfm2", "norm_eps": 1e-5,
+    "tie_word_embeddings": True, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "place"),
+    [
+        (["full_attention", "conv"], "contradiction", "model.layers.0.conv."),
+        (["conv", "conv"], "contradiction", "model.layers.1.self_attn."),
+        (["conv"], "config", "config.json layer_types"),
+        (["conv", "mamba"], "config", "config.json layer_types"),
+        ("conv", "config", "config.json layer_types"),
+    ],
+)
+def test_a_layer_of_another_kind_is_refused(kinds: object, code: str, place: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", squish.registry().family("lfm2"), LFM2)
+    with pytest.raises(squish.FormatError if code == "config" else squish.TensorError) as caught:
+        squish.convert(changed(source, layer_types=kinds), tmp_path / "m.gguf")
+    assert caught.value.code == code
+    assert (caught.value.part or caught.value.tensor).startswith(place)
+
+
+@pytest.mark.parametrize("heads", [[0], [0, 0], [1, 2], [0, -1], "two"])
+def test_heads_of_layers_that_say_no_kinds_are_refused(heads: object, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model", squish.registry().family("lfm2"), LFM2)
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file}
+        stored = Typed("str", heads) if isinstance(heads, str) else Typed("array:i32", heads)
+        meta = {**file.index.meta, "lfm2.attention.head_count_kv": stored}
+        squish.save(tmp_path / "other.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "other.gguf", tmp_path / "back", FOLDER)
+    assert (caught.value.code, caught.value.part) == ("config", "lfm2.attention.head_count_kv")
+
+
 def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path) -> None:
     config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 1}}
-    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config)
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config, files=FILES)
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(source, tmp_path / "m.gguf")
     assert (caught.value.code, caught.value.part) == ("config", "config.json")
@@ -215,3 +257,22 @@ def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_pat
         squish.convert(tmp_path / "none.gguf", tmp_path / "back", FOLDER, rename="hf")
     assert (caught.value.code, caught.value.part) == ("unmapped", "token_embd.weight")
     assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("to", ["gguf", "mlx", "uqff"])
+def test_a_model_without_a_tokenizer_is_refused_before_anything_is_written(
+    to: str, llama: Path, tmp_path: Path
+) -> None:
+    for name in FILES:
+        (llama / name).unlink()
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(llama, tmp_path / "out", to)
+    assert caught.value.code == "tokenizer"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_tokenizer_is_written_on_request(llama: Path, tmp_path: Path) -> None:
+    for name in FILES:
+        (llama / name).unlink()
+    report = squish.convert(llama, tmp_path / "m.gguf", rename="gguf")
+    assert any("llama.cpp will miss tokenizer" in note for note in report.notes)

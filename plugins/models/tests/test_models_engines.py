@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
-from squish_models.tokenizer import Tokenizer, huggingface_files
 
 import squish_core as squish
 from squish_core.cli.app import run
@@ -27,11 +27,6 @@ LLAMA = {
     **{key: value for key, value in CONFIG.items() if key not in ("head_dim", "max_window_layers", "rope_theta")},
     "model_type": "llama", "architectures": ["LlamaForCausalLM"],
 }  # fmt: skip
-TOKENS = ("a", "b", "ab", "<|end|>", *(f"t{number}" for number in range(60)))
-KINDS = np.array([1, 1, 1, 3, *[1] * 60], np.int32)
-TOKENIZER = huggingface_files(
-    Tokenizer(model="bpe", tokens=TOKENS, kinds=KINDS, merges=(("a", "b"),), pre="qwen2", special={"eos": 3})
-)
 Edit = Callable[[dict[str, Any]], Any]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_tokenizer import TOKENIZER
 
 import squish_core as squish
 from squish_core.conversion.arrays import in_memory
@@ -35,7 +36,7 @@ EXPERTS = "model.layers.{}.mlp.experts"
 
 
 def opened(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> squish.File:
-    return in_memory(arrays, assets={"config.json": json.dumps(config).encode()})
+    return in_memory(arrays, assets={"config.json": json.dumps(config).encode(), **TOKENIZER})
 
 
 def mapped(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], layout: str) -> MappedFile:
@@ -83,7 +84,7 @@ def test_fused_projections_of_gguf_are_split(family: str) -> None:
 
 
 def test_one_slice_of_an_expert_reads_its_rows_alone(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().family("qwen3moe"), MOE)
+    folder = write_model(tmp_path / "m", squish.registry().family("qwen3moe"), MOE, files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         back = map_file(file, "hf", {}, naming_of(file))
@@ -97,7 +98,9 @@ def test_one_slice_of_an_expert_reads_its_rows_alone(tmp_path: Path) -> None:
 def test_experts_go_from_gguf_to_other_engines_and_back(
     family: str, to: str, encode: str | None, tmp_path: Path
 ) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16")
+    folder = write_model(
+        tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16", files=TOKENIZER
+    )
     squish.convert(folder, tmp_path / "m.gguf", encode=encode)
     squish.convert(tmp_path / "m.gguf", tmp_path / to, to)
     squish.convert(tmp_path / to, tmp_path / "back.gguf")
@@ -110,7 +113,9 @@ def test_experts_go_from_gguf_to_other_engines_and_back(
 def test_experts_come_back_from_other_engines_under_the_names_of_hugging_face(
     family: str, through: str, tmp_path: Path
 ) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16")
+    folder = write_model(
+        tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16", files=TOKENIZER
+    )
     squish.convert(folder, tmp_path / through, through)
     squish.convert(tmp_path / through, tmp_path / "back", "safetensors:max_shard_size=1GB")
     difference = squish.diff(folder, tmp_path / "back", rename="keep")
@@ -149,7 +154,9 @@ def test_a_tensor_twice_is_refused() -> None:
 @pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
 def test_codes_that_are_packed_across_rows_keep_their_values_under_a_permutation(method: str, tmp_path: Path) -> None:
     """GPTQ and AWQ store matrices transposed, and zero points of eight rows in a word."""
-    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16")
+    folder = write_model(
+        tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16", files=TOKENIZER
+    )
     rule = "affine:bits=4,group_size=32,offset=zero_point,offset_dtype=packed,word=i32,scale_dtype=f16"
     squish.convert(folder, tmp_path / "q", f"hf:method={method}", encode={"*_proj.weight": rule})
     report = squish.convert(tmp_path / "q", tmp_path / "q.gguf", encode={"*_proj.weight": "f32"}, requantize=True)
@@ -159,7 +166,9 @@ def test_codes_that_are_packed_across_rows_keep_their_values_under_a_permutation
 
 
 def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16")
+    folder = write_model(
+        tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16", files=TOKENIZER
+    )
     squish.convert(folder, tmp_path / "q4.gguf", encode="q4_0")
     squish.convert(
         tmp_path / "q4.gguf", tmp_path / "gptq", "hf:method=gptq", encode={"*embed*": "f16", "lm_head*": "f16"}
@@ -172,7 +181,7 @@ def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> N
 
 
 def test_rows_of_compressed_tensors_are_permuted_too(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"])
+    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.zt", "ztensor:encoding=zstd")
     squish.convert(tmp_path / "m.zt", tmp_path / "m.gguf")
     squish.convert(folder, tmp_path / "plain.gguf")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from squish_core.testing import FamilySuite
-
-sys.path.append(str(Path(__file__).parent))
 
 
 class TestAcme(FamilySuite):

@@ -87,3 +87,18 @@ def test_importing_the_core_and_listing_sources_imports_no_client() -> None:
         "assert not {'obstore', 'asyncio', 'numpy', 'fsspec'} & set(sys.modules), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any, tmp_path: Path) -> None:
+    with squish.open(model) as local:
+        first = local["blk.7.ffn_up.weight"].numpy()
+        stored = local["blk.7.ffn_up.weight"].nbytes
+    target = tmp_path / "layer.safetensors"
+    server.forget()
+    assert main(["cp", server.url("model.gguf"), str(tmp_path / "layer.gguf"), "--tensors", "blk.7.*", "--json"]) == 0
+    assert server.sent <= 64 * 1024 + 64 + stored
+    with squish.open(tmp_path / "layer.gguf") as part:
+        assert list(part) == ["blk.7.ffn_up.weight"]
+        np.testing.assert_array_equal(part["blk.7.ffn_up.weight"].numpy(), first)
+    assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "no.such"]) == 2
+    assert not target.exists()

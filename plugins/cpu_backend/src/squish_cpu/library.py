@@ -83,7 +83,7 @@ def library() -> Library:
 
 def _stale(detail: str | None = None) -> SquishError:
     return SquishError(
-        "compiled kernels of another version", found=detail, code="library", hint="Reinstall squish-cpu."
+        "the compiled kernels are of another version", found=detail, code="library", hint="Reinstall squish-cpu."
     )
 
 

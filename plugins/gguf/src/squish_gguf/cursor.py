@@ -51,7 +51,9 @@ class Cursor:
             # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
             self.data = self.source.view(0, min(max(end, 2 * have, _WINDOW), most), self.what)
             return
-        size = min(max(end, 2 * have, _WINDOW) if end < _SMALL else int(max(end, self._likely_end()) * _AHEAD), most)
+        ahead = int(max(end, self._likely_end()) * _AHEAD)
+        size = min(max(end, 2 * have, _WINDOW), _SMALL) if end <= _SMALL else ahead
+        size = min(size, most)
         grown = bytearray(size)
         grown[:have] = self.data
         self.source.read_into(have, memoryview(grown)[have:], self.what)

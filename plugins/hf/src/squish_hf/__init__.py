@@ -17,7 +17,7 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             options={
                 "method": "gptq, gptq_v2, awq, compressed-tensors or mxfp4 (gpt-oss)",
-                "max_shard_size": "most bytes of tensors in a shard (5GB)",
+                "max_shard_size": "maximum tensor bytes per shard (5GB)",
             },
             features={
                 "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4"),

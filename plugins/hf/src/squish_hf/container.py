@@ -1,4 +1,4 @@
-"""The refinement: what each method's tensors stand for, by the declared `quant_method`."""
+"""The Hugging Face refinement: maps tensors to layers by the declared `quant_method`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ METHODS = {
 
 
 class HuggingFace(Checkpoint):
-    """A checkpoint that declares a quantization: in config.json, or in a file of the method's own."""
+    """A checkpoint with a quantization declared in config.json or in the method's own file."""
 
     framework = "pt"
 
@@ -76,13 +76,13 @@ class HuggingFace(Checkpoint):
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
-        if failure and not layers:  # its layers have other names, too
+        if failure and not layers:  # layers are renamed too
             code, reason = failure.code or "config", str(failure)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=reason))
         refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
-        if layers or not failure:  # otherwise the tensors are as stored, and what is declared still describes them
+        if layers or not failure:  # without layers, the declaration still describes the stored tensors
             refined = evolve(refined, declarations=storage_declarations(files))
-        with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
+        with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
         return refined
 
@@ -106,12 +106,12 @@ class HuggingFace(Checkpoint):
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
         declared = declared_in(config)
         if declared and declared.method not in METHODS and all(spec.encodings[0].codec == DENSE for spec in specs):
-            return dict(config)  # the tensors are as stored, for a reader that knows the method
+            return dict(config)  # stored tensors are kept for readers of the method
         return writer.declare(config, specs, writer.chosen(options))
 
 
 def _refusing(error: SquishError) -> LayerReader:
-    """What refuses every layer of a checkpoint whose declaration cannot be followed."""
+    """Return a method that refuses every layer, for an invalid declaration."""
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         raise type(error)(error.message, **{name: getattr(error, name) for name in SquishError.FIELDS})
@@ -120,7 +120,7 @@ def _refusing(error: SquishError) -> LayerReader:
 
 
 def _unread(index: Index, declared: Declared, problems: list[Problem]) -> Index:
-    """The stored tensors as they are, and a Problem that says why no layer could be made of them."""
+    """Return the stored tensors unchanged, with a problem that gives the reason."""
     message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
     return evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))

@@ -1,4 +1,4 @@
-"""What a checkpoint declares about its quantization, and which layers its patterns name."""
+"""A checkpoint's quantization declaration, and matching of its layer patterns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BUDGET, LONGEST = 2.0, 1000
 
 @frozen
 class Declared:
-    """A quantization configuration: its method, its fields, and where it stands."""
+    """A quantization configuration: method, fields and location."""
 
     method: str
     fields: Mapping[str, Any]
     where: str
 
     def get(self, name: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
-        """A field, FormatError where it is of another type (bool is no int); null counts as absent."""
+        """Return a field; FormatError for another type (bool is not int). Null means absent."""
         value = self.fields.get(name)
         if value is None:
             return default
@@ -36,7 +36,7 @@ class Declared:
         return value
 
     def number(self, name: str, legal: Iterable[int], default: int | None = None) -> int:
-        """An integer field that must be one of `legal`."""
+        """Return an integer field that must be one of `legal`."""
         value, legal = self.get(name, int, default), tuple(legal)
         if value not in legal:
             raise refuse(name, " or ".join(map(str, legal[:12])), value, part=self.where)
@@ -44,17 +44,17 @@ class Declared:
 
 
 def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG_FILE) -> FormatError:
-    """The error for a declared value that no reader could follow."""
+    """Return the error for an invalid declared value."""
     return FormatError(
         f"the declared {name} cannot be", part=part, expected=expected, found=repr(found)[:80], code="config"
     )
 
 
 def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Problem]]:
-    """What config.json declares, or else a file of one method; what contradicts it is a finding."""
+    """Read the declaration in config.json, else in a method's own file; contradictions are reported."""
     config, problems = files.json(CONFIG_FILE), list[Problem]()
     if isinstance(config.get("quantization"), dict):
-        return None, []  # that of MLX
+        return None, []  # MLX's declaration
     declared = declared_in(config)
     for name, method in BESIDE.items():
         fields = files.json(name)
@@ -73,7 +73,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
 
 
 def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> list[Problem]:
-    """Settings that a second declaration of the same method states otherwise; the first one is taken."""
+    """Report settings that differ in a second declaration of the same method; the first one applies."""
     return [
         Problem(
             code="contradiction", severity="warning", where=name,
@@ -85,33 +85,33 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
 
 
 def declared_in(config: Mapping[str, Any]) -> Declared | None:
-    """`quantization_config` (once `compression_config`) of the model, or of a part of it (`text_config`, ...)."""
+    """Return `quantization_config` (formerly `compression_config`) of the model or a part (`text_config`, ...)."""
     for _, part in config_parts(config):
         for key in QUANTIZATION_KEYS:
             fields = part.get(key)
             if isinstance(fields, dict) and fields:
                 return Declared(_method(fields), fields, CONFIG_FILE)
             if fields:
-                return Declared(repr(fields), {}, CONFIG_FILE)  # not an object: no method is stated
+                return Declared(repr(fields), {}, CONFIG_FILE)  # not an object, so no method
     return None
 
 
 def _method(fields: Mapping[str, Any]) -> str:
-    """The stated method; before Transformers 4.34 bitsandbytes stated only the bits that it loads in."""
+    """Return the method; before Transformers 4.34, bitsandbytes only declared the number of bits."""
     eldest = "bitsandbytes" if fields.get("load_in_4bit") or fields.get("load_in_8bit") else ""
     return str(fields.get(METHOD) or eldest)
 
 
 @frozen
 class Patterns:
-    """Regular expressions from a file, matched from the start of a name, within a bounded time in all."""
+    """Regular expressions from a file, matched at the start of names, in bounded total time."""
 
     where: str
     _compiled: dict[str, Any] = field(factory=dict)
     _spent: list[float] = field(factory=lambda: [0.0])
 
     def matches(self, pattern: str, name: str) -> bool:
-        """Whether a pattern matches; FormatError where it is none, or costs too much."""
+        """Whether a pattern matches; FormatError if it is invalid or too slow."""
         left = BUDGET - self._spent[0]
         started = time.monotonic()
         try:

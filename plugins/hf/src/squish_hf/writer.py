@@ -1,4 +1,4 @@
-"""Writing GPTQ, AWQ, compressed-tensors and gpt-oss: codes of any family in the layout of the method."""
+"""Writes GPTQ, AWQ, compressed-tensors and gpt-oss: codes of any format in the method's layout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PACKED_NAMES = {
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-    """Dense tensors, microscaled codes, and codes of the method in activation order."""
+    """Accept dense tensors, microscaled codes, and the method's codes in activation order, or refuse."""
     method, codec = chosen(options), encoding.codec
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
@@ -53,13 +53,13 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return accepts_layer(spec, encoding)
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
-        if layout and codec.inner == _codec(method, layout):  # in activation order, or not: the data show
+        if layout and codec.inner == _codec(method, layout):  # the data decide whether groups are in activation order
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {codec.id}")
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-    """Codes as the method stores them; whether they fit exactly, the data show."""
+    """Return the method's encoding of codes; the data decide whether it is exact."""
     method, float4 = chosen(options), float4_params(layout)
     if not method:
         return None
@@ -86,7 +86,7 @@ def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
 
 
 def recipe(method: str, bits: int) -> Encoding | Refusal:
-    """How a method holds a layer of this width, in groups of 128 with float16 scales where it has a choice."""
+    """Return a method's default encoding for a width, with groups of 128 and float16 scales if it has a choice."""
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
     encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, layout), parts={})
     if bits in BITS[method]:
@@ -95,7 +95,7 @@ def recipe(method: str, bits: int) -> Encoding | Refusal:
 
 
 def chosen(options: Options) -> str:
-    """The method that the options name; "" for plain values."""
+    """Return the method in the options; "" for dense values."""
     method = options.get(METHOD, "")
     if METHOD in options and method not in METHODS:
         raise FormatError(
@@ -110,7 +110,7 @@ def _no_width(method: str, bits: int) -> str:
 
 
 def _codec(method: str, layout: CodeLayout) -> CodecSpec:
-    """The affine parameters of a method for codes of this layout."""
+    """Return a method's affine parameters for a code layout."""
     params: dict[str, Any] = {"bits": layout.bits, "group_size": layout.row_group, "word": "i32"}
     if layout.scale_dtype != "f32":
         params["scale_dtype"] = layout.scale_dtype if layout.scale_dtype in ("f16", "bf16") else "f16"
@@ -128,7 +128,7 @@ def _codec(method: str, layout: CodeLayout) -> CodecSpec:
 
 
 def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
-    """What is stored of a tensor."""
+    """Return the stored tensors of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
         return [tensor]
@@ -140,7 +140,7 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
         (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
         for role, name in names.items() if role in encoding.parts
     ]  # fmt: skip
-    if method in (GPTQ, GPTQ_V2) and "g_idx" not in encoding.parts:  # for readers that do without none
+    if method in (GPTQ, GPTQ_V2) and "g_idx" not in encoding.parts:  # some readers require it
         group = encoding.codec.params["group_size"] or max(spec.shape[1], 1)
         order = np.arange(spec.shape[1], dtype="<i4") // group
         fields.append((f"{layer}.g_idx", "i32", order.shape, order.astype("<i4").tobytes()))
@@ -150,7 +150,7 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
 
 
 def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str, str, tuple[int, ...], str]]:
-    """What is stored of microscaled codes."""
+    """Return the stored tensors of microscaled codes."""
     parts = encoding.parts
     if method == GPT_OSS:
         *lead, last = spec.shape
@@ -167,7 +167,7 @@ def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
-    """A configuration that states how all quantized layers are stored; FormatError where the method cannot."""
+    """Declare all quantized layers in a configuration; FormatError if the method cannot."""
     codecs = {
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
@@ -186,7 +186,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """A configuration that states the type that most matrices have; as it is where it states that already."""
+    """Return a configuration with the dtype of most matrices; unchanged if already correct."""
     common = Counter(spec.dtype for spec in specs if len(spec.shape) > 1).most_common(1)
     name = TORCH_DTYPES.get(common[0][0]) if common else None
     stated = config.get("torch_dtype", config.get("dtype"))
@@ -196,7 +196,7 @@ def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[s
 
 
 def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
-    """compressed-tensors: a group for each setting, with its layers by name."""
+    """Declare compressed-tensors groups: one per setting, with its layers by name."""
     groups = {
         f"group_{number}": each.group_of([layer for layer, own in settings.items() if own == each])
         for number, each in enumerate(sorted(set(settings.values())))
@@ -209,7 +209,7 @@ def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
 
 
 def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict[str, Any]:
-    """GPTQ and AWQ: one for all layers."""
+    """Declare the single setting of GPTQ or AWQ."""
     several = {(each.bits, each.group or -1) for each in settings.values()}
     if len(several) > 1:
         choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))

@@ -15,7 +15,7 @@ def squish_containers() -> list[ContainerInfo]:
             factory="squish_mlx.container:Mlx",
             refines="safetensors",
             can_write=True,
-            options={"max_shard_size": "most bytes of tensors in a shard (5GB)"},
+            options={"max_shard_size": "maximum tensor bytes per shard (5GB)"},
             aliases={
                 **{f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
                    for bits in (2, 3, 4, 5, 6, 8)},

@@ -1,4 +1,4 @@
-"""The refinement: from the tensors of an MLX checkpoint to its layers, and back."""
+"""The MLX refinement: maps tensors of a checkpoint to layers, and back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUMBERS = ("group_size", "bits", "mode")
 
 
 class Mlx(Checkpoint):
-    """A checkpoint whose config.json has `quantization`, as mlx-lm writes it."""
+    """A checkpoint with mlx-lm's `quantization` in config.json."""
 
     framework = "mlx"
 

@@ -1,4 +1,4 @@
-"""The quantization modes of MLX: what a layer's configuration and its tensors stand for."""
+"""MLX's quantization modes: maps configuration and tensors of a layer to a codec."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ AFFINE_BITS, AFFINE_GROUPS = (1, 2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 @frozen
 class Mode:
-    """How a layer is quantized."""
+    """The quantization of a layer."""
 
     name: str
     bits: int
     group_size: int
 
 
-# name -> (bits, group size, parameters of `mx`); what a configuration leaves out is taken from here
+# name -> (bits, group size, parameters of `mx`); defaults of a configuration
 FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
     "mxfp4": (4, 32, {}),
     "mxfp8": (8, 32, {"element": "f8_e4m3"}),
@@ -34,7 +34,7 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 def read_mode(declared: Mapping[str, Any]) -> Mode:
-    """The mode that a `quantization` object or a layer's override states; FormatError where MLX has none such."""
+    """Parse the mode in a `quantization` object or a layer's override; FormatError if MLX does not have it."""
     name = declared.get("mode", AFFINE)
     if not isinstance(name, str) or (name != AFFINE and name not in FLOATS):
         raise _refuse("mode", " or ".join((AFFINE, *FLOATS)), name)
@@ -48,7 +48,7 @@ def read_mode(declared: Mapping[str, Any]) -> Mode:
 
 
 def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
-    """The weight of a layer: `weight` u32 words, `scales`, and for affine `biases`."""
+    """Read a layer's weight: `weight` u32 words, `scales`, and for affine `biases`."""
     if WHOLE in parts:
         raise FormatError(
             "is not read: a scale of each expert above nvfp4's", part="global_scale", code="global-scale",
@@ -74,14 +74,14 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
 
 
 def codec_of(mode: Mode) -> CodecSpec:
-    """The codec of a layer in a mode, with scales of float16 where the mode leaves their dtype open."""
+    """Return the codec of a mode; scales default to float16."""
     if mode.name == AFFINE:
         return CodecSpec("affine", affine_params(mode, "f16", "f16"))
     return CodecSpec("mx", FLOATS[mode.name][2])
 
 
 def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
-    """Parameters of `affine` for a mode and the dtypes of its scales and biases."""
+    """Return the parameters of `affine` for a mode and the dtypes of scales and biases."""
     params: dict[str, Any] = {"bits": mode.bits, "group_size": mode.group_size, "word": "u32", "offset": "bias"}
     if scale != "f32":
         params["scale_dtype"] = scale

@@ -1,4 +1,4 @@
-"""Writing an MLX checkpoint: a folder of safetensors shards, and a config.json that states each layer's mode."""
+"""Writes MLX checkpoints: safetensors shards, and a config.json with each layer's mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from squish_mlx.modes import (
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Dense tensors, and the floating-point modes of MLX as they are."""
+    """Accept dense tensors and MLX's floating-point modes, or refuse."""
     codec = encoding.codec
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
@@ -49,7 +49,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """The mode of MLX that may hold these codes; larger groups are divided."""
+    """Return MLX's affine mode for these codes; larger groups are split."""
     if refusal := _refusal(spec):
         return refusal
     if layout.table is not None:
@@ -65,7 +65,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
 
 
 def _refusal(spec: TensorSpec) -> Refusal | None:
-    """Why a tensor is not quantized, whatever its codes are."""
+    """Return why MLX cannot quantize a tensor of this name or shape."""
     if not spec.name.endswith(WEIGHT):
         return Refusal(why="MLX quantizes tensors called <layer>.weight only", code="name")
     if not spec.elements or not spec.shape:
@@ -74,7 +74,7 @@ def _refusal(spec: TensorSpec) -> Refusal | None:
 
 
 def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
-    """The parts of a codec, or why the shape does not divide into them."""
+    """Return the parts of a codec, or a refusal if they do not divide the shape."""
     try:
         declared = {"affine": Affine(), "mx": Mx()}[codec.id].parts(spec, codec.params)
     except SquishError as error:
@@ -84,9 +84,9 @@ def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """A configuration with the layers' modes: the most common one for all, the others under the layers' names.
+    """Declare the layers' modes in a configuration: the most common one globally, the others per layer.
 
-    TensorError for a dense tensor that a reader of this configuration takes for the scales of a layer.
+    TensorError for a dense tensor that readers would mistake for the scales of a layer.
     """
     modes = {
         spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
@@ -113,7 +113,7 @@ def _declaration(mode: Mode) -> dict[str, Any]:
 
 
 def _floats(layout: CodeLayout) -> tuple[str, str]:
-    """Dtypes of scales and biases. A bias of zero point times scale needs more digits than a narrow scale has."""
+    """Return the dtypes of scales and biases; a bias computed from a zero point needs more bits than a narrow scale."""
     scale = layout.scale_dtype
     if scale not in ("f32", "f16", "bf16") or layout.offset_kind == "zero_point":
         return "f32", "f32"
@@ -130,7 +130,7 @@ def _mode(spec: TensorSpec) -> Mode:
 
 
 def lower(tensor: OutgoingTensor) -> list[OutgoingTensor]:
-    """What is stored of a tensor."""
+    """Return the stored tensors of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
         return [tensor]

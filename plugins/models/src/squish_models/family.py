@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,6 +17,8 @@ from .tables import Row
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
+TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float)}
+"""Settings that are read before the table of keys is looked at."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp leaves out of account, as the report says."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -118,6 +120,21 @@ class TextModel(Family):
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
+    def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
+        kinds = self.layer_kinds(settings)
+        rows = [row for row in self.rows if row.kind]
+        return {
+            tensor.name.replace("{n}", str(number))
+            for row in rows
+            for tensor in row.tensors()
+            for number, kind in enumerate(kinds)
+            if kind != row.kind
+        }
+
+    def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """The kind of each layer, where there are several."""
+        return ()
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder
         return carry(self, model, settings, layout, options)
@@ -155,6 +172,7 @@ class TextModel(Family):
 
     def _from_config(self, model: Model) -> dict[str, Any]:
         config = self.spelled(model.config())
+        _check_types(config)
         check_settings(self.keys, config, CONFIG)
         tied = config.get("tie_word_embeddings")
         has_head = any(name.endswith(HEAD) for name in model.tensors)
@@ -202,3 +220,14 @@ class TextModel(Family):
         settings = {**self.implied(settings), **settings}
         settings |= rope_settings(model.meta, model.vectors, self.architecture, settings)
         return settings
+
+
+def _check_types(config: Mapping[str, Any]) -> None:
+    """FormatError for a setting whose type says nothing."""
+    for name, types in TYPES.items():
+        value = config.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
+            raise FormatError(
+                "has another type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
+                found=f"{type(value).__name__} {str(value)[:40]}", code="config",
+            )  # fmt: skip

@@ -28,7 +28,7 @@ def kept_files(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Ty
     """Files as values of GGUF keys, and the names of all files of the source."""
     pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 6).compress
     packed = {f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8)) for name, data in files.items()}
-    return {**packed, NAMES: Typed("array:str", list(names))}
+    return {**packed, NAMES: Typed("array:str", sorted(names))}
 
 
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:

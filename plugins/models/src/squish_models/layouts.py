@@ -12,7 +12,7 @@ from squish_core.api import Carried, Dropped, FormatError, Model, Options, Squis
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
-from .config.spelling import QUANTIZATION, has_other_parts, old_spelling, text_config
+from .config.spelling import QUANTIZATION, has_other_parts
 from .keep import KEYS_FILE, kept_files, kept_keys, restored_files, restored_keys, same_value
 from .tokenizer import FILES, Tokenizer, huggingface_files, read_gguf, read_huggingface
 from .tokenizer import gguf_keys as tokenizer_keys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .family import TextModel
 
 CONFIG = "config.json"
-HIDDEN = ("rotary_dim", "mrope_section")
+HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
 """Settings that stand for others, or for other modalities, and are no keys of config.json."""
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
@@ -41,7 +41,7 @@ def carry_to_gguf(
     if tokenizer is not None:
         keys |= tokenizer_keys(tokenizer)
     meta = restored_keys(model, keys)
-    missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
+    missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     if has_other_parts(model.config()):  # of which GGUF has the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
@@ -72,7 +72,7 @@ def carry_to_folder(
         files |= kept_keys(model.meta, keys)
     if layout != "hf" or model.layout != "gguf":
         files[CONFIG] = respelled(family, files[CONFIG], settings)
-    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
+    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("tokenizer",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     rebuilt = {name: data for name, data in files.items() if name not in kept}
     notes = family.ignored(settings, layout)
@@ -109,8 +109,7 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
 def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> bytes:
     """A config.json in the old spelling, with what engines ask for; its own bytes where it is that already."""
     config = json.loads(data)
-    spelled = old_spelling(text_config(config), family.experts)
-    spelled = {key: value for key, value in spelled.items() if key not in QUANTIZATION}
+    spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
     if has_other_parts(config):
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
     spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])

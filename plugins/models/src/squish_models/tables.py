@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, Stack
+from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, Squeeze, Stack
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -19,7 +19,8 @@ class Row:
 
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's values have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
-    `{e}` in its name it is one of an expert, and GGUF stacks them.
+    `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
+    there are several. `squeeze`: GGUF leaves its middle axis out.
     """
 
     hf: str
@@ -33,6 +34,8 @@ class Row:
     f32: bool = False
     top: bool = False
     tied_to: str | None = None
+    kind: str = ""
+    squeeze: bool = False
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
@@ -59,6 +62,8 @@ class Row:
             made = Permute(made, self.permute)
         if self.add is not None:
             made = Add(made, self.add)
+        if self.squeeze:
+            made = Squeeze(made)
         return Stack(made) if "{e}" in self.hf else made
 
 

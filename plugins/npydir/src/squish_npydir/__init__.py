@@ -1,4 +1,4 @@
-"""Declares Squish's npy directories and the codec that only they use; imports no implementation."""
+"""Declares Squish's npy directories and their codec; imports no implementation."""
 
 from __future__ import annotations
 

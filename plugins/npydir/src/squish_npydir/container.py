@@ -1,4 +1,4 @@
-"""The container: a directory's manifest, its tensors' files and its tiers, as one Index."""
+"""The npy directory container: manifest, tensor files and cache tiers as one Index."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Shape = tuple[int, ...]
 
 
 class NpyDir(Container):
-    """Squish's directories: only what the manifest names is read, arrays stay in their files."""
+    """Squish's npy directories; only tensors in the manifest are read, arrays stay in their files."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         if not source.is_dir:
@@ -97,7 +97,7 @@ class NpyDir(Container):
 
 
 class Directory:
-    """One directory being read."""
+    """Reads one directory."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -108,11 +108,11 @@ class Directory:
 
     @cached_property
     def suffixes(self) -> dict[str, frozenset[str]]:
-        """Safe key -> the suffixes of its files."""
+        """Safe key -> suffixes of its files."""
         return _suffixes(self.folder)
 
     def index(self) -> Index:
-        """All tensors of the manifest; those that cannot be read say why."""
+        """Return the Index of all tensors in the manifest; unreadable ones have a problem."""
         files: Sequence[FileRef] = self.folder.refs
         tensors: Mapping[str, TensorSpec]
         best = self.sealed()
@@ -131,7 +131,7 @@ class Directory:
         )  # fmt: skip
 
     def sealed(self) -> tuple[seal.Sealed, seal.Files] | None:
-        """The tensors of the best tier, where it has all of them in one file and is sealed: no other file is read."""
+        """Return the tensors of the best tier if it is one sealed file with all tensors; no other file is read."""
         best = self.tiers[0] if self.tiers else None
         if best is None or not self.names.keys() <= best.records.keys():
             return None
@@ -143,21 +143,21 @@ class Directory:
         extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
 
         def complete(name: str) -> TensorSpec:
-            """A tensor with all its other encodings."""
+            """Return a tensor with all its encodings."""
             files.complete()
             return self.agreeing(name)
 
         return seal.Sealed(records, complete, extents), files
 
     def agreeing(self, name: str) -> TensorSpec:
-        """A tensor of a sealed tier, which the other files must not contradict."""
+        """Return a tensor of a sealed tier, checked against the other files."""
         spec = self.tensor(name, self.names[name])
         if not spec.encodings or spec.encodings[0].label != self.tiers[0].tier.label:
             raise seal.changed(spec)
         return spec
 
     def tensor(self, name: str, key: str) -> TensorSpec:
-        """One tensor with all of its encodings, best first."""
+        """Return a tensor with all its encodings, best first."""
         files: dict[str, Stored] = {}
         stored, shape, problem = list[Encoding](), None, ""
         try:
@@ -175,7 +175,7 @@ class Directory:
         return _spec(name, shape or (), encodings, extras, problem)
 
     def files(self, key: str) -> dict[str, Stored]:
-        """The arrays of a tensor by suffix, without those that are only recognized."""
+        """Return the arrays of a tensor by suffix, without unsupported ones."""
         arrays = {}
         for suffix in sorted(self.suffixes.get(key, frozenset()) & dialects.SUFFIXES):
             stored = self.folder.find(f"{PLACE}/{key}__{suffix}")
@@ -184,7 +184,7 @@ class Directory:
         return arrays
 
     def stored(self, name: str, files: Mapping[str, Stored]) -> tuple[list[Encoding], Shape | None, str]:
-        """The encodings that the files make, the shape, and what is wrong with the others."""
+        """Return the encodings of the files, the shape, and the problems of the others."""
         shape: Shape | None = None
         if "shape" in files:
             shape = self.folder.shape(files["shape"], name)
@@ -229,7 +229,7 @@ class Directory:
         return encodings, shape
 
     def meta(self) -> dict[str, Any]:
-        """What `stats.json` tells: plain values. Nothing is read by it, so that it may be damaged."""
+        """Return the values in `stats.json`; nothing depends on it, so it may be damaged."""
         if not self.folder.has(STATS):
             return {}
         try:
@@ -240,11 +240,11 @@ class Directory:
         return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
 
     def report(self, code: str, severity: str, where: str, message: str) -> None:
-        """Add a finding."""
+        """Add a problem."""
         self.problems.append(Problem(code=code, severity=severity, where=where, message=message))
 
     def _state(self, tensors: Mapping[str, TensorSpec]) -> None:
-        """Whether the directory is whole, as its own bookkeeping and its tensors say."""
+        """Report whether the directory is complete, by its bookkeeping and its tensors."""
         lost = [name for name, spec in tensors.items() if not spec.encodings]
         if lost:
             listing = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
@@ -255,7 +255,7 @@ class Directory:
             self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
 
     def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
-        """FormatError when something else than a file lies where an array is expected (a pipe, a folder)."""
+        """Raise FormatError for anything other than a file in place of an array (a pipe, a folder)."""
         for suffix in sorted(dialects.SUFFIXES - files.keys()):
             try:
                 self.folder.open(f"{PLACE}/{key}__{suffix}.npy")
@@ -276,7 +276,7 @@ def _suffixes(folder: Folder) -> dict[str, frozenset[str]]:
 
 
 def _spec(name: str, shape: Shape, encodings: list[Encoding], extras: Mapping[str, Part], problem: str) -> TensorSpec:
-    """The tensor; its dtype is that of its first encoding, and dense ones of another dtype say so."""
+    """Return the tensor with the dtype of its first encoding; dense encodings of another dtype declare it."""
     if not encodings:
         return TensorSpec(name=name, shape=shape, dtype="unknown", extras=extras, problem=problem)
     dtype = _dtype(encodings[0])

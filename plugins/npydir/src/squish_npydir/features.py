@@ -1,4 +1,4 @@
-"""What the dialects and tiers of a npy directory hold, each as the encoding that Squish's own writers make."""
+"""The encodings of dialects and tiers, as written by Squish itself."""
 
 from __future__ import annotations
 

@@ -24,15 +24,17 @@ def squish_sources() -> list[SourceInfo]:
         SourceInfo(
             id=name,
             title=title,
-            factory=f"squish_remote.opening:{factory}",
+            factory=f"squish_remote.{factory}",
             schemes=schemes,
             options=OPTIONS,
         )
         for name, title, factory, schemes in (
-            ("http", "web servers", "WebOpener", ("http", "https")),
-            ("s3", "S3 and stores that speak its protocol", "BucketOpener", ("s3",)),
-            ("gs", "Google Cloud Storage", "BucketOpener", ("gs",)),
-            ("az", "Azure Blob Storage", "BucketOpener", ("az",)),
+            ("http", "web servers", "opening:WebOpener", ("http", "https")),
+            ("s3", "S3 and stores that speak its protocol", "opening:BucketOpener", ("s3",)),
+            ("gs", "Google Cloud Storage", "opening:BucketOpener", ("gs",)),
+            ("az", "Azure Blob Storage", "opening:BucketOpener", ("az",)),
+            ("hf", "the Hugging Face Hub", "hub:HubOpener", ("hf",)),
+            ("fsspec", "every other file system of fsspec", "generic:FsspecOpener", ("*",)),
         )
     ]
 

@@ -32,9 +32,10 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 0,
 ) -> Answer:
-    """Serve a checkpoint as another format over HTTP, without writing it.
+    """Serve a checkpoint over HTTP as another format.
 
-    Prints the address first, then serves byte ranges until it is interrupted. Tensors are encoded as they are read.
+    Nothing is written: bytes are computed on request. Prints the address first, then serves byte ranges until it
+    is interrupted. Tensors are encoded as they are read.
     """
     try:
         from .serve import ImageServer, run
@@ -59,9 +60,10 @@ def refs(
     out: Annotated[str, typer.Argument(metavar="OUT.json", help="The manifest to write.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Write a reference manifest (kerchunk JSON), with which zarr reads the tensors over fsspec.
+    """Write references (kerchunk JSON) for zarr.
 
-    Dense tensors become arrays; parts of quantized ones become arrays of bytes, which zarr does not decode.
+    With them, zarr reads the tensors over fsspec. Dense tensors become arrays; parts of quantized ones become
+    arrays of bytes, which zarr does not decode.
     """
     from .references import manifest
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, UsageError, redact
+from attrs import evolve
+
+from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, SquishError, UsageError, redact
 
 from .settings import Settings
 from .source import Connection, Place, RemoteFolder, RemoteSource
@@ -25,7 +28,7 @@ class WebOpener(SourceOpener):
         query = f"?{parts.query}" if parts.query else ""
         store = Store(f"{parts.scheme}://{host}{folder}{query}", settings.deadline, _authorization(parts.netloc))
         place = Place(source_id=self.id, store=store, prefix="", address=redact(f"{parts.scheme}://{host}{folder}/"))
-        return _opened(Connection(place, settings), unquote(last))
+        return open_file(Connection(place, settings), unquote(last))
 
 
 class BucketOpener(SourceOpener):
@@ -43,7 +46,7 @@ class BucketOpener(SourceOpener):
             address=f"{parts.scheme}://{parts.netloc}/{prefix}", is_listed=True,
             version=parse_qs(parts.query).get("versionId", [None])[0],
         )  # fmt: skip
-        return _opened(Connection(place, settings), last)
+        return open_file(Connection(place, settings), last)
 
 
 def _split(url: str) -> Any:
@@ -67,17 +70,30 @@ def _authorization(netloc: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(unquote(login).encode()).decode()}
 
 
-def _opened(connection: Connection, name: str) -> Source:
+def open_file(connection: Connection, name: str) -> Source:
     """The file of that name in the connection's folder, or the folder."""
     try:
         if not name:
             return RemoteFolder(connection)
         try:
-            return RemoteSource(connection, connection.run(connection.open(name)))
+            source = RemoteSource(connection, connection.run(connection.open(name)))
+            connection.place = evolve(connection.place, version=None)  # files beside it have versions of their own
+            return source
         except MissingFileError as error:
             if not connection.place.is_listed:
                 error.hint = "Check the address; that of a folder ends in a slash."
+            elif folder := _as_folder(connection, name):
+                return folder
             raise
     except BaseException:
         connection.close()
         raise
+
+
+def _as_folder(connection: Connection, name: str) -> Source | None:
+    """The folder of that name; None if there are no files in it."""
+    with suppress(SquishError):
+        if connection.run(connection.names(name)):
+            connection.enter(name)
+            return RemoteFolder(connection)
+    return None

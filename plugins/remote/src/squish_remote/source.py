@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import evolve, frozen
@@ -16,10 +16,26 @@ from .failures import check_answer, error_of
 from .pieces import Range, cut, joined
 from .read_ahead import ReadAhead
 from .settings import Settings
-from .store import Answer, RequestError, Store
+from .store import Answer, RequestError
 
 HEAD, TAIL = 64 << 10, 64
 """Bytes of the beginning and of the end that are kept of each file."""
+
+
+class Requests(Protocol):
+    """What a store answers; see `store.Store`. Failures are `RequestError`."""
+
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+        """A byte range."""
+        ...
+
+    async def whole(self, path: str, most: int) -> Answer:
+        """A small file."""
+        ...
+
+    async def names(self, folder: str) -> list[str]:
+        """The files of a folder."""
+        ...
 
 
 @frozen(kw_only=True)
@@ -27,12 +43,16 @@ class Place:
     """A folder of a store. `address` is what errors show; `prefix` leads to the folder in the store."""
 
     source_id: str
-    store: Store
+    store: Requests
     prefix: str
     address: str
     is_listed: bool = False
     version: str | None = None
     """Version of the one file that the address names."""
+    commit: str | None = None
+    """What the address pins all files to."""
+    listing: Mapping[str, tuple[str, ...]] | None = None
+    """Folder -> the names of its files, where they are known already."""
 
 
 class Opened:
@@ -58,7 +78,7 @@ class Connection:
         self._loop = EventLoop()
         self._slots = asyncio.Semaphore(settings.in_flight)
         self._opened: dict[str, Opened] = {}
-        self._listings: dict[str, tuple[str, ...]] = {}
+        self._listings = dict(place.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -81,6 +101,12 @@ class Connection:
         """The address of a file, for people."""
         return f"{self.place.address}{path}"
 
+    def enter(self, folder: str) -> None:
+        """Go on in a folder of the present one."""
+        place = self.place
+        self.place = evolve(place, prefix=f"{place.prefix}{folder}/", address=f"{place.address}{folder}/")
+        self._listings, self._opened = {"": self._listings[folder]}, {}
+
     async def open(self, name: str) -> Opened:
         """A file by its name in the folder, from its first bytes; remembered, so that all see one content."""
         if name not in self._opened:
@@ -101,6 +127,8 @@ class Connection:
 
     async def names(self, folder: str) -> tuple[str, ...]:
         """The files of a folder, listed once."""
+        if folder not in self._listings and self.place.listing is not None:
+            return ()
         if folder not in self._listings:
             try:
                 listing = await self.place.store.names("/".join(filter(None, (self.place.prefix.rstrip("/"), folder))))
@@ -152,7 +180,11 @@ class Connection:
             answer = await self._whole(name, error)
         check_answer(answer, address, 0, min(HEAD, answer.size), self.settings)
         pin = Pin(
-            url=address, size=answer.size, tag=answer.tag, modified=answer.modified, version=answer.version or version
+            url=address,
+            size=answer.size,
+            tag=answer.tag,
+            modified=answer.modified,
+            version=answer.version or version or self.place.commit,
         )
         return Opened(name, pin, answer.data)
 
@@ -165,7 +197,7 @@ class Connection:
 
     async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Answer:
         tag = pin.tag if pin and self.settings.pin == "match" and not (pin.tag or "W/").startswith("W/") else None
-        version = pin.version if pin else self.place.version
+        version = pin.version if pin and not self.place.commit else self.place.version
         async with self._slots:
             try:
                 return await self.place.store.range(self.place.prefix + name, start, stop, tag=tag, version=version)
@@ -259,8 +291,3 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         for task in tasks:
             task.cancel()
         raise
-
-
-def without_version(place: Place) -> Place:
-    """The same folder for files beside the one whose version the address names."""
-    return evolve(place, version=None)

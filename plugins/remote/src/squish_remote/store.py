@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +15,8 @@ from obstore.store import HTTPStore, from_url
 
 RETRIES = 10
 """Retries of one request, at most; the deadline mostly ends them earlier."""
+_ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+"""Variables of the clients that explicit client options would hide."""
 _UNDATED = 0
 """Time stamp that obstore has for answers without Last-Modified."""
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
@@ -68,6 +71,8 @@ class Store:
             client |= {"allow_http": True} if url.startswith("http://") else {}
             self._store: Any = HTTPStore.from_url(url, client_options=client, retry_config=retry)  # type: ignore[arg-type]
         else:
+            allows = os.environ.get(_ALLOW_HTTP.get(url.partition(":")[0], ""), "").lower() in ("1", "true")
+            client |= {"allow_http": True} if allows else {}
             self._store = from_url(url, client_options=client, retry_config=retry)  # type: ignore[call-overload]
 
     async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:

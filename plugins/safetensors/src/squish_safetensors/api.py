@@ -1,4 +1,4 @@
-"""What other plugins may import of squish-safetensors; names are loaded on first use."""
+"""The interface of squish-safetensors for other plugins; names are loaded on first use."""
 
 from __future__ import annotations
 

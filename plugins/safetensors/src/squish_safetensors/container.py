@@ -1,4 +1,4 @@
-"""The safetensors container: one file, or a set of shards under an index, as one namespace."""
+"""The safetensors container: a file, or an indexed set of shards as one namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .header import read_header, read_record
 
 
 class Safetensors(Container):
-    """Plain arrays with names: a JSON header, then the data of all tensors without a gap."""
+    """Named dense arrays: a JSON header, then the contiguous data of all tensors."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         name = choose(source) if source.is_dir else source.filename
@@ -93,7 +93,7 @@ class Safetensors(Container):
 
 
 def _merged(shards: Iterable[Shard]) -> tuple[dict[str, str], list[Problem]]:
-    """The metadata of all shards; the first one's value stands where they differ."""
+    """Merge the metadata of all shards; the first value wins."""
     meta: dict[str, str] = {}
     problems = []
     for shard in shards:

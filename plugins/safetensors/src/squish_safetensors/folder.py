@@ -1,4 +1,4 @@
-"""What lies around a safetensors file: the index of a sharded set, its shards, the model's other files."""
+"""Files around a safetensors file: the index and shards of a set, and the model's other files."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ STANDING = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
 
 @frozen
 class Shard:
-    """One file of tensors, opened and checked; its place in a list of shards is its number in the Index."""
+    """A checked file of tensors; its position in a list of shards is its number in the Index."""
 
     source: Source
     header: Header
 
 
 def choose(folder: Source) -> str:
-    """The file of a folder that stands for the model; FormatError when several could."""
+    """Return the file of a folder to open; FormatError if it is ambiguous."""
     names = folder.members(likely=STANDING)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
     candidates = indexes or [name for name in names if name.endswith(SUFFIX)]
     if candidates in ([], [UQFF_REST]):
-        # The layers lie beside what was left of the model; which files are a set, the refinement knows.
+        # The layers are next to the residual; the refinement determines the set.
         candidates = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or candidates
     if len(candidates) != 1:
         listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
@@ -71,9 +71,9 @@ def choose(folder: Source) -> str:
 
 
 def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]:
-    """The shards that an index file names; the index and the shards must agree on every tensor.
+    """Open the shards of an index file; index and shards must agree on every tensor.
 
-    An index that names none is compared with all files beside it, so that it cannot hide their tensors.
+    An empty index is compared with all neighboring files, so that it cannot hide their tensors.
     """
     cap = min(limits.header, MAX_HEADER)
     if index.size > cap:
@@ -90,14 +90,14 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
 
 
 def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
-    """The object in a JSON file of a model; a typed error if there is none, or it is too large."""
+    """Read the object in a model's JSON file; a typed error if missing or too large."""
     if source.size > MAX_JSON:
         raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
     return load_json(source.read(0, source.size), name, limits, piece=LONGEST_ENTRY, constants=True)
 
 
 def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
-    """An error for each file that may declare how tensors are stored, and cannot be read."""
+    """Yield a problem for each unreadable file that may declare a quantization."""
     problems = []
     for file in files:
         if file.filename in (CONFIG_FILE, *DECLARING):
@@ -110,13 +110,13 @@ def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
 
 
 def set_index(name: str) -> list[str]:
-    """The index of the set that a file of this name is a shard of."""
+    """Return the index name of a shard's set."""
     shard = SHARD.fullmatch(name)
     return [shard[1] + INDEX_SUFFIX] if shard else []
 
 
 def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
-    """A note when a file is one shard of a set whose index lies beside it."""
+    """Return a note if a file is a shard of a set with a neighboring index."""
     beside = [index for index in set_index(name) if index in members]
     if not beside:
         return []
@@ -125,7 +125,7 @@ def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
 
 
 def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
-    """The files named, sorted; every one a plain name of a file that is there."""
+    """Return the shard names, sorted and checked to be existing files of the folder."""
     first: dict[str, str] = {}
     for tensor, name in places.items():
         if type(name) is not str:
@@ -153,7 +153,7 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
 
 
 def _unlisted(names: Sequence[str], members: Sequence[str]) -> list[Problem]:
-    """A warning for each further shard of the numbered set whose shards are named."""
+    """Warn about shards of the numbered set that the index omits."""
     sets = {match.groups() for match in map(SHARD.fullmatch, names) if match}
     message = "is a shard of this set, and the index does not name it: its tensors are left out"
     return [
@@ -194,7 +194,7 @@ def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
 
 
 def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
-    """`total_size` counts the bytes of all tensors; nothing depends on it."""
+    """Check `total_size`, the bytes of all tensors; nothing depends on it."""
     size = metadata.get("total_size") if type(metadata) is dict else None
     total = sum(length for shard in shards for *_, length in shard.header.records.values())
     if size is None or size == total:

@@ -1,4 +1,4 @@
-"""The header of one safetensors file: from bytes to checked records, and back."""
+"""The header of a safetensors file: parsing to checked records, and writing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from squish_core.api import (
     merge_members,
 )
 
-# Tag in the file -> dtype name, in the order of the reference implementation, whose writer sorts by it (reversed).
+# Tag -> dtype name, in the order of the reference implementation, which sorts by it in reverse.
 TAGS = {
     "BOOL": "bool", "F4": "f4_e2m1", "F6_E2M3": "f6_e2m3", "F6_E3M2": "f6_e3m2", "U8": "u8", "I8": "i8",
     "F8_E5M2": "f8_e5m2", "F8_E4M3": "f8_e4m3", "F8_E8M0": "f8_e8m0", "F8_E4M3FNUZ": "f8_e4m3fnuz",
@@ -54,7 +54,7 @@ TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 
 @frozen
 class Header:
-    """A checked header: tensors in file order, the metadata that is text, and what is odd about it."""
+    """A checked header: tensors in file order, text metadata, and problems."""
 
     records: dict[str, TensorRecord]
     metadata: dict[str, str]
@@ -62,7 +62,7 @@ class Header:
 
 
 def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
-    """Header of a source, every rule of the format checked; `file` is its number in the Index."""
+    """Read a header and check every rule of the format; `file` is its number in the Index."""
     raw = _raw_header(source, limits)
     records: dict[str, TensorRecord] = {}
     unknown: dict[str, list[str]] = {}
@@ -72,7 +72,7 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
             if metadata is not None:
                 raise duplicate_key_error(METADATA, at)
             metadata = _metadata(members.pop(METADATA), at)
-        if not records:  # the first piece made sense
+        if not records:  # the first piece is valid
             _check_count(raw, limits)
         piece = {}
         for name, entry in members.items():
@@ -96,7 +96,7 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
 
 
 def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
-    """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
+    """Return the tensor of a record; with an unknown dtype it is listed, and its bytes are an extra part."""
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
     if dtype is not None:
@@ -109,13 +109,13 @@ def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
 
 
 def spec_of_record(name: str, record: TensorRecord) -> TensorSpec:
-    """The tensor that a record describes, as a spec."""
+    """Return the spec of a record."""
     tensor = read_record(name, record)
     return DenseRecord(*tensor).spec(name) if isinstance(tensor, tuple) else tensor
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """Length and header for (name, dtype, shape) in the order of their data: compact, padded to 8 with spaces."""
+    """Encode length and header of (name, dtype, shape) in data order: compact JSON, space-padded to 8 bytes."""
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     position = 0
     for name, dtype, shape in tensors:
@@ -152,12 +152,12 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
 
 
 def text_of(source: Source, offset: int, length: int) -> memoryview:
-    """Bytes that are looked at in pieces; many are not copied: an error in the first must not cost all of them."""
+    """Decode bytes in pieces without copying all of them, so that an early error is cheap."""
     return source.view(offset, length) if length > LARGE else memoryview(source.read(offset, length))
 
 
 def _check_count(raw: memoryview, limits: Limits) -> None:
-    """Refuse too many tensors before they are read; each states its data_offsets."""
+    """Refuse too many tensors before parsing, by counting data_offsets."""
     mark = b'"data_offsets"'
     pieces = (bytes(raw[at : at + LARGE + len(mark) - 1]) for at in range(0, len(raw), LARGE))
     count = sum(piece.count(mark) for piece in pieces)
@@ -169,7 +169,7 @@ def _check_count(raw: memoryview, limits: Limits) -> None:
 
 
 def _metadata(entry: Any, at: int) -> dict[str, Any]:
-    if entry is None:  # what mlx writes for none, and what the reference implementation reads
+    if entry is None:  # mlx writes null for none, and the reference implementation accepts it
         return {}
     if type(entry) is not dict:
         raise FormatError(f"{METADATA} is not an object", offset=at, found=type(entry).__name__, code="metadata")
@@ -215,7 +215,7 @@ def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
 
 
 def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int) -> None:
-    """The data of all tensors cover the rest of the file: no hole, no overlap, no byte left over."""
+    """Check that tensor data cover the rest of the file without holes, overlaps or trailing bytes."""
     position, before = start, ""
     for name, (_, _, _, offset, length) in records:
         if offset + length > size:
@@ -241,7 +241,7 @@ def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int
 
 
 def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """One finding per field that the format does not have, however many tensors carry it."""
+    """Report each unknown field once, for all tensors with it."""
     return [
         Problem(
             code="field", severity="warning", where=names[0],

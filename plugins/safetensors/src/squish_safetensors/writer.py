@@ -1,4 +1,4 @@
-"""Writing safetensors: one file, or shards with an index and the model's other files beside them."""
+"""Writes safetensors: a file, or a folder with shards, an index and the model's other files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 @frozen
 class Planned:
-    """One file to write: its name in the folder, the tensors in the order of their data, its header."""
+    """An outgoing file: its name, tensors in data order, and header."""
 
     name: str
     specs: tuple[TensorSpec, ...]
@@ -45,12 +45,12 @@ class Planned:
 
     @property
     def data(self) -> int:
-        """Bytes of all tensors."""
+        """Total size of the tensors in bytes."""
         return sum(_nbytes(spec) for spec in self.specs)
 
 
 def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Dense values of the format's dtypes, under the codec they have; anything else is refused with what to ask for."""
+    """Accept dense values of supported dtypes, or refuse with a hint."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
         return Refusal(why="safetensors holds plain arrays only", code="dense-only")
@@ -71,7 +71,7 @@ def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
 ) -> WritePlan:
-    """Exact bytes of all files, and the metadata and assets (name -> bytes) that would be left behind."""
+    """Predict the exact size of all files, and the dropped metadata and assets."""
     adapter = is_adapter(assets, options)
     files = plan(specs, meta, options, adapter=adapter)
     kept = _kept_assets(assets, options)
@@ -91,9 +91,9 @@ def write(
     *,
     in_order: bool = False,
 ) -> None:
-    """Write the file, or all files of a folder, the index last: a folder without it is unfinished.
+    """Write the file, or all files of a folder with the index last: a folder without it is incomplete.
 
-    `in_order`: data in the order of `tensors` as far as alignment lets them, so that parts that are made together are
+    With `in_order`, data are in the order of `tensors` as far as alignment permits, so that parts encoded together are
     written together.
     """
     adapter = is_adapter(assets, options)
@@ -117,9 +117,12 @@ def plan(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False,
     adapter: bool = False,
 ) -> list[Planned]:  # fmt: skip
-    """The files to write. Shards are filled in the given order; within a file data are ordered as the reference
-    implementation orders them: dtypes by falling alignment, then names. With `in_order`, tensors of whole 8 bytes come
-    first, as they are given: they leave any alignment as it is. An adapter is one file, the one that PEFT loads."""
+    """Plan the files.
+
+    Shards are filled in the order of the tensors. Within a file, data are ordered like in the reference implementation:
+    dtypes by decreasing alignment, then names. With `in_order`, tensors with a multiple of 8 bytes come first in their
+    order, since they preserve alignment. An adapter is the single file that PEFT loads.
+    """
     limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options and not adapter else None
     groups = _filled(specs, limit)
     files = []
@@ -134,7 +137,7 @@ def plan(
 
 
 def is_adapter(assets: Iterable[str], options: Options) -> bool:
-    """Whether a folder of these files is PEFT's: an adapter, and no model."""
+    """Whether these files are a PEFT adapter."""
     return MAX_SHARD_SIZE in options and ADAPTER_CONFIG in assets and CONFIG_FILE not in assets
 
 
@@ -146,7 +149,7 @@ def _place(spec: TensorSpec) -> tuple[int, str]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `5GB` (decimal), `500MiB` (binary) or a plain number."""
+    """Parse a size such as `5GB` (decimal), `500MiB` (binary) or a number of bytes."""
     match = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
@@ -158,7 +161,7 @@ def parse_size(text: str) -> int:
 
 
 def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
-    """Groups of at most `limit` bytes of tensors; one that is larger has a group of its own."""
+    """Group tensors up to `limit` bytes; a larger tensor has its own group."""
     groups: list[list[TensorSpec]] = [[]]
     filled = 0
     for spec in specs:
@@ -184,7 +187,7 @@ def _index_json(files: Sequence[Planned]) -> bytes:
 
 
 def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata that is text, in the given order."""
+    """Return the text metadata, in order."""
     texts = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
     return {
         key: value for key, value in texts.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
@@ -192,13 +195,13 @@ def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """The metadata that is not text, which a header has no place for."""
+    """Return the non-text metadata, which a header cannot store."""
     kept = text_metadata(meta)
     return dropped_metadata((key for key in meta if key not in kept), "not text")
 
 
 def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
-    """The assets that a folder of this format holds; a single file holds none."""
+    """Return the assets of a folder; a single file has none."""
     return [name for name in assets if MAX_SHARD_SIZE in options and name in MODEL_ASSETS]
 
 

@@ -1,1 +1,1 @@
-"""One module for each quantization method."""
+"""One module per quantization method."""

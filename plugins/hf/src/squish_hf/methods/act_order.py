@@ -1,4 +1,4 @@
-"""Groups in any order: each input column says to which group it belongs (`g_idx` of GPTQ's act-order)."""
+"""Groups in any order: each input column has a group index (`g_idx` of GPTQ's act-order)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ PANEL = 1 << 20
 
 
 class ActOrder(Codec):
-    """Bound to `affine` by `wrap`. Part `g_idx` i32 [in] beside those of the codec that it wraps: column i has the
-    scale and zero point of group `g_idx[i]`.
+    """Wraps `affine` with a part `g_idx` i32 [in]: column i has the scale and zero point of group `g_idx[i]`.
 
-    Whether it is a real one, the data say: most files hold `i // group_size`, and are decoded as without it.
+    Most files store `i // group_size` and are decoded like plain `affine`.
     Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
     """
 
@@ -77,7 +76,7 @@ class _Bound(Codec):
         self._order(parts, spec)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """That of groups in order, which the data may not have."""
+        """Return the layout of groups in order, which may not match the data."""
         return self.inner.code_layout(spec, self.own)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
@@ -94,7 +93,7 @@ class _Bound(Codec):
     def permute_columns(
         self, parts: Parts, spec: TensorSpec, params: Params
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
-        """Columns of a group side by side; CodecError where groups differ in size."""
+        """Permute columns so that groups are contiguous; CodecError if groups differ in size."""
         order = self._order(parts, spec)
         arrays: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
         if order is None:
@@ -112,7 +111,7 @@ class _Bound(Codec):
         return self.inner, {**arrays, "data": moved}, columns
 
     def _moved(self, stored: np.ndarray, columns: np.ndarray, spec: TensorSpec) -> np.ndarray:
-        """The codes with columns in another order, in the same words."""
+        """Return the codes with permuted columns, in the same words."""
         scheme, out = self.scheme, np.empty_like(stored)
         words, target = (array.swapaxes(0, 1) if scheme.transposed else array for array in (stored, out))
         step = max(1, PANEL // max(len(columns), 1))
@@ -122,7 +121,7 @@ class _Bound(Codec):
         return out
 
     def _order(self, parts: Parts, spec: TensorSpec) -> np.ndarray | None:
-        """The group of each column, None where they follow one another; CodecError where one does not exist."""
+        """Return the group of each column, or None if groups are in order; CodecError for an invalid group."""
         order = parts[ROLE][:]
         size = self.scheme.group_size or max(spec.shape[-1], 1)
         groups = spec.shape[-1] // size

@@ -1,4 +1,4 @@
-"""AWQ: four bits, for GEMM (interleaved, transposed), for GEMV (in order, padded) and for its faster kernel."""
+"""AWQ: 4-bit layouts for GEMM (interleaved, transposed), GEMV (in order, padded) and the fast GEMV kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """AWQ as AutoAWQ and GPTQModel write it; llm-awq names itself as the `backend`."""
+    """Read AWQ of AutoAWQ and GPTQModel; llm-awq declares itself as the `backend`."""
     version = layout(declared, "gemm", "version", "checkpoint_format", "format")
     if declared.get("backend", str) == LLM_AWQ:
         version = LLM_AWQ

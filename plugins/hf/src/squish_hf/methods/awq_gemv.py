@@ -1,5 +1,5 @@
-"""AWQ for GEMV: codes in natural order along the input, scales and zero points padded to whole words; and the order
-of its faster kernel."""
+"""AWQ for GEMV: codes in natural order along the input, scales and zero points padded to whole words; and the layout
+of its fast kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NIBBLES = Packing(4, "i32", "lsb")
 class AwqGemv(Codec):
     """`(q - zero) * scale`: parts `data` i32 [out, in / 8], `scale` f16 [out, 8 * padded], `offset` i32 [out, padded].
 
-    Parameters: `group_size`; `padded`, the words of a row of zero points, at least those of its groups.
+    Parameters: `group_size`; `padded`, the number of words per row of zero points.
     Source: autoawq 0.2.9, WQLinear_GEMV.
     """
 
@@ -48,8 +48,8 @@ class AwqGemv(Codec):
 class AwqFast(Codec):
     """`q * scale + offset`: parts `data` i16 [out / 4, in], `scale` and `offset` f16 [8 * padded, out].
 
-    Parameters as in `AwqGemv`. Of 4 rows and 64 columns, row after row, each word has four codes that follow one
-    another; 32 columns lie in the order that their nibbles are spread in.
+    Parameters: see `AwqGemv`. In tiles of 4 rows by 64 columns, row by row, each word has four consecutive codes; 32
+    columns are in the order of nibble extraction.
     Source: autoawq 0.2.9, WQLinear_GEMVFast; gptqmodel 7.7, pack_intweight.
     """
 
@@ -94,7 +94,7 @@ def _groups(spec: TensorSpec, params: Params) -> int:
 
 @frozen
 class _Zeros:
-    """Packed zero points, unpacked where they are indexed."""
+    """Packed zero points, unpacked on access."""
 
     words: Any
 

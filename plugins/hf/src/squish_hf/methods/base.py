@@ -1,4 +1,4 @@
-"""What each method module gives the refinement."""
+"""The interface of method modules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
 
 @frozen(kw_only=True)
 class Method:
-    """How a method stores layers: `suffixes` of the stored names, those of a plain weight (`bases`), what may lie
-    beside a layer, dtypes that no plain weight has (`packed`), and what makes a tensor of a layer's parts. `idle`
-    gives the settings of single layers, as they are stated, that name none of the layers found."""
+    """A method's layer storage.
+
+    `suffixes` of stored names, names of dense weights (`bases`), optional neighbors, dtypes of packed weights
+    (`packed`), and the function that builds a layer's tensor. `idle` returns layer settings without a matching layer.
+    """
 
     dialect: str
     suffixes: Iterable[str]

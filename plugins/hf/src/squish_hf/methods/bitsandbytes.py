@@ -63,7 +63,7 @@ class EightBit(Codec):
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """`load_in_4bit` or `load_in_8bit`; each tensor says itself which it is."""
+    """Read `load_in_4bit` or `load_in_8bit` checkpoints; each tensor declares its type."""
     both = [declared.get(name, bool, False) for name in ("load_in_4bit", "load_in_8bit")]
     if all(both):
         raise refuse("load_in_4bit", "true for one of 4 and 8 bits", True, part=declared.where)
@@ -90,7 +90,7 @@ def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
         "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": _number(state, "blocksize"),
     }  # fmt: skip
     fields = {
-        # quant_storage may label the bytes as any dtype.
+        # quant_storage may declare any dtype for the bytes.
         "data": ("weight", view_part(codes, "u8", (codes.nbytes,))),
         "codebook": ("quant_map", require_part(parts, ".weight.quant_map", ("f32",))),
         "scale": ("absmax", require_part(parts, ".weight.absmax", ("f32", "u8"))),
@@ -109,7 +109,7 @@ def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
 
 
 def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str, Any]:
-    """The JSON of a tensor's quantization state, which alone has its shape."""
+    """Read the JSON quantization state of a tensor, the only source of its shape."""
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)

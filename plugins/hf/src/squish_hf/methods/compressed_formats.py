@@ -1,4 +1,4 @@
-"""One weight of each format of compressed-tensors, from its stored parts."""
+"""Builds weights of each compressed-tensors format from stored parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NVFP4 = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "divide"}
 
 @frozen
 class Weights:
-    """The `weights` of a configuration group; `group_size` 0 is one group a row."""
+    """The `weights` of a configuration group; `group_size` 0 is one group per row."""
 
     bits: int
     kind: str
@@ -32,7 +32,7 @@ class Weights:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], where: str) -> Weights:
-        """From the configuration; FormatError where a field cannot be."""
+        """Parse the configuration; FormatError if a field is invalid."""
         bits, kind = fields.get("num_bits", 8), fields.get("type", "int")
         group, block = fields.get("group_size"), fields.get("block_structure")
         strategy = fields.get("strategy") or ("group" if group not in (None, -1) else "channel")
@@ -52,7 +52,7 @@ class Weights:
 
 
 def dense(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
-    """A weight that is stored as it was, beside the scales that it would be rounded with."""
+    """Build an unquantized weight stored with the scales for fake quantization."""
     weight = require_part(parts, ".weight", FLOATS)
     encoding = Encoding(codec=DENSE, parts={"data": weight})
     return TensorSpec(
@@ -91,7 +91,7 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
 
 
 def plain(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
-    """int-quantized, float-quantized and naive-quantized: one byte a code."""
+    """int-quantized, float-quantized and naive-quantized: one byte per code."""
     if weights.kind == "float":
         return _float8(layer, parts, weights)
     codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".weight_scale", FLOATS)
@@ -153,7 +153,7 @@ def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:
 
 
 def read_pair(parts: StoredParts, suffix: str, files: CheckpointFiles, layer: str) -> tuple[int, int]:
-    """The shape of a matrix that is stored as a tensor of two numbers, [2] or [2, 1]."""
+    """Read a matrix shape stored as a tensor [2] or [2, 1]."""
     part, field = require_part(parts, suffix, ("i64", "i32")), suffix.lstrip(".")
     if part.shape not in ((2,), (2, 1)):
         raise FormatError("is no pair", part=field, expected="[2]", found=list(part.shape), code="shape")
@@ -168,7 +168,7 @@ def _unpacked(codes: Part) -> tuple[int, ...]:
 
 
 def exponents(parts: StoredParts) -> Part:
-    """The scales of a layer that are powers of two, stored as bytes."""
+    """Return power-of-two scales stored as bytes."""
     scale = require_part(parts, ".weight_scale", ("u8", "f8_e8m0"))
     return view_part(scale, "f8_e8m0", scale.shape)
 

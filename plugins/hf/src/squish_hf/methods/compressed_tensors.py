@@ -1,4 +1,4 @@
-"""compressed-tensors: configuration groups with targets, each in a format of its own."""
+"""compressed-tensors: configuration groups with targets and formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIXED, PATTERN = "mixed-precision", "re:"
 
 @frozen
 class Group:
-    """A configuration group: how the weights of its layers are quantized, in which format."""
+    """A configuration group: format and weight settings of its layers."""
 
     weights: Mapping[str, Any] | None
     format: str | None
@@ -45,14 +45,14 @@ class Targets:
     matched: Patterns
 
     def of(self, layer: str) -> tuple[Group, ...]:
-        """The groups that a layer may be of."""
+        """Return the candidate groups of a layer."""
         if layer in self.names:
             return (self.names[layer],)
         matches = ((group,) for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
         return next(matches, self.by_class)
 
     def idle(self, layers: Collection[str]) -> list[str]:
-        """Names and patterns of weights that are none of the layers."""
+        """Return target names and patterns without a matching layer."""
         names = (name for name, group in self.names.items() if "." in name and group.weights and name not in layers)
         patterns = (
             f"{PATTERN}{pattern}" for pattern, group in self.patterns.items()
@@ -62,7 +62,7 @@ class Targets:
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """compressed-tensors 0.8 to 0.20."""
+    """Read compressed-tensors 0.8 to 0.20."""
     matched = Patterns(declared.where)
     targets = _targets(declared, matched, {name.partition(".")[0] for name in files.index.tensors})
     ignored = {each for each in declared.get("ignore", list, []) if isinstance(each, str)}
@@ -93,7 +93,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 
 def _layer_tensor(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
-    """The tensor of a layer of this group; SquishError where its parts do not fit."""
+    """Build a layer's tensor in this group; SquishError if its parts do not fit."""
     if group.weights is None:
         raise FormatError("is quantized, and its group has no weights", part=where, code="contradiction")
     if group.format == "marlin-24":

@@ -1,4 +1,4 @@
-"""FP8: float8 weights with a scale for each block (DeepSeek), each row (FBGEMM), or the whole tensor."""
+"""FP8: float8 weights with a scale per block (DeepSeek), row (FBGEMM) or tensor."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec
 
 
 def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] | None) -> list[int] | None:
-    """The block that scales of this shape are for: the declared one, or what needs no declaration."""
+    """Return the block for scales of this shape: declared, or derived."""
     if grid in ((), (1,)):
         return None
     filled = _filled(grid, shape)
@@ -83,7 +83,7 @@ def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] 
 
 
 def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of scales with the axes that are left out behind."""
+    """Return the shape of scales with omitted trailing axes."""
     return (*grid, *(1,) * (len(shape) - len(grid)))
 
 
@@ -91,7 +91,7 @@ def _microscaled(
     name: str, parts: StoredParts, stored: tuple[Part, Part], suffixes: tuple[str, str], shape: tuple[int, ...],
     element: str,
 ) -> TensorSpec:  # fmt: skip
-    """A power of two for each 32 elements: MXFP8, and the experts of DeepSeek-V4, two float4 in a byte."""
+    """Read power-of-two scales per 32 elements: MXFP8, and DeepSeek-V4's experts with two float4 per byte."""
     fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), suffixes, stored)}
     params = Mx().canonical({"element": element})
     extras = left(parts, *(field for field, _ in fields.values()))
@@ -101,7 +101,7 @@ def _microscaled(
 def float8(
     layer: str, parts: StoredParts, scale: Part, block: list[int] | None, field: str, base: str = WEIGHT
 ) -> TensorSpec:
-    """A float8 weight whose scale is for `block`, or what its shape says: one, or one a row."""
+    """Build a float8 weight with scales per `block`, or by the shape of the scale: one, or one per row."""
     weight = require_part(parts, base, FLOAT8_DTYPES)
     if block is None and scale.shape in ((), (1,), (1, 1)):
         scale = view_part(scale, scale.dtype, ())
@@ -122,5 +122,5 @@ def float8(
 
 
 def left(parts: StoredParts, *fields: str) -> dict[str, Part]:
-    """The parts that no codec reads: scales of activations and caches."""
+    """Return the unused parts: scales of activations and caches."""
     return {suffix.lstrip("."): part for suffix, part in parts.items() if suffix.lstrip(".") not in fields}

@@ -25,7 +25,7 @@ FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
+    """Read GPTQ of AutoGPTQ and GPTQModel; without `checkpoint_format` it is version 1."""
     dialect = layout(declared, "gptq", "checkpoint_format", "format")
     if "marlin" in dialect or declared.get("is_marlin_format", bool, False):
         raise refuse_marlin(declared.where)
@@ -40,7 +40,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 
 class Settings:
-    """The declared settings, with what `dynamic` changes for some layers."""
+    """The declared settings, with overrides per layer in `dynamic`."""
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
@@ -48,7 +48,7 @@ class Settings:
         self.patterns = Patterns(declared.where)
 
     def of(self, layer: str) -> Declared:
-        """The settings of a layer: the first pattern that matches it counts."""
+        """Return the settings of a layer; the first matching pattern applies."""
         for key, changes in self.dynamic.items():
             if self._names(key, layer):
                 if key.startswith(EXCLUDED):
@@ -61,7 +61,7 @@ class Settings:
         return self.declared
 
     def idle(self, layers: Iterable[str]) -> list[str]:
-        """Patterns that match none of the layers; those that exclude need not match one that is quantized."""
+        """Return patterns without a matching layer, except exclusions."""
         changing = (key for key in self.dynamic if not key.startswith(EXCLUDED))
         return [key for key in changing if not any(self._names(key, layer) for layer in layers)]
 
@@ -108,7 +108,7 @@ def _make(
 
 
 def layout(declared: Declared, default: str, *names: str) -> str:
-    """The declared layout in small letters; GPTQModel states it in several fields, which must agree."""
+    """Return the declared layout in lower case; GPTQModel has several fields for it, which must agree."""
     layouts = {value.lower() for name in names if (value := declared.get(name, str))}
     if len(layouts) > 1:
         raise FormatError(
@@ -119,7 +119,7 @@ def layout(declared: Declared, default: str, *names: str) -> str:
 
 
 def group_size(declared: Declared) -> int:
-    """The declared group size; 0 for -1, one group."""
+    """Return the declared group size; -1 (one group) becomes 0."""
     size = declared.get("group_size", int, -1)
     if size != -1 and not 0 < size < 1 << 31:
         raise refuse("group_size", "-1 or a positive number", size, part=declared.where)

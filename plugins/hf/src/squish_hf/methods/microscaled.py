@@ -1,4 +1,4 @@
-"""How microscaled codes are written: gpt-oss's blocks and scales, and the formats of compressed-tensors."""
+"""Writing microscaled codes: gpt-oss's blocks and scales, and compressed-tensors' formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NVFP4: Mapping[str, Any] = {"block_size": 16, "scale_dtype": "f8_e4m3"}
 
 @frozen(order=True)
 class Setting:
-    """What a configuration group of compressed-tensors states of its weights; `group` 0 is a row."""
+    """The weight settings of a compressed-tensors group; `group` 0 is a row."""
 
     format: str
     bits: int
@@ -29,7 +29,7 @@ class Setting:
     scale_dtype: str = ""
 
     def group_of(self, targets: list[str]) -> dict[str, Any]:
-        """The configuration group for the layers of these names."""
+        """Return the configuration group for these layers."""
         weights = {
             "num_bits": self.bits, "type": self.kind, "symmetric": self.symmetric,
             "strategy": self.strategy if self.group else "channel", "group_size": self.group or None, "dynamic": False,
@@ -41,7 +41,7 @@ class Setting:
 
 @frozen
 class Form:
-    """A format of compressed-tensors: parameters of `mx`, what is stated, and what each part is called and typed."""
+    """A compressed-tensors format: parameters of `mx`, settings, and the names and dtypes of parts."""
 
     params: Mapping[str, Any]
     setting: Setting
@@ -69,13 +69,13 @@ FORMS = (
 
 
 def form_of(params: Params) -> Form | None:
-    """The format of compressed-tensors for these parameters of `mx`."""
+    """Return the compressed-tensors format for parameters of `mx`."""
     stored = Mx().canonical(params)
     return next((form for form in FORMS if form.params == stored), None)
 
 
 def accepts_experts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """MXFP4 as gpt-oss holds it, for matrices of experts."""
+    """Accept MXFP4 experts in gpt-oss's layout, or refuse."""
     codec = encoding.codec
     if codec.id != "mx" or Mx().canonical(codec.params) != MXFP4 or len(spec.shape) != 3:
         return Refusal(why=f"gpt-oss holds MXFP4 of [experts, out, in], not {codec} of {list(spec.shape)}")
@@ -83,7 +83,7 @@ def accepts_experts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def accepts_layer(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """A matrix under one of the formats; float4 under scales of f8_e4m3 alone gets a global scale."""
+    """Accept a matrix in one of the formats; float4 with only f8_e4m3 scales gets a global scale."""
     codec = encoding.codec
     if len(spec.shape) == 2 and form_of(codec.params):
         return Encoding(codec=codec, parts=bare_parts(encoding.parts))

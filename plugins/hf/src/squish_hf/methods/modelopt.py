@@ -1,4 +1,4 @@
-"""ModelOpt: NVFP4 (the global scale multiplies), MXFP4, MXFP8, FP8, and integers of 4 and 8 bits."""
+"""ModelOpt: NVFP4 (the global scale multiplies), MXFP4, MXFP8, FP8, and 4- and 8-bit integers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FP8_BLOCK = [128, 128]
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """`quant_algo` for all layers, or for each (`quantized_layers`); none where only the cache is quantized."""
+    """Read `quant_algo`, global or per layer (`quantized_layers`); absent if only the cache is quantized."""
     algorithm = declared.get("quant_algo", str, "").upper()
     layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
     if algorithm and algorithm not in ALGORITHMS and not layers:
@@ -77,7 +77,7 @@ def _fp8(layer: str, parts: StoredParts) -> TensorSpec:
 
 
 def _experts(layer: str, parts: StoredParts, algorithm: str) -> TensorSpec:
-    """Fused ones (`gate_up_proj` and `gate_up_proj_weight_scale`), under one scale for all or for each."""
+    """Read fused experts (`gate_up_proj` and `gate_up_proj_weight_scale`) with one scale in total or per expert."""
     if algorithm.upper() != "FP8":
         raise FormatError(
             "are experts stored in the transposed order", part="_weight_scale", expected="FP8", found=algorithm,
@@ -88,7 +88,7 @@ def _experts(layer: str, parts: StoredParts, algorithm: str) -> TensorSpec:
 
 
 def _fp8_blocks(layer: str, parts: StoredParts) -> TensorSpec:
-    """Blocks of 128 by 128, whose scales have an axis of 1 for each of them, or none for a single block."""
+    """Read 128 by 128 blocks; scales have additional axes of 1, or no axes for a single block."""
     scale = require_part(parts, ".weight_scale", FLOATS)
     scale = view_part(scale, scale.dtype, scale.shape[::2] if len(scale.shape) == 4 else (1, 1))
     return float8(layer, parts, scale, FP8_BLOCK, "weight_scale")
@@ -99,7 +99,7 @@ def _int8(layer: str, parts: StoredParts) -> TensorSpec:
 
 
 def _int4(layer: str, parts: StoredParts) -> TensorSpec:
-    """Two's complement, those of two rows in a byte, the first one low."""
+    """Read two's complement nibbles of two rows per byte, the first row low."""
     codes = require_part(parts, ".weight", ("u8",), rank=2)
     groups = require_part(parts, ".weight_scale", FLOATS, rank=2).shape[1]
     params = {"bits": 4, "group_size": codes.shape[1] // max(groups, 1), "pack_axis": -2}

@@ -13,7 +13,7 @@ SUFFIXES = ("_blocks", "_scales")
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """`quant_method` mxfp4. The tensor is [experts, out, in], as it is stored; Transformers holds its transpose."""
+    """Read `quant_method` mxfp4. The tensor is [experts, out, in] like stored; Transformers uses the transpose."""
     return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, bases=("",))
 
 

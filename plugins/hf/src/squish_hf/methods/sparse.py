@@ -1,4 +1,4 @@
-"""Sparse weights of compressed-tensors before 0.12: values, and a mask of where they belong."""
+"""Sparse weights of compressed-tensors before 0.12: values and a bitmask."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ SPARSE_SUFFIXES = (*(f".weight.{field}" for field in FIELDS), *(f".{field}" for 
 
 
 def read_sparse(layer: str, parts: StoredParts, form: str, files: CheckpointFiles) -> TensorSpec:
-    """A weight with `shape`, `compressed` and `bitmask`; sparse-bitmask also has `row_offsets`. Quantized values have
-    a `weight_scale` for each row."""
+    """Read a weight with `shape`, `compressed` and `bitmask`.
+
+    sparse-bitmask also has `row_offsets`; quantized values have a `weight_scale` per row.
+    """
     prefix = ".weight." if ".weight.compressed" in parts else "."
     values, mask = (
         require_part(parts, f"{prefix}compressed", BITMASK_DTYPES),

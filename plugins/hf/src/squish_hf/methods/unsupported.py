@@ -1,4 +1,4 @@
-"""Methods that real checkpoints declare and this plugin does not read: what they are, and the next step."""
+"""Known methods without support: descriptions and next steps."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ METHODS = {
 
 
 def refuse_marlin(part: str) -> FormatError:
-    """The error for codes of GPTQ, AWQ or compressed-tensors that are stored for Marlin."""
+    """Return the error for GPTQ, AWQ or compressed-tensors codes in Marlin's order."""
     return FormatError(f"is stored as {MARLIN}", part=part, code="marlin", hint=REPACK)
 
 
 def reason(declared: Declared, methods: str) -> str:
-    """Why no layer is made of a checkpoint of this method; `methods`: those that are read."""
+    """Return why a method is not supported; `methods` lists the supported ones."""
     name = declared.method.lower().removeprefix("intel/")
     if name not in METHODS:
         method = repr(declared.method[:40]) if name else "no method"

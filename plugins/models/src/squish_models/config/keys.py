@@ -10,8 +10,8 @@ from attrs import frozen
 
 from squish_core.api import FormatError, Typed
 
-SECTIONS = "array:i32"
-"""Type of a setting that is four sizes."""
+SIZES_LIST = "array:i32"
+"""Type of a setting that is several sizes."""
 
 
 @frozen
@@ -98,14 +98,10 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
 
 
 def _check(key: Key, place: str, value: Any) -> None:
-    if key.type == SECTIONS:
-        sizes = np.asarray(value).tolist()
-        if (
-            not isinstance(sizes, list)
-            or len(sizes) != 4
-            or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes)
-        ):
-            raise FormatError("are no sizes", part=place, expected="four integers", found=_shown(value), code="config")
+    if key.type == SIZES_LIST:
+        sizes = _sizes(value)
+        if sizes is None or not all(type(size) is int and 0 <= size < 1 << 31 for size in sizes):
+            raise FormatError("are no sizes", part=place, expected="integers", found=_shown(value), code="config")
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
@@ -119,16 +115,23 @@ def _check(key: Key, place: str, value: Any) -> None:
 
 
 def _read(key: Key, value: Any) -> Any:
-    if key.type == SECTIONS:
-        return np.asarray(value).tolist()
+    if key.type == SIZES_LIST:
+        return _sizes(value)
     return shortest(value) if key.type == "f32" else int(value)
 
 
 def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
-    if key.type == SECTIONS:
+    if key.type == SIZES_LIST:
         return np.array(value, np.int32)
     return float(np.float32(value)) if key.type == "f32" else int(value)
+
+
+def _sizes(value: Any) -> list[Any] | None:
+    """The sizes in a list or an array; None for anything else."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return None
+    return [each.item() if isinstance(each, np.generic) else each for each in value]
 
 
 def _shown(value: Any) -> str:

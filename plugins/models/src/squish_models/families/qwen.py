@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from squish_core.api import FormatError
 
-from ..config.keys import COMMON, MIXTURE, SECTIONS, Key
+from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
 from ..config.spelling import text_config
 from ..family import CONFIG, TextModel
 from ..tables import (
@@ -39,7 +39,7 @@ class Qwen2VL(Qwen2):
     """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
 
     architecture = "qwen2vl"
-    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SECTIONS, required=False))
+    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
     beside = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {"model.language_model.": "model."}
 

@@ -12,6 +12,8 @@ from squish_core.api import FormatError, LimitError
 
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
+MOST_TEMPLATE = 4 << 20
+"""Characters of a chat template, a hundred times the largest in use."""
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
 ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
@@ -82,6 +84,7 @@ def _check(tokenizer: Tokenizer) -> None:
     for name, values in (("kinds", tokenizer.kinds), ("scores", tokenizer.scores)):
         if values is not None and len(values) != count:
             raise tokenizer_error(f"the tokenizer has another number of {name} than of tokens", count, len(values))
+    _check_texts(tokenizer)
     kinds = set(np.unique(tokenizer.kinds).tolist())
     if kinds - set(Kind):
         raise tokenizer_error("a token is of an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
@@ -99,6 +102,26 @@ def _check(tokenizer: Tokenizer) -> None:
             raise tokenizer_error(
                 f"merge {rank} joins what is no token", "tokens of the vocabulary", f"{left[:40]!r} {right[:40]!r}"
             )
+
+
+def _check_texts(tokenizer: Tokenizer) -> None:
+    """Texts that cannot be written as UTF-8, and templates that no engine should parse."""
+    for name, text in tokenizer.chat_templates.items():
+        if not isinstance(text, str):
+            raise tokenizer_error(f"the chat template {name[:40]!r} is no text", "text", type(text).__name__)
+        if len(text) > MOST_TEMPLATE:
+            raise LimitError(
+                "a chat template is too long", expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
+                code="size",
+            )  # fmt: skip
+    for what, texts in (("token", tokenizer.tokens), ("chat template", tuple(tokenizer.chat_templates.values()))):
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                f"a {what} holds half a character (a surrogate)", expected="text that UTF-8 can hold",
+                found=repr(error.object[error.start : error.end]), code="encoding",
+            ) from None  # fmt: skip
 
 
 def tokenizer_error(message: str, expected: object, found: object) -> FormatError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import FormatError, LimitError
+from squish_core.api import FormatError, LimitError, SquishError
 
 from . import sentencepiece
 from .base import MOST_TOKENS, SPACE, Kind, Tokenizer, looks_special, scores_of_merges, tokenizer_error
@@ -44,6 +44,17 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
     LimitError
         `count` or `size` beyond what vocabularies have.
     """
+    try:
+        return _read(files, config)
+    except SquishError as error:
+        raise error.within(part="tokenizer.json" if "tokenizer.json" in files else "tokenizer.model") from None
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise tokenizer_error(
+            "a value of the tokenizer's files has another type", "text, ids, lists and objects where they belong", error
+        ).within(part="tokenizer.json") from None
+
+
+def _read(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
     settings = {name: parse_json(files[name], name) for name in FILES if name.endswith(".json") and name in files}
     stored = settings.get("tokenizer.json")
     if stored is None and "tokenizer.model" not in files:

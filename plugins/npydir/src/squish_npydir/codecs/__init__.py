@@ -1,1 +1,1 @@
-"""Codecs that only npy directories use."""
+"""Codecs of npy directories."""

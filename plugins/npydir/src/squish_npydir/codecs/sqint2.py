@@ -1,4 +1,4 @@
-"""Squish's rotated two-bit weights: a palette, a low-rank and a sparse term, then the rotation undone."""
+"""Squish's rotated 2-bit weights: a palette, a low-rank and a sparse term, then the inverse rotation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ META = 16
 
 
 class Sqint2(Codec):
-    """`Hl.T @ ((nf2[code] - zero) * scale + left @ right + sparse) @ Hr` in float32; a matrix, decoded whole.
+    """`Hl.T @ ((nf2[code] - zero) * scale + left @ right + sparse) @ Hr` in float32; a matrix, decoded at once.
 
     Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: where the generators of the rotations'
     signs start (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
@@ -52,7 +52,7 @@ class Sqint2(Codec):
 
 
 def _places(parts: Parts, spec: TensorSpec) -> tuple[np.ndarray, ...]:
-    """Rows and columns of the sparse values, inside the matrix."""
+    """Return rows and columns of the sparse values, checked against the matrix."""
     places = parts["rows"][...], parts["columns"][...]
     for indices, size in zip(places, spec.shape):
         if indices.min() < 0 or indices.max() >= size:
@@ -61,7 +61,7 @@ def _places(parts: Parts, spec: TensorSpec) -> tuple[np.ndarray, ...]:
 
 
 def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -> dict[str, int]:
-    """The parameters from the sixteen numbers of `__sqint2_meta`; TensorError for what cannot be decoded."""
+    """Parse the sixteen numbers of `__sqint2_meta`; TensorError if unsupported."""
     if not np.isfinite(meta).all():
         raise TensorError("has a description that is not of numbers", code="meta")
     version, columns, rows, group, start, _, left, right, rank = (int(number) for number in meta[:9])
@@ -100,7 +100,7 @@ def _signs(start: int, size: int) -> np.ndarray:
 
 
 def _hadamard(matrix: np.ndarray) -> np.ndarray:
-    """Rows times Sylvester's matrix over the root of its size, by halves."""
+    """Apply the normalized Sylvester-Hadamard transform to rows, by halves."""
     rows, size = matrix.shape
     out = np.ascontiguousarray(matrix, np.float32)
     half = 1

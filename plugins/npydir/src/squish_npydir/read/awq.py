@@ -1,4 +1,4 @@
-"""AWQ scales: one array for each layer, by which the columns of its weights are multiplied before quantizing."""
+"""AWQ scales: one array per layer of column factors applied before quantization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INDEX, READY = "awq_index.json", ".awq_ready"
 
 
 def read(folder: Folder) -> Index:
-    """The scales by layer name, as an Index of kind "awq"."""
+    """Return the scales by layer name, as an Index of kind "awq"."""
     entries = folder.json(INDEX, "index of scales")
     tensors = {layer: _tensor(folder, layer, file) for layer, file in entries.items()}
     problems = []

@@ -41,7 +41,7 @@ class Dialect:
 
 
 def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Folder) -> Encoding:
-    """The encoding that these files make; TensorError where one is missing or does not fit."""
+    """Return the encoding of these files; TensorError if one is missing or inconsistent."""
     _check_partners(dialect, files, (role for role in dialect.files if role not in dialect.optional))
     codec = dialect.codec(shape, files, folder)
     if codec == DENSE:
@@ -65,7 +65,7 @@ def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Fo
 
 
 def _check_partners(dialect: Dialect, files: Files, roles: Iterable[str]) -> None:
-    """TensorError unless the tensor has the files of these roles."""
+    """Raise TensorError unless the tensor has the files of these roles."""
     for role in roles:
         if role not in files:
             first = files[next(iter(dialect.files))].path
@@ -73,7 +73,7 @@ def _check_partners(dialect: Dialect, files: Files, roles: Iterable[str]) -> Non
 
 
 def shape_of(dialect: Dialect, files: Files) -> Shape:
-    """The shape of a tensor whose `__shape` is missing: that of its matrix."""
+    """Return the matrix shape of a tensor without `__shape`."""
     if "left" in files and "right" in files:
         return (*files["left"].npy.shape[:1], *files["right"].npy.shape[1:])
     shape = files[next(iter(dialect.files))].npy.shape
@@ -83,7 +83,7 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
 
 
 def implementation(codec: CodecSpec) -> Codec:
-    """The codec of an encoding that this module makes."""
+    """Return the codec of an encoding of this module."""
     outer: Codec = CODECS[codec.id]()
     return outer if codec.inner is None else outer.wrap(implementation(codec.inner), codec.inner.params)
 
@@ -95,7 +95,7 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def _group(shape: Shape, scale: Stored) -> int:
-    """Weights of a scale, from the columns of the scales; 0 for a whole row whose scales have no axis of their own."""
+    """Return weights per scale from the columns of the scales; 0 for row scales without a column axis."""
     columns, grid = shape[-1] if shape else 1, scale.npy.shape
     if len(grid) < 2 or not grid[-1]:
         return 0
@@ -108,7 +108,7 @@ def _group(shape: Shape, scale: Stored) -> int:
 
 
 def _rows(codec: str = "affine", **params: Any) -> Callable[[Shape, Files, Folder], CodecSpec]:
-    """Rows of codes, and a scale for each group of columns."""
+    """Return parameters for rows of codes with scales per column group."""
 
     def spec_of(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
         axis = {} if shape else {"axis": "flat"}
@@ -118,7 +118,7 @@ def _rows(codec: str = "affine", **params: Any) -> Callable[[Shape, Files, Folde
 
 
 def _milo(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
-    """A stream of three-bit codes over the row-major order, with a low-rank residue where there is one."""
+    """Return parameters for a row-major stream of 3-bit codes with an optional low-rank correction."""
     affine = CodecSpec(
         "affine", {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
     )
@@ -142,7 +142,7 @@ def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
 
 
 def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
-    """Columns of one scale from the shape of the scales, and their dtype."""
+    """Return columns per scale, from the shape of the scales, and their dtype."""
     grid, columns = files["scale"].npy.shape, shape[-1] if shape else 0
     groups = grid[1] if len(grid) == 3 else 0
     if not groups or columns % groups:
@@ -154,7 +154,7 @@ def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
 
 
 def panels_params(group_size: int, scale_dtype: str, biased: bool) -> dict[str, Any]:
-    """As the four-bit dialects have it: codes have biases, or 7 stands for 0."""
+    """Return parameters like the 4-bit dialects': codes have biases, or a zero point of 7."""
     offset = {"offset": "bias"} if biased else {"zero": 7}
     return {"group_size": group_size, **offset, "scale_dtype": scale_dtype}
 

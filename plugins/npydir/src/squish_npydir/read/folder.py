@@ -1,4 +1,4 @@
-"""The files of a directory: found by stem, numbered for the Index, their headers read."""
+"""The files of a directory: lookup by stem, numbering for the Index, header parsing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMON, SHAPE = 128, 256
 
 @frozen
 class Stored:
-    """One array of the directory; `head` is what has been read of its file."""
+    """An array of the directory; `head` is the start of its file."""
 
     path: str
     npy: Npy
@@ -48,7 +48,7 @@ class Stored:
     head: bytes = b""
 
     def part(self, dtype: str, shape: tuple[int, ...]) -> Part:
-        """The part of a codec; TensorError unless the file's array is it, seen as a matrix."""
+        """Return the array as a codec's part; TensorError unless dtype and matrix shape match."""
         if self.npy.dtype != dtype or not _alike(self.npy.shape, shape):
             raise TensorError(
                 f"{self.path} does not fit the tensor", expected=f"{dtype} {list(shape)}",
@@ -61,11 +61,11 @@ class Stored:
         )  # fmt: skip
 
     def raw(self) -> Part:
-        """The part as the file has it."""
+        """Return the array as a part."""
         return self.part(self.npy.dtype, self.npy.shape)
 
     def flat(self, dtype: str, count: int) -> Part:
-        """The first `count` elements of a one-dimensional array that its writer filled up."""
+        """Return the first `count` elements of a padded 1-D array."""
         if self.filters or self.npy.shape == (count,):
             return self.part(dtype, (count,))
         whole = self.part(dtype, self.npy.shape)
@@ -77,7 +77,7 @@ class Stored:
 
 @frozen(kw_only=True)
 class Folder:
-    """A directory being read."""
+    """The files of one directory."""
 
     source: Source
     limits: Limits
@@ -86,7 +86,7 @@ class Folder:
     _numbers: dict[str, int] = field(factory=dict)
 
     def names(self, folder: str = "") -> frozenset[str]:
-        """Names of the regular files of a folder."""
+        """Return the names of the regular files of a folder."""
         if not self.source.lists_members:
             raise FormatError(
                 "needs the names of all its files, and nothing lists them", file=self.source.name,
@@ -97,17 +97,17 @@ class Folder:
         return self._lists[folder]
 
     def has(self, path: str) -> bool:
-        """Whether there is a regular file of this name (`folder/name`)."""
+        """Whether a regular file with this name (`folder/name`) exists."""
         folder, _, name = path.rpartition("/")
         return name in self.names(folder) if self.source.lists_members else self.source.has(name, folder)
 
     def open(self, path: str) -> Source:
-        """A file by `folder/name`."""
+        """Open a file by `folder/name`."""
         folder, _, name = path.rpartition("/")
         return self.source.member(name, folder)
 
     def number(self, path: str, size: int) -> int:
-        """The number of a file in the Index."""
+        """Return the number of a file in the Index."""
         if path not in self._numbers:
             self._numbers[path] = len(self.refs)
             self.refs.append(FileRef(path, size))
@@ -120,7 +120,7 @@ class Folder:
         return number
 
     def find(self, path: str) -> Stored | None:
-        """The array `path.npy`, or compressed `path.npy.zst`; None where there is none. Reads its header."""
+        """Read the header of the array `path.npy` or `path.npy.zst`; None if missing."""
         for suffix in (".npy", ".npy.zst"):
             if self.has(path + suffix):
                 try:
@@ -134,7 +134,7 @@ class Folder:
         return None
 
     def json(self, path: str, what: str) -> dict[str, Any]:
-        """The object of a JSON file; FormatError unless it is one, and no larger than a header may be."""
+        """Read the object in a JSON file; FormatError if invalid or larger than a header may be."""
         source = self.open(path)
         most = min(self.limits.header, MOST)
         if source.size > most:
@@ -148,7 +148,7 @@ class Folder:
             raise error.within(file=source.name) from None
 
     def numbers(self, stored: Stored, dtype: str, most: int) -> list[Any]:
-        """The numbers of a small array of one axis (a shape, a description)."""
+        """Read the numbers of a small 1-D array (a shape, a description)."""
         npy = stored.npy
         if npy.dtype != dtype or len(npy.shape) != 1 or npy.shape[0] > most:
             raise FormatError(
@@ -161,7 +161,7 @@ class Folder:
         return list(struct.unpack(f"{npy.byteorder}{npy.shape[0]}{kind}", raw[npy.offset : end]))
 
     def shape(self, stored: Stored, tensor: str) -> tuple[int, ...]:
-        """The logical shape that an array `shape` holds."""
+        """Read the logical shape in an array `shape`."""
         return check_shape(self.numbers(stored, "i64", self.limits.rank), self.limits, tensor=tensor)
 
     def _uncompressed(self, path: str) -> Stored:
@@ -184,7 +184,7 @@ FIRST_BLOCK = 160 << 10
 
 
 def _head(source: Source, size: int) -> bytes:
-    """The first decoded bytes of a compressed file."""
+    """Decode the start of a compressed file."""
     try:
         from squish_zstd.api import decode_head
     except ModuleNotFoundError:
@@ -202,7 +202,7 @@ def _head(source: Source, size: int) -> bytes:
 
 
 def _alike(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a stored matrix is the array: leading axes are one axis, and a vector is a row or a column."""
+    """Whether shapes match: leading axes are merged, and a vector is a row or a column."""
     return bool(_matrices(stored) & _matrices(shape))
 
 

@@ -1,4 +1,4 @@
-"""The manifest: the names of the tensors, and what their files are called."""
+"""The manifest: tensor names and file keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALONE = {"squish_4bit/config.json": "squish_4bit", "squish_3bit/config.json": "s
 
 
 def read(folder: Folder) -> dict[str, str]:
-    """Name -> safe key, in load order; every key a plain file name that no other tensor has, in any case."""
+    """Return name -> safe key in load order; keys are unique file names, ignoring case."""
     try:
         return _checked(folder.json(MANIFEST, "manifest"), folder.limits)
     except SquishError as error:
@@ -21,7 +21,7 @@ def read(folder: Folder) -> dict[str, str]:
 
 
 def _absent(folder: Folder) -> SquishError:
-    """The error where there is no manifest: what can be opened instead, or that it was never finished."""
+    """Return the error for a missing manifest, with a folder to open instead if there is one."""
     tier = next((name for file, name in ALONE.items() if folder.has(file)), None)
     return FormatError(
         "is missing", file=f"{folder.source.name}/{MANIFEST}", code=ErrorCode.MISSING,

@@ -1,4 +1,4 @@
-"""The header of a .npy file: bounded, never evaluated, and checked against the size of the file."""
+"""The header of a .npy file: bounded, never evaluated, checked against the file size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DTYPES = {
 
 @frozen
 class Npy:
-    """An array in a .npy file: where its data begin, and what they are."""
+    """An array in a .npy file: data offset, dtype and shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Npy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the data."""
+        """Size of the data in bytes."""
         return dtypes.nbytes(self.dtype, self.shape)
 
 
@@ -62,7 +62,7 @@ def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
 
 @lru_cache(1 << 12)
 def _parsed(head: bytes, limits: Limits) -> Npy:
-    """The array that a header describes; a model has many files and few headers."""
+    """Parse a header; cached, since a model has many files with few distinct headers."""
     text = _text(head)
     fields = _fields(text)
     dtype, byteorder = _dtype(fields["descr"])
@@ -76,16 +76,16 @@ def _parsed(head: bytes, limits: Limits) -> Npy:
 
 
 def header_size(first: bytes) -> int:
-    """Bytes before the data, from the first PREFIX bytes of a file."""
+    """Return the data offset from the first PREFIX bytes of a file."""
     return 8 + sum(_lengths(first))
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The header that NumPy writes for an array in C order: version 1.0, padded to 64 bytes."""
+    """Return NumPy's header for a C-order array: version 1.0, padded to 64 bytes."""
     code = next(code for code, name in _DTYPES.items() if name == dtype)
     descr = f"{'|' if code[1] == '1' else '<'}{code}"
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
-    text += " " * (21 - len(str(shape[0]))) if shape else ""  # room for the first axis to grow
+    text += " " * (21 - len(str(shape[0]))) if shape else ""  # NumPy reserves room for the first axis to grow
     length = -(-(len(MAGIC) + 4 + len(text) + 1) // 64) * 64
     body = text.ljust(length - len(MAGIC) - 5) + "\n"
     return MAGIC + b"\x01\x00" + len(body).to_bytes(2, "little") + body.encode("latin-1")
@@ -95,7 +95,7 @@ WRITABLE = tuple(_DTYPES.values())
 
 
 def _text(head: bytes) -> str:
-    """The text of the header."""
+    """Return the text of the header."""
     width, length = _lengths(head)
     text = head[8 + width : 8 + width + length]
     if len(text) < length:
@@ -106,7 +106,7 @@ def _text(head: bytes) -> str:
 
 
 def _lengths(head: bytes) -> tuple[int, int]:
-    """Bytes of the header's length, and the length."""
+    """Return the size of the length field, and the header length."""
     if not head.startswith(MAGIC):
         raise FormatError("is not a .npy file", offset=0, expected=repr(MAGIC), found=repr(head[:6]), code="magic")
     width = _LENGTHS.get(head[6:8], 0)
@@ -127,7 +127,7 @@ def _lengths(head: bytes) -> tuple[int, int]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The three entries of the header as text; the literal is matched, not evaluated."""
+    """Parse the three entries of the header by pattern, without evaluating the literal."""
     body = text.strip()
     place, fields = 1, dict[str, str]()
     while body[:1] == "{" and (item := _ITEM.match(body, place)):
@@ -148,7 +148,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _dtype(descr: str) -> tuple[str, str]:
-    """Dtype and byte order of a plain number type."""
+    """Return dtype and byte order of a numeric type."""
     dtype = _DTYPES.get(descr[1:])
     if dtype is None or descr[0] not in "<>|=" or (descr[0] == "|" and descr[2:] != "1"):
         what = "holds Python objects, which only a pickle could restore" if "O" in descr else "is of no number type"

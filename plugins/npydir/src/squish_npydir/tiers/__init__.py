@@ -1,1 +1,1 @@
-"""Cache tiers beside a directory's own files."""
+"""Cache tiers of npy directories."""

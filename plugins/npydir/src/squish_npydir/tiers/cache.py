@@ -1,4 +1,4 @@
-"""Building a cache tier from a directory's own files: tensor by tensor, resumable, the sentinel last."""
+"""Builds a cache tier from a directory's files: tensor by tensor, resumable, sentinel last."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int | None], None]
 
 @frozen(kw_only=True)
 class Built:
-    """What a build did: tensors made now, tensors that an interrupted build had left, and the tier's bytes."""
+    """The result of a build: new tensors, tensors from an interrupted build, and the size of the tier."""
 
     tier: str
     made: int
@@ -77,7 +77,7 @@ def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
             _seal(folder)
             return Built(tier=tier, made=0, kept=len(own), size=0)
         for left in folder.glob(f"{ROOM}*"):
-            shutil.rmtree(left)  # by a build that was killed
+            shutil.rmtree(left)  # left by a killed build
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         result = make(own, folder, progress)
     _touch(folder / sentinel)
@@ -86,7 +86,7 @@ def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
 
 
 def _own(file: File) -> File:
-    """The model without its tiers: what they are made from."""
+    """Open the model without its tiers, the source of a build."""
     own = file.without_caches()
     lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
@@ -98,7 +98,7 @@ def _own(file: File) -> File:
 
 
 def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
-    """A float16 array for each tensor."""
+    """Build a float16 array per tensor."""
     place = _folder(folder / "finalized")
     targets = {name: place / f"{panels.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
     rules = {
@@ -112,7 +112,7 @@ def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
 
 
 def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
-    """Asymmetric four-bit files beside the INT8 ones, in Squish's groups; tensors of an odd width stay as they are."""
+    """Build asymmetric 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
         if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
@@ -131,14 +131,14 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
         rules[name] = f"affine:bits=4,group_size={group},offset=bias"
     for name, arrays in _converted(own, rules, progress):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
-        for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
+        for suffix in ("s4a", "z4a", "q4a"):  # codes last, so that their presence implies the scales
             size += arrays[suffix].stat().st_size
             os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
     return Built(tier="", made=len(eights), kept=fours, size=size)
 
 
 def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
-    """Four-bit codes as compiled loops multiply them; other tensors have no part in it."""
+    """Build 4-bit panels for compiled kernels; other tensors are skipped."""
     fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
     if not fitting:
         raise FormatError(
@@ -161,7 +161,7 @@ def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
 
 
 def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
-    """One safetensors file of bfloat16."""
+    """Build one bfloat16 safetensors file."""
     rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
     report = convert(own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress)
     return Built(tier="", made=len(own), kept=0, size=report.size or 0)
@@ -221,7 +221,7 @@ def _is_float(spec: TensorSpec) -> bool:
 def _converted(
     own: File, rules: Mapping[str, str], progress: Progress | None
 ) -> Iterator[tuple[str, dict[str, Path]]]:  # fmt: skip
-    """Each tensor's arrays by suffix, made some tensors at a time in a directory that goes once they are taken."""
+    """Yield each tensor's arrays by suffix, converted in batches in a temporary directory."""
     sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
     done, total = 0, sum(sizes.values())
     for batch in _batches(sizes):
@@ -244,12 +244,12 @@ def _converted(
 
 
 def _beyond(report: Conversion) -> dict[str, str]:
-    """The tensors that float16 does not reach: they are kept as float32."""
+    """Return the tensors beyond float16's range, which are stored as float32."""
     return {step.name: "f32" for step in report.steps if step.clipped}
 
 
 def _folder(place: Path) -> Path:
-    """A folder to write to, made where it is not there; FormatError for a link, which is not written through."""
+    """Return a folder to write to, created if missing; FormatError for a link."""
     if place.is_symlink():
         raise FormatError("is a link, and is not written through", file=str(place), code=ErrorCode.FILE_KIND)
     place.mkdir(exist_ok=True)
@@ -257,7 +257,7 @@ def _folder(place: Path) -> Path:
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Names in order, as many at a time as what they are made into stays below `BATCH`, one at least."""
+    """Yield names in order, in batches with at most `BATCH` output bytes, at least one name each."""
     batch, pending = list[str](), 0
     for name, size in sizes.items():
         if batch and pending + size > BATCH:
@@ -270,7 +270,7 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def _check_room(folder: Path, disk: int) -> None:
-    """LimitError where memory or disk are short."""
+    """Raise LimitError if memory or disk space is insufficient."""
     free = shutil.disk_usage(folder).free
     if free < disk:
         raise LimitError(
@@ -286,7 +286,7 @@ def _check_room(folder: Path, disk: int) -> None:
 
 
 def available() -> int | None:
-    """Bytes of memory that can be had without swapping; None where the system does not say (Linux does)."""
+    """Return the available memory in bytes; None if the system does not report it (Linux does)."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -297,14 +297,14 @@ def available() -> int | None:
 
 
 def _seal(folder: Path) -> None:
-    """Tiers of one file open without a look at the others while nothing changes."""
+    """Seal single-file tiers, so that they open without reading the other files."""
     for tier in TIERS:
         if tier.needs.endswith(SUFFIX) and (folder / tier.sentinel).exists():
             seal.seal(folder, tier.label, tier.needs)
 
 
 def _touch(sentinel: Path) -> None:
-    """Everything before the sentinel reaches the disk before it."""
+    """Sync all files before writing the sentinel."""
     os.sync()
     with atomic_file(sentinel):
         pass

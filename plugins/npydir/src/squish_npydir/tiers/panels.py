@@ -1,4 +1,4 @@
-"""Laying the four-bit codes of a tensor in panels: the arrays of the tier `squish_panels`, some rows at a time."""
+"""Writes the tier `squish_panels`: 4-bit codes repacked to panels, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ LABELS = ("int4", "int4 q4", "int4 symmetric")
 
 
 def fits(spec: TensorSpec) -> bool:
-    """Whether it is a matrix whose own codes are of four bits, in groups that panels have."""
+    """Whether a tensor is a matrix of 4-bit codes in groups supported by panels."""
     own = spec.encodings[0]
     group = own.codec.params.get("group_size", 0)
     return own.label in LABELS and len(spec.shape) > 1 and spec.elements > 0 and group > 0 and group % 32 == 0
 
 
 def key(file: File, spec: TensorSpec) -> str:
-    """The safe key of a tensor, from the name of its codes' file."""
+    """Return the safe key of a tensor, from the file name of its codes."""
     (segment,) = spec.encodings[0].parts["data"].segments
     return Path(file.index.files[segment.file].name).name.rpartition("__")[0]
 
 
 def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
-    """Write the arrays of a tensor that `fits`; returns suffix -> file, the codes last.
+    """Write the arrays of a tensor that `fits`; returns suffix -> file, codes last.
 
-    Scales and biases are of 16 bits where they all are exact in them, as those that came from other formats are.
+    Scales and biases have 16 bits if all are exact, like those from other formats.
     """
     own, rows = spec.encodings[0], dtypes.count(spec.shape[:-1])
     matrix = evolve(spec, shape=(rows, spec.shape[-1]), encodings=())
@@ -55,7 +55,7 @@ def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
 
 
 def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | None], room: Path) -> bool:
-    """Whether the parts under these parameters hold all codes, scales and biases; they are written role by role."""
+    """Write the parts role by role; returns whether all codes, scales and biases are exact."""
     codec = Panels()
     with ExitStack() as stack:
         outs = {role: stack.enter_context((room / role).open("wb")) for role in codec.parts(spec, params)}

@@ -56,7 +56,7 @@ class Tier:
 
 
 def read(folder: Folder, problems: list[Problem]) -> Iterator[Found]:
-    """Each tier that is complete, best first."""
+    """Return the complete tiers, best first."""
     for tier in TIERS:
         ready, there = folder.has(tier.sentinel), _there(folder, tier)
         if ready and there:
@@ -81,7 +81,7 @@ def _problem(tier: Tier, severity: str, message: str) -> Problem:
 
 
 def _mlx(folder: Folder, tier: Tier) -> Found:
-    """An MLX checkpoint in a folder of its own: dense tensors, and triples of codes, scales and biases."""
+    """Read an MLX checkpoint in a subfolder: dense tensors, and triples of codes, scales and biases."""
     place = tier.label
     settings = folder.json(f"{place}/config.json", "configuration").get("quantization")
     shards = [f"{place}/{name}" for name in sorted(folder.names(place)) if name.endswith(SUFFIX)]
@@ -99,7 +99,7 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
 
 
 def _panels(folder: Folder, tier: Tier) -> Found:
-    """Four-bit codes in panels of sixteen rows: of the tensors that have such codes."""
+    """Read 4-bit codes in panels of 16 rows."""
 
     def find(name: str, key: str) -> Held | None:
         stem, suffixes = f"{tier.label}/{key}", PANELS.files
@@ -116,7 +116,7 @@ def _panels(folder: Folder, tier: Tier) -> Found:
 
 
 def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Held:
-    """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
+    """Return the encoding of u32 words, w = q * scale + bias; bits and group size are in the configuration."""
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
     bits, group = own.get("bits"), own.get("group_size")
@@ -140,7 +140,7 @@ def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRec
 
 
 def _weights(folder: Folder, tier: Tier) -> Found:
-    """One safetensors file of dense tensors."""
+    """Read one safetensors file of dense tensors."""
     records = _records(folder, tier.needs)
 
     def find(name: str, key: str) -> Held | None:
@@ -150,10 +150,10 @@ def _weights(folder: Folder, tier: Tier) -> Found:
 
 
 def _finalized(folder: Folder, tier: Tier) -> Found:
-    """One dense array for each tensor."""
+    """Read one dense array per tensor."""
 
     def find(name: str, key: str) -> Held | None:
-        stored = folder.find(f"{tier.label}/{key}")  # Squish's own keys are its names for these files, too
+        stored = folder.find(f"{tier.label}/{key}")  # Squish uses the safe keys for these files too
         if stored is None:
             return None
         return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
@@ -177,7 +177,7 @@ def _dense(label: str, name: str, records: Mapping[str, TensorRecord]) -> Held |
 
 
 def _part(name: str, records: Mapping[str, TensorRecord]) -> Part:
-    """What a record describes; TensorError where its dtype is not known."""
+    """Return the part of a record; TensorError for an unknown dtype."""
     spec = spec_of_record(name, records[name])
     if not spec.encodings:
         raise TensorError(f"{name} cannot be read: {spec.problem}", code="dtype")

@@ -36,7 +36,7 @@ PLACE, READY = "tensors", "tensors/.manifest_ready"
 
 
 class Sealed(LazyTensors):
-    """The tensors of a sealed tier. A view needs the tier alone; a spec (`complete`) needs all files."""
+    """The tensors of a sealed tier. A view only needs the tier; a complete spec needs all files."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Sealed(LazyTensors):
 
 
 class Files(Sequence[FileRef]):
-    """The files of an Index: those known so far, and those in further folders once one of them is asked for."""
+    """The files of an Index, extended with further folders on first access."""
 
     def __init__(self, folder: Folder, places: Sequence[str]) -> None:
         self._folder, self._places, self._lock = folder, list(places), threading.Lock()
@@ -93,7 +93,7 @@ class Files(Sequence[FileRef]):
 
 
 def seal(path: Path, label: str, file: str) -> None:
-    """Write down how the files are, if opening finds no fault with them and the tier in `file` is the first."""
+    """Record the state of the files, if they open without problems and the tier in `file` is the first."""
     state = _state(Folder(source=open_source(path), limits=Limits()), file)
     with open_model(path, "npydir") as opened:
         specs = opened.index.tensors
@@ -105,7 +105,7 @@ def seal(path: Path, label: str, file: str) -> None:
 
 
 def holds(folder: Folder, label: str, file: str) -> bool:
-    """Whether the files are as they were when the tier was sealed."""
+    """Whether the files are unchanged since the tier was sealed."""
     if not folder.has(SEALS):
         return False
     try:
@@ -116,7 +116,7 @@ def holds(folder: Folder, label: str, file: str) -> bool:
 
 
 def changed(spec: TensorSpec) -> FormatError:
-    """The error for files that contradict their seal."""
+    """Return the error for files that contradict their seal."""
     return FormatError(
         "other files than the tier's disagree with it, though it is sealed", tensor=spec.name, found=spec.problem,
         code=ErrorCode.CHANGED, hint=f"Remove {SEALS} and open the directory again.",
@@ -124,6 +124,6 @@ def changed(spec: TensorSpec) -> FormatError:
 
 
 def _state(folder: Folder, file: str) -> str:
-    """Sizes and times of change of what a change of the directory would change; empty where there are none."""
+    """Return sizes and modification times that change with the directory; empty if unavailable."""
     entries = [folder.source.stat(path) for path in (PLACE, READY, MANIFEST, file)]
     return "" if None in entries else json.dumps(entries)

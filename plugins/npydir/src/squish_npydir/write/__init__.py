@@ -1,1 +1,1 @@
-"""What a directory holds of a tensor, and writing it."""
+"""Writing npy directories."""

@@ -1,4 +1,4 @@
-"""How a directory would hold an encoding: which dialect has room for its codes, or why none has."""
+"""Chooses the dialect for an encoding, or a refusal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..read.npy import WRITABLE
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """The encoding with its dialect as label."""
+    """Return the encoding with its dialect as label, or a refusal."""
     codec = encoding.codec
     if codec.id == "dense":
         return _dense(spec, encoding)
@@ -23,7 +23,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
     if codec.id == "awq" and codec.inner is not None:
         return _awq(spec, codec.inner)
-    if encoding.label == "int3":  # a code a byte: which codes they are, only the dialect says
+    if encoding.label == "int3":  # one byte per code; the dialect determines their meaning
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3")
     if _is_milo(codec):
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
@@ -33,7 +33,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """Codes of any codec, in the dialect that may hold them."""
+    """Return the dialect for integer codes, or a refusal."""
     dialect = _affine(spec, layout) if layout.table is None else _palette(spec, layout)
     if dialect is None or isinstance(dialect, Refusal):
         return dialect
@@ -42,7 +42,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
 
 
 def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """As it is; bfloat16, which .npy lacks, as float32, which holds it."""
+    """Accept dense arrays unchanged; bfloat16, missing in .npy, becomes float32."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     wide = "f32" if dtype in ("bf16", "f8_e4m3", "f8_e5m2") else dtype
     if wide not in WRITABLE:
@@ -62,7 +62,7 @@ def _is_milo(codec: CodecSpec) -> bool:
 
 
 def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal:
-    """The dialect by width and kind of offset; whether the codes fit it exactly is decided on the data."""
+    """Choose the dialect by width and offset kind; the data decide whether the codes fit exactly."""
     group = _group(spec, layout)
     if isinstance(group, Refusal):
         return group
@@ -82,7 +82,7 @@ def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Ref
 
 
 def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
-    """Factors of columns over four-bit codes with offsets; these factors have no other place."""
+    """Accept AWQ column factors over 4-bit codes with offsets, the only dialect with factors."""
     layout = Affine().code_layout(spec, inner.params) if inner.id == "affine" else None
     dialect = _affine(spec, layout) if layout else Refusal(why=str(inner))
     if isinstance(dialect, Refusal) or dialect[0] != "int4" or not spec.shape:
@@ -92,7 +92,7 @@ def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
 
 
 def _palette(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal | None:
-    """NF4 with a scale for each group; that a stored table is NF4's is decided on the data."""
+    """Accept NF4 with group scales; the data decide whether a stored table is NF4."""
     params = {"bits": 4, "table": "nf4", "scale_dtype": "f32"}
     nf4 = tuple(Tables.of(params).constant.tolist())
     if layout.bits != 4 or layout.offset_kind != "none" or layout.table not in (STORED_TABLE, nf4):
@@ -115,7 +115,7 @@ def _columns(spec: TensorSpec) -> int:
 
 
 def _group(spec: TensorSpec, layout: CodeLayout) -> int | Refusal:
-    """Columns of one scale."""
+    """Return the columns per scale."""
     if layout.row_group is None:
         return Refusal(why="a npy directory has groups of columns, and these cross rows or lie across them")
     return layout.row_group or _columns(spec)

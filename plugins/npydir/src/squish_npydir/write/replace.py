@@ -1,4 +1,4 @@
-"""INT8 arrays that four-bit ones beside them replace: deleted on request, once the two are seen to agree."""
+"""Deletes INT8 arrays replaced by 4-bit ones, after comparing both."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ROUNDING = 1e-5
 
 
 def delete_eights(folder: Path) -> int:
-    """Delete the INT8 arrays of tensors that have asymmetric four-bit ones; returns the bytes.
+    """Delete the INT8 arrays of tensors with asymmetric 4-bit arrays; returns the bytes freed.
 
-    Every value is compared first: FormatError, and nothing deleted, where one is further off than half a step.
+    All values are compared first: FormatError, and nothing is deleted, if an error exceeds half a step.
     """
     doomed = set[Path]()
     with open_model(folder, "npydir") as file:

@@ -1,4 +1,4 @@
-"""Writing a directory: arrays, the manifest, what Squish's own bookkeeping knows, the sentinel last."""
+"""Writes a directory: arrays, manifest, Squish's bookkeeping, and the sentinel last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
-    """Bytes of all files, and what has no place."""
+    """Predict the size of all files, and what is dropped."""
     size = sum(len(part) for _, part in _papers(specs, meta))
     for spec in specs:
         encoding = spec.encodings[0]
@@ -39,7 +39,7 @@ def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapp
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
-    """The whole directory."""
+    """Write the directory."""
     specs = [tensor.spec for tensor in tensors]
     for tensor, key in zip(tensors, keys(spec.name for spec in specs).values()):
         label = tensor.spec.encodings[0].label
@@ -60,7 +60,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
 
 
 def keys(names: Iterable[str]) -> dict[str, str]:
-    """Name -> safe key: dots become double underscores, and what is not plain or would be there twice gets a digest."""
+    """Return name -> safe key: dots become double underscores; unsafe or duplicate keys get a digest."""
     key_of: dict[str, str] = {}
     used: set[str] = set()
     for name in names:
@@ -76,7 +76,7 @@ def keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def _header(label: str, role: str, part: Part) -> bytes:
-    """The header of an array as Squish shapes it: rows of codes as a matrix, scales of whole rows without an axis."""
+    """Return the header of an array in Squish's shape: codes as a matrix, row scales as a vector."""
     shape = part.shape
     if label in ROWS:
         shape = (dtypes.count(shape[:-1]), shape[-1]) if len(shape) > 1 else (1, dtypes.count(shape))
@@ -86,12 +86,12 @@ def _header(label: str, role: str, part: Part) -> bytes:
 
 
 def shape_array(shape: tuple[int, ...]) -> bytes:
-    """The file of a tensor's logical shape."""
+    """Return the file with a tensor's logical shape."""
     return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
 
 
 def _papers(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The statistics that came along, and the manifest."""
+    """Write the source's statistics and the manifest."""
     stats = {key: meta[key] for key in STATS if isinstance(meta.get(key), (str, int, float))}
     if stats:
         yield "stats.json", json.dumps(stats, indent=2).encode()

@@ -1,1 +1,1 @@
-"""Shared by formats that live inside safetensors."""
+"""Shared code of formats inside safetensors."""

@@ -1,4 +1,4 @@
-"""Checkpoints of models in shards of safetensors: a folder whose config.json declares how the layers are stored."""
+"""Checkpoints in safetensors shards: a folder with a config.json that declares the quantization."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .layers import read_config, with_config
 
 
 class Checkpoint(Refinement):
-    """A refinement that is written as such a folder; `framework` is the `format` that the shards' metadata state."""
+    """A refinement written as a checkpoint folder; `framework` is the `format` in the shards' metadata."""
 
     framework: ClassVar[str]
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
-        """What is stored of a tensor."""
+        """Return the stored tensors of a tensor."""
         raise NotImplementedError
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
-        """The configuration with what is quantized, and how; FormatError where it cannot be stated."""
+        """Return the configuration with the quantization declared; FormatError if that is impossible."""
         raise NotImplementedError
 
     def writes_folder(self, options: Options) -> bool:
@@ -32,7 +32,7 @@ class Checkpoint(Refinement):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        """What is left behind; the size is open until config.json is made."""
+        """Predict what is dropped; the size is unknown before config.json is written."""
         part = assets.get(CONFIG_FILE)
         config = read_config(part.data if part is not None and part.data is not None else b"{}")
         declared = declaration_paths(self.declare(config, specs, options))
@@ -47,7 +47,7 @@ class Checkpoint(Refinement):
         """Write the shards, the assets and the index."""
         stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
-        # Those of a source say nothing of what is written.
+        # The source's declarations do not apply to the target.
         kept = {name: data for name, data in assets.items() if name not in DECLARING}
         declared = with_config(kept, lambda config: self.declare(config, specs, options))
         size = {writer.MAX_SHARD_SIZE: options.get(writer.MAX_SHARD_SIZE, "5GB")}

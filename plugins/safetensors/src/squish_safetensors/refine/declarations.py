@@ -1,4 +1,4 @@
-"""Where a checkpoint's JSON files state how its tensors are stored."""
+"""Quantization declarations in a checkpoint's JSON files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MLX = "quantization"
 
 
 def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """A configuration and those inside it, two levels deep, the outer ones first; each with its path."""
+    """Return a configuration and its nested ones, two levels deep, outer first, with their paths."""
     level: list[tuple[KeyPath, Mapping[str, Any]]] = [((), config)]
     for _ in range(3):
         yield from level
@@ -31,7 +31,7 @@ def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[s
 
 
 def declaration_paths(config: Mapping[str, Any]) -> tuple[KeyPath, ...]:
-    """The paths of all declarations in a configuration."""
+    """Return the paths of all declarations in a configuration."""
     return tuple(
         (*path, key)
         for path, part in config_parts(config) for key in (*QUANTIZATION_KEYS, _MLX)
@@ -40,18 +40,18 @@ def declaration_paths(config: Mapping[str, Any]) -> tuple[KeyPath, ...]:
 
 
 def without_declarations(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without what it states of the storage of tensors."""
+    """Return a configuration without its quantization declarations."""
     return without_keys(config, declaration_paths(config))
 
 
 def dropped_declarations(config: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """The declarations of a configuration that is written without them."""
+    """Return the declarations dropped from a written configuration."""
     paths = map(".".join, declaration_paths(config))
     return tuple(Dropped("declaration", path, "not how the tensors are written", CONFIG_FILE) for path in paths)
 
 
 def storage_declarations(files: CheckpointFiles) -> dict[str, tuple[KeyPath, ...]]:
-    """`Index.declarations` of a checkpoint whose declaration has been followed: that of every file beside it."""
+    """Return `Index.declarations` of a refined checkpoint: the declarations in all its files."""
     declarations: dict[str, tuple[KeyPath, ...]] = {name: ((),) for name in DECLARING if name in files.index.assets}
     if paths := declaration_paths(files.json(CONFIG_FILE)):
         declarations[CONFIG_FILE] = paths

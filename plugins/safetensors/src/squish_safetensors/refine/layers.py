@@ -1,4 +1,4 @@
-"""For formats inside safetensors: layers that are stored as several tensors, and the JSON files beside them."""
+"""Formats inside safetensors: layers stored as several tensors, and neighboring JSON files."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ LayerReader = Callable[[str, StoredParts], TensorSpec]
 
 @frozen
 class CheckpointFiles:
-    """An Index of safetensors and the source it was read from: small parts and JSON assets by name."""
+    """Reads small parts and JSON assets of a safetensors Index."""
 
     index: Index
     source: Source
     limits: Limits
 
     def read(self, part: Part, what: str) -> bytes:
-        """The bytes of a small part; `what` names it in errors."""
+        """Read the bytes of a small part; `what` names it in errors."""
         return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in an asset; {} if it is not there, or cannot be read, which the container has reported."""
+        """Read the JSON object in an asset; {} if missing or unreadable (the container reports it)."""
         asset = self.index.assets.get(name)
         if asset is None:
             return {}
@@ -65,7 +65,7 @@ class CheckpointFiles:
             return {}
 
     def file(self, number: int) -> Source:
-        """A file of the Index by its number."""
+        """Open a file of the Index by number."""
         name = self.index.files[number].name
         return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
@@ -168,7 +168,7 @@ def build_tensor(
 
 
 def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
-    """A part of a layer that must be there with one of these dtypes; FormatError naming it."""
+    """Return a required part with one of these dtypes; FormatError names it."""
     part = parts.get(suffix)
     field = suffix.lstrip(".")
     if part is None:
@@ -186,7 +186,7 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
 
 
 def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
-    """The same bytes as an array of another dtype and shape of the same size."""
+    """View a part's bytes with another dtype and shape of equal size."""
     if (part.dtype, part.shape) == (dtype, shape):
         return part
     view = evolve(part, dtype=dtype, shape=tuple(shape))
@@ -199,19 +199,19 @@ def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
 
 
 def unmatched_override(override: str) -> Problem:
-    """The finding about settings for some layers, shown as the file states them, where no quantized layer has them."""
+    """Return the warning about layer settings that match no quantized layer."""
     message = "has settings of its own, and names no quantized layer"
     return Problem(code="override", severity="note", where=override[:80], message=message)
 
 
 def stored_part(spec: TensorSpec) -> Part:
-    """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
+    """Return the only part of a stored tensor, with the tensor's dtype even if the container has packed bytes."""
     parts = spec.encodings[0].parts if spec.encodings else spec.extras
     return next(iter(parts.values()))
 
 
 def bare_parts(parts: StoredParts) -> dict[str, Part]:
-    """Parts as a target's encoding declares them: without where they lie."""
+    """Return parts without segments, as declared by a target's encoding."""
     return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
@@ -239,7 +239,7 @@ def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], 
 
 
 def read_config(raw: bytes) -> dict[str, Any]:
-    """The object in a config.json; FormatError where it cannot be read."""
+    """Read the object in a config.json; FormatError if unreadable."""
     try:
         return load_json(raw, CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True)
     except SquishError as error:

@@ -1,0 +1,127 @@
+"""Configs and tokenizers that are damaged or hostile: typed errors, soon, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_tokenizer import TOKENIZER
+from squish_models.tokenizer import read_huggingface
+from squish_models.tokenizer.sentencepiece import parse
+
+import squish_core as squish
+from squish_core.testing import write_model
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "rope_theta": 10000.0,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+Change = Callable[[dict[str, Any]], Any]
+SURROGATE = "\ud800"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA, files=TOKENIZER)
+
+
+def refusal(folder: Path) -> squish.SquishError:
+    target = folder.with_name("out.gguf")
+    start = time.monotonic()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(folder, target)
+    assert time.monotonic() - start < 20
+    assert not target.exists()
+    return caught.value
+
+
+def vocabulary(**tokens: Any) -> Change:
+    return lambda stored: stored["model"]["vocab"].update(tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (vocabulary(zz=1), "tokenizer"),
+        (vocabulary(zz=-1), "count"),
+        (vocabulary(zz=10**12), "count"),
+        (vocabulary(zz=1.5), "tokenizer"),
+        (lambda stored: stored["model"]["merges"].append(["q", "r"]), "tokenizer"),
+        (lambda stored: stored["model"]["merges"].append(["a", "b", "ab"]), "tokenizer"),
+        (lambda stored: stored["model"]["merges"].append(5), "tokenizer"),
+        (lambda stored: stored.update(model=None), "tokenizer"),
+        (lambda stored: stored.update(model=[]), "tokenizer"),
+        (lambda stored: stored.update(added_tokens=5), "tokenizer"),
+        (lambda stored: stored.update(post_processor={"type": "TemplateProcessing", "single": 5}), "tokenizer"),
+        (
+            lambda stored: stored.update(
+                post_processor={"type": "TemplateProcessing", "single": [{"SpecialToken": 5}]}
+            ),
+            "tokenizer",
+        ),
+        (lambda stored: stored["model"]["vocab"].update({SURROGATE: stored["model"]["vocab"].pop("t59")}), "encoding"),
+    ],
+)
+def test_a_vocabulary_that_contradicts_itself_is_refused(change: Change, code: str, llama: Path) -> None:
+    stored = json.loads(TOKENIZER["tokenizer.json"])
+    change(stored)
+    (llama / "tokenizer.json").write_text(json.dumps(stored))
+    error = refusal(llama)
+    assert (error.code, error.part) == (code, "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("tokenizer.json", b'{"model": {"vocab": {"\xff": 1}}}', "json"),
+        ("tokenizer.json", b'{"a":' * 100_000, "json"),
+        ("tokenizer_config.json", b"[]", "json"),
+        ("tokenizer_config.json", json.dumps({"chat_template": SURROGATE}).encode(), "encoding"),
+        ("chat_template.jinja", b"\xff\xff", "encoding"),
+        ("chat_template.jinja", b"{{ x }}" * (1 << 20), "size"),
+    ],
+)
+def test_files_of_a_tokenizer_that_cannot_be_read_are_refused(name: str, data: bytes, code: str, llama: Path) -> None:
+    (llama / name).write_bytes(data)
+    assert refusal(llama).code == code
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "code", "place"),
+    [
+        ("num_hidden_layers", 4 * 10**9, "unmapped", "model.layers.2.input_layernorm.weight"),
+        ("num_hidden_layers", 10**30, "config", "config.json num_hidden_layers"),
+        ("num_attention_heads", 0, "config", "config.json"),
+        ("head_dim", 0, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
+        ("vocab_size", 2**31, "contradiction", "lm_head.weight"),
+        ("rope_theta", -1, "config", "config.json rope_theta"),
+        ("rope_scaling", 5, "config", "config.json rope_scaling"),
+        ("partial_rotary_factor", "x", "config", "config.json partial_rotary_factor"),
+        ("partial_rotary_factor", 1e300, "config", "llama.rope.dimension_count"),
+        ("tie_word_embeddings", "yes", "config", "config.json tie_word_embeddings"),
+    ],
+)
+def test_settings_that_no_model_has_are_refused(setting: str, value: Any, code: str, place: str, llama: Path) -> None:
+    (llama / "config.json").write_text(json.dumps({**LLAMA, setting: value}))
+    error = refusal(llama)
+    assert (error.code, error.tensor or error.part) == (code, place)
+
+
+def test_ten_million_tokens_are_too_many() -> None:
+    data = b'{"model": {"vocab": {' + b",".join(b'"%d": %d' % (n, n) for n in range(10**7)) + b"}}}"
+    start = time.monotonic()
+    with pytest.raises(squish.LimitError) as caught:
+        read_huggingface({"tokenizer.json": data}, LLAMA)
+    assert time.monotonic() - start < 5
+    assert (caught.value.code, caught.value.part) == ("size", "tokenizer.json")
+
+
+def test_ten_million_pieces_are_too_many() -> None:
+    with pytest.raises(squish.LimitError) as caught:
+        parse(b"\x0a\x05\x0a\x03abc" * (2 * 10**6))
+    assert caught.value.code == "count"

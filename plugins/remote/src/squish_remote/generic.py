@@ -1,0 +1,112 @@
+"""Every other scheme by fsspec (`memory://`, `sftp://`, `zip://...::...`), behind the same checks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import (
+    ErrorCode,
+    MissingPluginError,
+    Source,
+    SourceOpener,
+    UsageError,
+    install_command,
+    redact,
+)
+
+from .opening import open_file
+from .settings import Settings
+from .source import Connection, Place
+from .store import Answer, RequestError
+
+REFUSED = ("reference",)
+"""File systems whose files name addresses themselves."""
+
+
+class FsspecOpener(SourceOpener):
+    """A file of any file system that fsspec knows."""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        settings = Settings.of(options)
+        scheme = url.partition("://")[0]
+        if scheme in REFUSED:
+            raise UsageError(
+                "a reference manifest is not opened: it may name any address", found=redact(url), code=ErrorCode.USAGE
+            )
+        files, path = _file_system(url)
+        folder, slash, name = path.rstrip("/").rpartition("/")
+        if url.endswith("/"):
+            folder, slash, name = path.rstrip("/"), "/", ""
+        shown = redact(url).partition("?")[0].rstrip("/")
+        place = Place(
+            source_id=self.id, store=FsspecStore(files, settings.deadline), prefix=folder + slash,
+            address=shown.removesuffix(name) if name else f"{shown}/", is_listed=True,
+        )  # fmt: skip
+        return open_file(Connection(place, settings), name)
+
+
+class FsspecStore:
+    """The requests of `store.Store`, by fsspec's blocking calls in threads."""
+
+    def __init__(self, files: Any, deadline: float) -> None:
+        self._files, self._deadline = files, deadline
+
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+        """A byte range; `tag` and `version` are compared by the caller."""
+        return await self._within(self._range, path, start, stop)
+
+    async def whole(self, path: str, most: int) -> Answer:
+        """The whole file, of at most so many bytes."""
+        return await self._within(self._range, path, 0, most)
+
+    async def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder."""
+        listing = await self._within(self._files.ls, folder, True)
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in listing if entry["type"] == "file"]
+
+    def _range(self, path: str, start: int, stop: int) -> Answer:
+        info = self._files.info(path)  # for each range: it is what shows that the file changed
+        if info.get("type") == "directory":
+            raise FileNotFoundError(path)
+        size = int(info["size"])
+        data = self._files.cat_file(path, start=start, end=min(stop, size)) if size > start else b""
+        tag = next((str(info[key]) for key in ("ETag", "etag", "checksum", "sha256") if info.get(key)), None)
+        times = ("mtime", "LastModified", "last_modified", "created")
+        modified = next((str(info[key]) for key in times if info.get(key)), None)
+        return Answer(memoryview(data), start, size, tag, modified, None, None)
+
+    async def _within(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(call, *arguments), self._deadline)
+        except FileNotFoundError:
+            failure = RequestError("missing")
+        except PermissionError:
+            failure = RequestError("denied")
+        except Exception:  # whatever a file system raises; its text may show secrets
+            failure = RequestError("unreachable")
+        raise failure
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ModuleNotFoundError:
+        url_to_fs = None
+    if url_to_fs is None:
+        raise MissingPluginError(
+            f"{url.partition('://')[0]}:// addresses are read by fsspec", file=redact(url),
+            code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command('squish-remote', extra='[fsspec]')}`.",
+        )  # fmt: skip
+    try:
+        files, path = url_to_fs(url)
+    except ImportError as error:
+        missing, unknown = str(error).partition("\n")[0], False
+    except Exception as error:
+        missing, unknown = type(error).__name__, True
+    else:
+        return files, str(path)
+    if unknown:
+        raise UsageError("fsspec cannot open it", found=f"{redact(url)} ({missing})", code=ErrorCode.USAGE)
+    raise MissingPluginError("a library of fsspec is missing", found=missing, code=ErrorCode.NOT_INSTALLED)
