@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from inspect import isfunction, signature
 from typing import Any, ClassVar
 
 
@@ -20,6 +21,19 @@ class Renamed:
                 setattr(cls, new, vars(cls)[old])
         for old, new in vars(cls).get("renamed", {}).items():
             setattr(cls, old, _OldName(old, new))
+
+
+def adapt_encode(cls: type) -> None:
+    """Let an `encode` with the old argument `stats={"activations": ...}` take `activations=`, with a warning."""
+    encode: Any = getattr(cls, "encode", None)
+    if not isfunction(encode) or "stats" not in signature(encode).parameters:
+        return
+    _warn(f"{cls.__name__}.encode(stats=)", "encode(activations=)")
+
+    def adapted(self: Any, panel: Any, params: Any, *, activations: Any = None) -> Any:
+        return encode(self, panel, params, stats=None if activations is None else {"activations": activations})
+
+    cls.encode = adapted  # type: ignore[attr-defined]
 
 
 class _OldName:

@@ -163,7 +163,7 @@ class FalselyExact(Rows):
 
 
 class WrongScale(Rows):
-    def encode(self, panel: np.ndarray, params: api.Params, *, stats: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, params: api.Params, *, activations: Any = None) -> dict[str, np.ndarray]:
         parts = super().encode(panel, params)
         return {**parts, "scale": parts["scale"] * np.float32(1.02)}
 
@@ -187,7 +187,7 @@ class WrongGrain(Rows):
 
 
 class PanelScale(Rows):
-    def encode(self, panel: np.ndarray, params: api.Params, *, stats: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, params: api.Params, *, activations: Any = None) -> dict[str, np.ndarray]:
         scale = np.full(len(panel), np.abs(panel).max(initial=0) / 127, np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None])
         return {"codes": codes.astype(np.int8), "scale": scale}

@@ -91,10 +91,10 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     def run(values: np.ndarray, encode: Any, compiled: bool = True) -> Any:
         """The report and the values, or the refusal and None."""
         reg = registry(compiled)
-        stats = toys.box({"w": ACTIVATIONS}) if "awq" in str(encode) else None
+        vectors = toys.box({"w": ACTIVATIONS}) if "awq" in str(encode) else None
         with squish.open(toys.box({"w": values}), registry=reg) as file:
             try:
-                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, activations=stats, registry=reg)
+                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, activations=vectors, registry=reg)
             except SquishError as error:
                 return error, None
         with squish.open(tmp_path / "o.box", registry=reg) as written:

@@ -168,7 +168,7 @@ def test_old_names_of_arguments_are_deprecated(path: Path) -> None:
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="stats= is now activations="), pytest.raises(SquishError) as error:
         squish.convert(path, path.with_name("out.box"), stats=path, dry_run=True)
-    assert error.value.code == "stats"
+    assert error.value.code == "imatrix"
     with pytest.raises(SquishError) as error:
         squish.convert(path, path.with_name("out.box"), names="keep", rename="keep")
     assert error.value.code == "usage"

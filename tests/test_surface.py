@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,36 @@ def test_an_old_name_of_a_method_works_with_a_warning(base: type[api.Codec]) -> 
         plugin = base()
         with pytest.warns(DeprecationWarning, match=f"{base.__name__}.{old} is now {new}"):
             assert getattr(plugin, old) == getattr(plugin, new)
+
+
+@pytest.mark.parametrize("with_statistics", [True, False])
+def test_a_codec_with_the_old_argument_stats_still_encodes(with_statistics: bool) -> None:
+    with pytest.warns(DeprecationWarning, match=r"Old\.encode\(stats=\) is now encode\(activations=\)"):
+        old: Any = type("Old", (api.Codec,), {"encode": lambda self, panel, params, *, stats=None: {"stats": stats}})
+    activations = np.ones(3, np.float32) if with_statistics else None
+    stats = type("Newer", (old,), {})().encode(None, {}, activations=activations)["stats"]  # without a second warning
+    assert stats["activations"] is activations if with_statistics else stats is None
+
+
+class OldEncoder:
+    """An encoder with the signature before `activations=`."""
+
+    def encode(self, panel: np.ndarray, params: api.Params, *, stats: Any = None) -> dict[str, np.ndarray]:
+        return {"mean": stats["activations"]}
+
+
+def test_an_encoder_with_the_old_argument_stats_still_encodes() -> None:
+    class Plugin:
+        @staticmethod
+        @api.hookimpl
+        def squish_encoders() -> list[api.EncoderInfo]:
+            return [api.EncoderInfo(id="old.rows", title="Old", factory=f"{__name__}:OldEncoder")]
+
+    registry = squish.Registry(extra=[Plugin()], entry_points=tuple)
+    with pytest.warns(DeprecationWarning, match=r"OldEncoder\.encode"):
+        encoder = registry.encoder(api.CodecSpec("old.rows"))
+    activations = np.ones(3, np.float32)
+    assert encoder.encode(np.ones((1, 3)), {}, activations=activations)["mean"] is activations
 
 
 @pytest.mark.parametrize("name", NAMES)

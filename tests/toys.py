@@ -210,7 +210,7 @@ class Rows(api.Codec):
         codes = parts["codes"][region].astype(np.float32) - self.shift
         out[...] = codes * parts["scale"][region[0]][:, None]
 
-    def encode(self, panel: np.ndarray, params: Any, *, stats: Any = None) -> dict[str, np.ndarray]:
+    def encode(self, panel: np.ndarray, params: Any, *, activations: Any = None) -> dict[str, np.ndarray]:
         scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None]) + self.shift
         return {"codes": codes.astype(dtypes.to_numpy(self.stored)), "scale": scale}

@@ -64,14 +64,16 @@ def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     kind, _, how = name.partition(", ")
     plain = CODECS.get(kind) or CodecSpec(f"ggml.{kind.lower()}")
     spec = CodecSpec(plain.id, {**plain.params, **HOW[how]})
-    stats = {"activations": np.random.default_rng(1).random(shape[1], np.float32)}
+    activations = np.random.default_rng(1).random(shape[1], np.float32)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     ours, codec = registry().encoder(spec), registry().codec(spec)
     held = TensorSpec(name="w", shape=shape, dtype="f32")
     params = codec.fit_params(lambda: iter((values,)), held, ours.params_for(held, spec.params))
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
-    calls: dict[str, Any] = {"ours": lambda: ours.encode(values, params, stats=stats), "read": limit.call, **theirs}
+    calls: dict[str, Any] = {
+        "ours": lambda: ours.encode(values, params, activations=activations), "read": limit.call, **theirs,
+    }  # fmt: skip
     if ours is not codec and kind not in ("Q4_K", "Q5_K", "Q6_K"):
         calls["NumPy"] = lambda: codec.encode(values, params)
     seconds = oracles.interleave(calls, rounds)

@@ -11,7 +11,7 @@ from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
-from squish_core.renamed import Renamed
+from squish_core.renamed import Renamed, adapt_encode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,8 +58,8 @@ class Codec(Renamed):
         Of methods: the codec to encode for, and the wrapped one.
     panel, values, panels
         Of methods: f32 values of a region; a function that iterates over all regions in row order on each call.
-    stats
-        Of methods: activation statistics, such as f32 [columns] under "activations".
+    activations
+        Of methods: activation statistics, f32 [columns of the panel], or None.
     codes, arrays
         Of methods: stored integers with their scales; the parts of one encoded panel.
 
@@ -84,6 +84,11 @@ class Codec(Renamed):
         "panel_params": "params_of_panel", "reorder": "permute_columns", "reordered": "column_permuted",
         "scanned": "unsliced_parts", "weighs": "needs_activations",
     }  # fmt: skip
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adapt_encode(cls)
+
     id: str = ""
     encoder_only_params: tuple[str, ...] = ()
     """Parameters that affect encoding but are not stored; formats never see them."""
@@ -124,7 +129,7 @@ class Codec(Renamed):
         """
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Encode a panel: f32 values of a region that is aligned to the grain and spans the undivided axes.
 
@@ -152,7 +157,7 @@ class Codec(Renamed):
         return params
 
     def needs_activations(self, params: Params) -> bool:
-        """Whether encoding with these parameters needs `stats["activations"]`: f32 [columns of the panel], the mean
+        """Whether encoding with these parameters needs `activations`: f32 [columns of the panel], the mean
         magnitude of the inputs of each column."""
         return False
 
@@ -287,7 +292,7 @@ class Encoder(Protocol):
     def params_for(self, spec: TensorSpec, params: Params) -> Params: ...
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]: ...
 
     def compare(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from squish_core import dtypes
@@ -54,7 +53,7 @@ class Dense(Codec):
             decode_all(self, parts, spec, params)
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         import numpy as np
 

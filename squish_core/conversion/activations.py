@@ -43,7 +43,7 @@ class Activations:
             raise TensorError(
                 "invalid activation statistics", file=self._file.name, tensor=spec.name,
                 expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
-                found=f"shape {list(vector.shape)}", code="stats",
+                found=f"shape {list(vector.shape)}", code="imatrix",
             )  # fmt: skip
         return vector
 

@@ -41,9 +41,9 @@ class Decision:
 
     def __init__(
         self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        stats: Activations | None = None,
+        activations: Activations | None = None,
     ) -> None:  # fmt: skip
-        self.stats = stats
+        self.activations = activations
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
         self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
@@ -108,7 +108,7 @@ class Decision:
 
     def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
         names = tuple(spec.name for spec in model)
-        facts = ModelFacts(names, self.file.metadata, self.stats.names(model) if self.stats else None)
+        facts = ModelFacts(names, self.file.metadata, self.activations.names(model) if self.activations else None)
         try:
             return self.registry.allocator(rule.spec.id).choose(
                 specs, rule.spec.params,
@@ -284,13 +284,13 @@ class Decision:
     def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
         if not needs_activations(requested, self.registry):
             return
-        if self.stats is None:
+        if self.activations is None:
             raise TensorError(
                 "this encoding needs activation statistics", found=str(requested), code=ErrorCode.ENCODE,
                 hint="Pass them as activations=FILE.",
             )  # fmt: skip
-        if self.stats.of(spec) is None:
-            raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="stats")
+        if self.activations.of(spec) is None:
+            raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")
 
     def _make_step(
         self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,

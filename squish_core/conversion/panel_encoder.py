@@ -86,8 +86,8 @@ class PanelEncoder:
     def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
         """Encode a region's values, or some of its rows."""
         params = {"dtype": self._target.dtype, **self._params} if self._dense else self._params
-        stats = None if self._activations is None else {"activations": self._activations[region[-1]]}
-        return self._encoder.encode(self.panel(values), params, stats=stats)
+        activations = None if self._activations is None else self._activations[region[-1]]
+        return self._encoder.encode(self.panel(values), params, activations=activations)
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
         """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""

@@ -234,7 +234,7 @@ class _Planner:
             check_requantize(steps, self.source.name, self.registry)
         if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
             raise UsageError(
-                "no encoding of this conversion uses activation statistics", code="stats",
+                "no encoding of this conversion uses activation statistics", code="imatrix",
                 hint="Leave out activations=.",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):

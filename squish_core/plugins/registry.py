@@ -16,7 +16,7 @@ from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS
 from squish_core.plugins.loading import Plugins
 from squish_core.plugins.requirements import Requirement, requirements
-from squish_core.renamed import Renamed
+from squish_core.renamed import Renamed, adapt_encode
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
@@ -75,7 +75,9 @@ class Registry(Plugins, Renamed):
         """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
         if spec.inner is None and spec.id in self._tables["encoder"]:
             try:
-                return self._implementation("encoder", spec.id)
+                encoder: Encoder = self._implementation("encoder", spec.id)
+                adapt_encode(type(encoder))
+                return encoder
             except MissingPluginError:  # it cannot run here, but the codec may
                 return self.codec(spec)
         return self.codec(spec)

@@ -55,7 +55,7 @@ def test_the_codec_unscales_columns_of_any_region(shape: tuple[int, ...], search
     own = {**PARAMS, "search": search}
     codec, spec = Awq().wrap(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
     seen = np.exp(np.random.default_rng(1).normal(0, 2, 128)).astype(np.float32)
-    parts = codec.encode(WEIGHT.reshape(shape), {}, stats={"activations": seen})
+    parts = codec.encode(WEIGHT.reshape(shape), {}, activations=seen)
     whole = read_region(codec, parts, spec, {}, full(shape))
     inner = read_region(Affine(), parts, spec, own, full(shape))
     np.testing.assert_array_equal(whole, inner / parts["factor"])

@@ -47,8 +47,8 @@ def test_empty_and_scalar_tensors_round_trip_or_raise(name: str, shape: tuple[in
     except CodecError:
         return
     params = codec.fit_params(lambda: iter([values]), spec, params)
-    seen: dict[str, Any] = {"activations": np.ones(shape[-1:], np.float32)} if codec.needs_activations(params) else {}
-    made = codec.encode(values, params, stats=seen)
+    activations = np.ones(shape[-1:], np.float32) if codec.needs_activations(params) else None
+    made = codec.encode(values, params, activations=activations)
     declared = {role: size for role, (_, size) in codec.parts(spec, params).items()}
     stored = {role: part.reshape(declared[role]) for role, part in made.items()}
     found = read_region(codec, cast(Parts, stored), spec, params, full(shape))

@@ -68,8 +68,9 @@ def encode(registry: Any) -> None:
     for codec in ENCODINGS:
         given = values.astype(dtypes.to_numpy("bf16" if codec.id == "tca_tbe" else "f32"))
         for at_end in (True, False):
-            stats = {"activations": copied(seen, at_end=at_end)}
-            registry.encoder(codec).encode(copied(given, at_end=at_end), codec.params, stats=stats)
+            activations = copied(seen, at_end=at_end)
+            encoder, panel = registry.encoder(codec), copied(given, at_end=at_end)
+            encoder.encode(panel, codec.params, activations=activations)
 
 
 def main() -> None:

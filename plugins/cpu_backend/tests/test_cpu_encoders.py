@@ -29,7 +29,7 @@ def encode(name: str, values: np.ndarray, seen: np.ndarray | None = None) -> np.
     assert type(encoder).__name__ == "GgmlEncoder"
     if seen is None:
         return encoder.encode(values, {})["data"]
-    return encoder.encode(values, {"search": "activations"}, stats={"activations": seen})["data"]
+    return encoder.encode(values, {"search": "activations"}, activations=seen)["data"]
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -80,9 +80,9 @@ def test_missing_activations_are_reported() -> None:
         encoder.params_for(spec, {"search": "mse"})
     with pytest.raises(CodecError, match="invalid ggml"):
         squish.registry().encoder(CodecSpec("ggml.q8_0")).params_for(spec, {"search": "activations"})
-    for stats in (None, {"activations": np.ones(255, np.float32)}, {"activations": np.full(256, 1e30, np.float32)}):
+    for vector in (None, np.ones(255, np.float32), np.full(256, 1e30, np.float32)):
         with pytest.raises(CodecError, match="needs activation statistics"):
-            encoder.encode(np.ones((2, 256), np.float32), {"search": "activations"}, stats=stats)
+            encoder.encode(np.ones((2, 256), np.float32), {"search": "activations"}, activations=vector)
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])

@@ -33,8 +33,8 @@ def tiny_gemma(folder: Path) -> Path:
 
 
 def converted(folder: Path, target: Path, encode: Any, **options: Any) -> Path:
-    """The same model in another format."""
-    squish.convert(folder, target, encode=encode, **options)
+    """The same model as GGUF, without a tokenizer."""
+    squish.convert(folder, target, encode=encode, rename="gguf", **options)
     return target
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from squish_core import api
@@ -27,7 +25,7 @@ class Rows(api.Codec):
             np.multiply(parts["codes"][region], parts["scale"][region[0]][:, None], out=out)
 
     def encode(
-        self, panel: np.ndarray, params: api.Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: api.Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import gcd, prod
 from typing import Any
 
@@ -75,7 +75,7 @@ class Astc(Codec):
         return {**params, "scale": float(scale) or 1.0, "zero": float(low)}
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         rows, columns = _matrix(panel.shape)
         texels = np.zeros((rows, columns, 4), np.float32)

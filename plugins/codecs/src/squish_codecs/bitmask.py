@@ -144,7 +144,7 @@ class Bitmask(Codec):
         return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         values = _prune(panel, params)
         mask = values.reshape(-1) != 0

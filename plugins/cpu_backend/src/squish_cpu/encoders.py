@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -54,10 +53,10 @@ class GgmlEncoder(EncoderMetrics):
             )  # fmt: skip
         return params if params == with_activations else {}
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         """Encode to the part `data`, u8 [..., blocks per row * bytes].
 
-        `stats["activations"]`, f32 [columns], is required for `search=activations`.
+        `activations`, f32 [columns], is required for `search=activations`.
         """
         block = BLOCK_TYPES[self.name]
         elements, nbytes = block.elements, block.nbytes
@@ -69,7 +68,7 @@ class GgmlEncoder(EncoderMetrics):
         values = np.require(panel, np.float32, ["C", "A"])
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
-        importance = _importance(panel, stats) if params.get("search") == "activations" else None
+        importance = _importance(panel, activations) if params.get("search") == "activations" else None
         weights = None if importance is None else importance.ctypes.data
         sizes = (panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads())
         if not library().encode(KINDS[self.name], values.ctypes.data, weights, *sizes):
@@ -81,9 +80,8 @@ class GgmlEncoder(EncoderMetrics):
         return {"data": out}
 
 
-def _importance(panel: Array, stats: Mapping[str, Array] | None) -> Array:
+def _importance(panel: Array, activations: Array | None) -> Array:
     """Return the importance of each column: its squared activation."""
-    activations = (stats or {}).get("activations")
     with np.errstate(over="ignore"):
         squares = None if activations is None else np.square(np.asarray(activations, np.float32, order="C"))
     if squares is None or squares.shape != panel.shape[-1:] or not np.isfinite(squares).all():
@@ -101,9 +99,9 @@ class AffineEncoder(EncoderMetrics, Affine):
     def __init__(self) -> None:
         library()
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         scheme = Scheme.of(params)
-        return encode_compiled(scheme, panel) or super().encode(panel, params, stats=stats)
+        return encode_compiled(scheme, panel) or super().encode(panel, params, activations=activations)
 
 
 class DenseEncoder(EncoderMetrics, Dense):
@@ -112,11 +110,11 @@ class DenseEncoder(EncoderMetrics, Dense):
     def __init__(self) -> None:
         library()
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         source = dtypes.from_numpy(panel.dtype)
         target = params.get("dtype", source)
         if source == target or not {source, target} <= DENSE.keys() or not panel.size:
-            return super().encode(panel, params, stats=stats)
+            return super().encode(panel, params, activations=activations)
         values = np.require(np.atleast_1d(panel), requirements=["C", "A"])
         decode = self.decoder(self, {"data": values}, TensorSpec(name="", shape=values.shape, dtype=source), {})
         assert decode is not None
@@ -146,7 +144,7 @@ class TcaTbeEncoder(TcaTbe):
         library()
         super().__init__()
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         """Encode to the parts of `TcaTbe`; `high` and `full` are views of larger arrays."""
         bits = np.ascontiguousarray(panel.astype(dtypes.to_numpy("bf16"), copy=False)).view(np.uint16)
         rows, columns = (prod(panel.shape[:-1]), panel.shape[-1]) if panel.ndim else (1, 1)

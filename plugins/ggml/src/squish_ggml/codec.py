@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from squish_codecs.api import float4_params
 
@@ -89,7 +87,7 @@ class GgmlBlocks(Codec):
         block.decode(data.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         block = self.block
         if block.encode is None:

@@ -74,8 +74,8 @@ class Affine(Codec):
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
         decode.decode_affine(Scheme.of(params), parts, spec.shape, region, out)
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        return encode.encode(Scheme.of(params), panel, (stats or {}).get("activations"))
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+        return encode.encode(Scheme.of(params), panel, activations)
 
     def needs_activations(self, params: Params) -> bool:
         return Scheme.of(params).search == "activations"

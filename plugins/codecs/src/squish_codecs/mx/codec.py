@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,7 +104,7 @@ class Mx(Codec):
         return (None,) * len(spec.shape)  # one global scale per tensor
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Round to the nearest codes, ties to even, saturating. `scaling` chooses power-of-two scales; f8_e4m3 scales
         are the block's maximum over the largest element, and a global scale maps the largest scale to 448."""

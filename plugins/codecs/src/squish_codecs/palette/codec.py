@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from math import lcm
 from typing import Any
@@ -120,7 +120,7 @@ class Palette(Codec):
             with np.errstate(all="ignore"):
                 _scale(tables, parts, spec.shape, region, out)
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
         tables = Tables.of(params)
         if tables.table is None:
             return _fit_codebooks(tables, panel)
@@ -150,7 +150,7 @@ class Palette(Codec):
             return None
         scaled = {**parts, "scale": tables.scales(parts, spec.shape)}
         indices = repack.affine_codes(tables.scheme, scaled, spec.shape, region)
-        return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])
+        return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])  # type: ignore[call-arg]
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         tables = Tables.of(params)

@@ -68,9 +68,9 @@ class Packed(Codec):
                 columns[role][start : start + _ENTRIES]
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        parts = self.affine.encode(panel, self._encoding(params), stats=stats)
+        parts = self.affine.encode(panel, self._encoding(params), activations=activations)
         return {"codes": parts["data"], "table": _table(parts)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:

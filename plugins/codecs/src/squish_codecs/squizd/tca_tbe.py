@@ -5,7 +5,7 @@ The layout is ZipServ's triple-bitmap encoding (arXiv 2603.17435).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -66,7 +66,7 @@ class TcaTbe(Codec):
         return {"base_exponent": base, "n_high": int(covered[base])}
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         bits = _bits(panel).reshape(rows_and_columns(panel.shape))
         code = _exponents(bits).astype(np.int16) - params["base_exponent"]

@@ -62,12 +62,14 @@ class _Bound(Wrapping):
     def needs_activations(self, params: Params) -> bool:
         return True
 
-    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        activations = np.asarray((stats or {})["activations"], np.float32)
+    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
+        if activations is None:
+            raise CodecError("awq needs activation statistics", found="none", code=ErrorCode.ENCODE)
+        activations = np.asarray(activations, np.float32)
         matrix = panel.reshape(rows_and_columns(panel.shape))
         inner_params = {key: value for key, value in self.own.items() if key != "search"}
         factors = scales(matrix[:: max(1, -(-len(matrix) // ROWS))], activations, inner_params)
-        parts = self.inner.encode(panel * factors, self.own, stats={"activations": activations / factors})
+        parts = self.inner.encode(panel * factors, self.own, activations=activations / factors)
         return {**parts, FACTOR: factors}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:

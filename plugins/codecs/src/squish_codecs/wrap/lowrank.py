@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, cast
 
 import numpy as np
@@ -58,9 +57,9 @@ class _Bound(Wrapping):
             out.reshape(stop - start, right.shape[1])[...] += left @ right
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        parts = self.inner.encode(panel, self.own, stats=stats)
+        parts = self.inner.encode(panel, self.own, activations=activations)
         spec = TensorSpec(name="", shape=panel.shape, dtype="f32")
         approximation = np.empty(panel.shape, np.float32)
         self.inner.decode(cast(Parts, parts), spec, self.own, region=full(panel.shape), out=approximation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import gcd, lcm
 from typing import ClassVar
 
@@ -78,7 +77,7 @@ class _Bound(Wrapping):
             rows[:, zeroed] = 0
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         side = params["block_size"]
         down, across = self._tiles(panel.shape, params)
@@ -91,7 +90,7 @@ class _Bound(Wrapping):
         else:
             keep = _nonzero(matrix, side, down, across)
         return {
-            **self.inner.encode(panel, self.own, stats=stats),
+            **self.inner.encode(panel, self.own, activations=activations),
             ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from squish_codecs.api import float8_table
@@ -40,7 +39,7 @@ class F8Q8(Codec):
             out.reshape(-1)[:] = (codes * scale[:, None]).reshape(-1)[: out.size]
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Round the scale to e4m3 first, then the codes with the rounded scale."""
         values = np.ascontiguousarray(panel, np.float32).reshape(-1)

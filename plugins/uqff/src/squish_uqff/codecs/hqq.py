@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ class Hqq(Codec):
         return complete
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         rows, columns = _matrix(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)
         matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ class Csr(_Sparse):
         _fill(out, values, (lines, places), region=(slice(0, rows.stop - rows.start), columns))
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         stored = _is_stored(panel, params)
         columns = np.nonzero(stored)[1]
@@ -133,7 +133,7 @@ class Coo(_Sparse):
         _fill(out, _values(parts["values"][low:high]), tuple(line[low:high] for line in places), region=region)
 
     def encode(
-        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         stored = _is_stored(panel, params)
         return {"values": panel[stored], "coords": np.argwhere(stored).T.astype(dtypes.to_numpy(params["coords"]))}
