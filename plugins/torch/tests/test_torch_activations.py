@@ -57,9 +57,9 @@ def test_a_conversion_weights_errors_by_them(folder: Path, tmp_path: Path) -> No
     statistics = tmp_path / "imatrix.gguf"
     squish_torch.collect_activations(folder / "hf", statistics, text=folder / "text.txt", window=WINDOW)
     codes = []
-    for search in ("mse", "activations"):
+    for search, option in (("mse", {}), ("activations", {"activations": statistics})):
         rules = ["keep", f"{UP}=affine:bits=3,group_size=32,search={search}"]
-        squish.convert(folder / "hf", tmp_path / f"{search}.zt", encode=rules, activations=statistics)
+        squish.convert(folder / "hf", tmp_path / f"{search}.zt", encode=rules, **option)
         with squish.open(tmp_path / f"{search}.zt") as file:
             codes.append(file[UP].numpy(copy=True))
     assert not np.array_equal(*codes)
