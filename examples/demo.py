@@ -151,7 +151,16 @@ class Demo:
             print("\nnot shown: the model speaking; a generated one has no tokenizer")
             return
         python = oracles.peer("squish-torch").python
-        command = [python, "-m", "squish_core", "run", path, "--prompt", "What is the capital of France?", "--greedy"]
+        command: list[str | Path] = [
+            python,
+            "-m",
+            "squish_core",
+            "run",
+            path,
+            "--prompt",
+            "What is the capital of France?",
+            "--greedy",
+        ]
         print(f"\nsquish {' '.join(map(str, command[3:]))}", flush=True)
         done = subprocess.run([*command, "--max-new-tokens", "48"], cwd=ROOT)
         self.check(done.returncode == 0, "the model speaks" if done.returncode == 0 else "the model does NOT speak")

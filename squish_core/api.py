@@ -67,6 +67,7 @@ _NAMES = {
     "squish_core.backends.whole": ("WholeHandle",),
     "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
+    "squish_core.analysis.metrics": ("Distance",),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.conversion.execute": ("execute",),
     "squish_core.conversion.observer": ("ConversionObserver",),
@@ -100,6 +101,7 @@ _RENAMED = {
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
+    from squish_core.analysis.metrics import Distance as Distance
     from squish_core.backends.base import Backend as Backend
     from squish_core.backends.chain import Chain as Chain
     from squish_core.backends.checks import cast_output as cast_output

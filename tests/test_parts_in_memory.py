@@ -30,6 +30,19 @@ def test_a_weight_of_parts_in_memory_computes_the_same(tmp_path_factory: pytest.
     assert again.load().backend == tensor.load().backend
 
 
+@pytest.mark.skipif("cpu" not in squish.registry().backends, reason="squish-cpu is not installed")
+def test_products_on_raw_addresses_are_those_of_linear(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tensor = stored(tmp_path_factory, "q4_1")
+    text = describe(tensor.spec, tensor.bound.encoding)
+    weight = tensor_from_parts(text, {"data": bytes(tensor.parts()["data"].raw)}).load("cpu")
+    multiply = weight.linear_pointers()
+    assert multiply is not None
+    assert tensor.load("cpu").linear_pointers() is None, "a mapped file is checked at each call"
+    x, out = np.random.default_rng(1).standard_normal((3, 256)).astype(np.float32), np.empty((3, 64), np.float32)
+    multiply(x.ctypes.data, 3, out.ctypes.data)
+    assert np.array_equal(out, weight.linear(x))
+
+
 def test_a_part_of_another_size_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
     tensor = stored(tmp_path_factory, "q4_1")
     text = describe(tensor.spec, tensor.bound.encoding)

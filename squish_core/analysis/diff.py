@@ -106,9 +106,8 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
     rest = "; ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
-    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {rest}"
-    if difference.mapped:
-        yield difference.mapped
+    mapped = f"; {difference.mapped}" if difference.mapped else ""
+    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {rest}{mapped}"
     by_error = sorted(
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,

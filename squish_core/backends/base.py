@@ -188,6 +188,22 @@ class Backend:
         """
         raise self.lacks("linear")
 
+    def linear_pointers(self, handle: Any) -> Callable[[int, int, int], None] | None:
+        """`linear` on raw addresses, where this backend computes it in place.
+
+        Parameters
+        ----------
+        handle
+            What `load` returned; it must outlive the function.
+
+        Returns
+        -------
+        function or None
+            Takes the address of contiguous float32 rows of x, their number (at least 1), and the address of the
+            float32 result, of as many rows. None: `linear` is the only way.
+        """
+        return None
+
     def embed(self, handle: Any, ids: np.ndarray) -> np.ndarray:
         """Rows of W by integer ids, in float32.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
@@ -130,6 +131,23 @@ class Weight:
         (5, 64)
         """
         return self._run("linear", x)
+
+    def linear_pointers(self) -> Callable[[int, int, int], None] | None:
+        """`linear` on raw addresses, for callers that check shapes and memory themselves.
+
+        Returns
+        -------
+        function or None
+            Takes the address of contiguous float32 rows of x, their number (at least 1), and the address of the
+            float32 result; this weight must outlive it. None where the backend has no such call, or where the codes
+            are mapped from a file, whose size `linear` checks at each call.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy").linear_pointers() is None
+        True
+        """
+        return None if self._backing else self._backend.linear_pointers(self._handle)
 
     def embed(self, ids: np.ndarray) -> np.ndarray:
         """Rows of W by integer ids.

@@ -102,3 +102,10 @@ def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any
         np.testing.assert_array_equal(part["blk.7.ffn_up.weight"].numpy(), first)
     assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "no.such"]) == 2
     assert not target.exists()
+
+
+def test_a_remote_source_is_not_deleted(model: Path, server: Any, tmp_path: Path) -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(server.url("model.gguf"), tmp_path / "out.safetensors", encode="f16", delete_source=True)
+    assert caught.value.code == "delete"
+    assert not (tmp_path / "out.safetensors").exists()

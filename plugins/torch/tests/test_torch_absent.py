@@ -22,8 +22,11 @@ def test_names_say_what_to_install() -> None:
     assert "cuda" not in str(caught.value).lower()
 
 
-def test_the_command_exists_and_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "model.gguf", "--prompt", "Hello", "--json"]) == 2
+@pytest.mark.parametrize(
+    "words", [["run", "model.gguf", "--prompt", "Hello"], ["eval", "model.gguf", "--text", "text.txt"]]
+)
+def test_the_commands_exist_and_say_what_to_install(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["code"] == "not-installed"
     assert "pip install torch" in error["hint"]

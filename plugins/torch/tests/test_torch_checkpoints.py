@@ -16,7 +16,7 @@ import squish_core as squish
 
 def decoded(path: Path, folder: Path) -> Any:
     """The model of the decoded values, as transformers loads a plain checkpoint."""
-    squish.convert(path, folder, to="hf", encode="f32")
+    squish.convert(path, folder, to="hf", encode="f32", rename="hf")
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 

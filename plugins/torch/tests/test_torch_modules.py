@@ -211,3 +211,11 @@ def test_writing_to_a_parameter_does_not_reach_the_file(tmp_path: Path) -> None:
     before = (tmp_path / "w.zt").read_bytes()
     squish_torch.CompressedLinear.of(tensor).weight.zero_()
     assert (tmp_path / "w.zt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "x", [torch.ones(2, COLUMNS - 1), torch.tensor(1.0), torch.ones(2, COLUMNS, dtype=torch.complex64)]
+)
+def test_an_operand_that_does_not_fit_is_an_error(linear: Any, x: torch.Tensor) -> None:
+    with pytest.raises(squish.UsageError):
+        linear(x)

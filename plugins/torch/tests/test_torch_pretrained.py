@@ -38,9 +38,9 @@ def test_gemma_has_scaled_embeddings_and_norms_less_one(tmp_path: Path) -> None:
     ("name", "options"),
     [
         ("model.zt", {}),
-        ("model.uqff", {}),
+        ("model.uqff", {"rename": "hf"}),
         ("model.npydir", {"to": "npydir", "rename": "hf"}),
-        ("mlx", {"to": "mlx"}),
+        ("mlx", {"to": "mlx", "rename": "hf"}),
     ],
 )
 def test_other_formats_with_equal_codes_give_equal_bits(
@@ -54,7 +54,7 @@ def test_other_formats_with_equal_codes_give_equal_bits(
 
 def test_squizd_holds_its_4_bit_codes(tmp_path: Path) -> None:
     path = converted(tiny_llama(tmp_path / "hf"), tmp_path / "model.gguf", ["q4_1", "*norm*=keep", "*embed*=f32"])
-    squish.convert(path, tmp_path / "model.squizd")
+    squish.convert(path, tmp_path / "model.squizd", rename="gguf")
     model = squish_torch.from_pretrained(tmp_path / "model.squizd")
     assert (logits(model) - logits(squish_torch.from_pretrained(path))).abs().max() <= 1e-4
 
@@ -85,7 +85,7 @@ def test_bf16_models_run(gguf: Path) -> None:
 
 def test_a_missing_tensor_is_an_error(gguf: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hf"
-    squish.convert(gguf, folder, to="hf", encode="f32")
+    squish.convert(gguf, folder, to="hf", encode="f32", rename="hf")
     weights = next(folder.glob("*.safetensors"))
     arrays = {name: tensor.numpy(copy=True) for name, tensor in squish.open(weights).items()}
     del arrays["model.layers.1.mlp.up_proj.weight"]
@@ -116,3 +116,9 @@ def test_ids_of_any_shape_and_batch(gguf: Path) -> None:
     model = squish_torch.from_pretrained(gguf)
     both = logits(model, IDS.repeat(2, 1))
     assert (both[1] - logits(model)[0]).abs().max() <= 1e-5
+
+
+def test_a_compressed_model_is_not_saved_as_a_checkpoint_that_loads_nowhere(gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not serializable"):
+        squish_torch.from_pretrained(gguf).save_pretrained(tmp_path / "out")
+    assert not list(tmp_path.glob("out/*.safetensors"))

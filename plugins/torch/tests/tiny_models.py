@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import squish_core as squish
 
@@ -32,8 +33,8 @@ def tiny_gemma(folder: Path) -> Path:
 
 
 def converted(folder: Path, target: Path, encode: Any, **options: Any) -> Path:
-    """The same model in another format."""
-    squish.convert(folder, target, encode=encode, **options)
+    """The same model as GGUF, without a tokenizer."""
+    squish.convert(folder, target, encode=encode, rename="gguf", **options)
     return target
 
 
@@ -69,4 +70,20 @@ def _saved(model: Any, folder: Path) -> Path:
             if "norm" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
+    return folder
+
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 12
+"""As many tokens of `with_tokenizer` as letters."""
+
+
+def with_tokenizer(folder: Path) -> Path:
+    """A checkpoint folder with a tokenizer of bytes: BOS is 0, then come the bytes in the order of their characters."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0, **{letter: number for number, letter in enumerate(letters, 1)}}
+    model = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    model.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    transformers.PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<s>").save_pretrained(folder)
     return folder

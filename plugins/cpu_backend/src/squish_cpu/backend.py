@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -170,6 +170,17 @@ class CpuBackend(Backend):
         rows, columns = require_rank(handle.spec, 2)
         x = check_input(x, columns, handle.spec)
         return _multiply(handle, x.reshape(-1, columns), 0, rows).reshape(*x.shape[:-1], rows)
+
+    def linear_pointers(self, handle: Handle) -> Callable[[int, int, int], None] | None:
+        if handle.columns is not None or handle.activations:
+            return None
+        rows, columns = require_rank(handle.spec, 2)
+        multiply, weights, count = library().multiply, handle.products, handle.threads
+
+        def multiply_rows(x: int, number: int, out: int) -> None:
+            multiply(weights, 0, rows, x, columns, number, out, rows, count)
+
+        return multiply_rows
 
     def embed(self, handle: Handle, ids: Array) -> Array:
         rows, columns = require_rank(handle.spec, 2)

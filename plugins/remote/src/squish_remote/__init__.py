@@ -10,7 +10,7 @@ OPTIONS = {
     "deadline": "Seconds that one byte range may take, retries included (60).",
     "pin": "match: ask for the content that was opened (If-Match) and compare; compare: only compare, for servers that "
     "refuse If-Match; size: compare the size alone, for mirrors that have different tags (match).",
-    "piece": "Bytes of one request, at most (8388608).",
+    "piece": "Bytes of one request, about (8388608).",
     "in_flight": "Requests under way at once, at most (16).",
     "memory": "Bytes of pieces that are read ahead and not used yet, at most (268435456).",
     "gap": "Bytes between two ranges up to which they are read in one request (65536).",

@@ -18,6 +18,7 @@ CREDENTIALS = {
     "hf": "The token is looked for in HF_TOKEN, then where `hf auth login` puts it.",
 }
 """Source id -> where its client looks for credentials."""
+MIRRORS = "Mirrors that have different tags: SQUISH_SOURCE=pin=size compares sizes alone."
 REPLACED = "Open it again; what was read before is of the old content."
 
 
@@ -28,7 +29,9 @@ def error_of(failure: RequestError, file: str, source_id: str, offset: int | Non
         "denied": lambda: FileAccessError(
             "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
         ),
-        "changed": lambda: FormatError("changed while it was open", code=ErrorCode.CHANGED, hint=REPLACED),
+        "changed": lambda: FormatError(
+            "changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"
+        ),
         "range": _not_a_range,
         "redirect": lambda: FileAccessError(
             "the server redirects to an address that is not followed", code="redirect",
@@ -68,7 +71,7 @@ def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
         if expected != found:
             hint = REPLACED
             if what != "size":
-                hint += " Mirrors with tags of their own: SQUISH_SOURCE=pin=size compares sizes alone."
+                hint = f"{REPLACED} {MIRRORS}"
             raise FormatError(
                 "changed while it was open", file=file, offset=answer.start, expected=f"{what} {expected}",
                 found=f"{what} {found}", code=ErrorCode.CHANGED, hint=hint,

@@ -37,5 +37,7 @@ def joined(ranges: Iterable[Range], gap: int, most: int) -> list[Piece]:
 
 
 def cut(piece: Piece, most: int) -> Sequence[Range]:
-    """(start, stop) of the requests for a piece."""
-    return [(start, min(start + most, piece.stop)) for start in range(piece.start, piece.stop, most)]
+    """(start, stop) of the requests for a piece: equal ones of about `most` bytes, at most half as long again."""
+    length = piece.stop - piece.start
+    size = -(-length // max(1, round(length / most)))
+    return [(start, min(start + size, piece.stop)) for start in range(piece.start, piece.stop, size)]

@@ -21,6 +21,7 @@ class _Ahead:
     def __init__(self, file: Any, start: int, stop: int, useful: int) -> None:
         self.file, self.start, self.stop, self.unread = file, start, stop, useful
         self.task: asyncio.Task[memoryview] | None = None
+        self.readers = 0
 
 
 class ReadAhead:
@@ -38,7 +39,7 @@ class ReadAhead:
         """Add ranges of a file, to be read after those announced before; none: forget everything announced."""
         if not ranges:
             for ahead in self._queue:
-                if ahead.task is not None:
+                if ahead.task is not None and not ahead.readers:  # another thread may wait for it
                     ahead.task.cancel()
             self._queue, self._by_file, self._next, self._bytes = [], {}, 0, 0
             return
@@ -57,11 +58,12 @@ class ReadAhead:
         if pieces is None:
             return None
         for ahead in pieces:
-            self._begin(ahead)
-        contents = []
-        for ahead in pieces:
-            assert ahead.task is not None
-            contents.append(await asyncio.shield(ahead.task))
+            ahead.readers += 1
+        try:
+            contents = [await asyncio.shield(task) for task in [self._begin(ahead) for ahead in pieces]]
+        finally:
+            for ahead in pieces:
+                ahead.readers -= 1
         if len(pieces) == 1:
             view = contents[0][offset - pieces[0].start : offset - pieces[0].start + length]
         else:
@@ -95,11 +97,12 @@ class ReadAhead:
                 self._begin(ahead)
             self._next += 1
 
-    def _begin(self, ahead: _Ahead) -> None:
+    def _begin(self, ahead: _Ahead) -> asyncio.Task[memoryview]:
         if ahead.task is None:
             self._bytes += ahead.stop - ahead.start
             ahead.task = asyncio.ensure_future(self._request(ahead.file, ahead.start, ahead.stop))
             ahead.task.add_done_callback(_seen)
+        return ahead.task
 
     def _drop(self, ahead: _Ahead) -> None:
         files = self._by_file.get(ahead.file, [])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.api import hookimpl, lazy_exports
 
 _NAMES = {
+    "squish_torch.evaluation.report": ("Evaluation", "evaluate"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
     "squish_torch.modules": ("CompressedEmbedding", "CompressedExperts", "CompressedLinear"),
     "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
@@ -14,6 +15,8 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from .evaluation.report import Evaluation as Evaluation
+    from .evaluation.report import evaluate as evaluate
     from .files import CompressedTensor as CompressedTensor
     from .files import load_file as load_file
     from .files import load_model as load_model
@@ -40,7 +43,9 @@ else:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish run`."""
+    """`squish run` and `squish eval`."""
     from .command import EXAMPLES, run
+    from .evaluation.command import EVAL_EXAMPLES, eval_model
 
-    app.command("run", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(run)
+    for name, command, examples in (("run", run, EXAMPLES), ("eval", eval_model, EVAL_EXAMPLES)):
+        app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {each}" for each in examples))(command)

@@ -32,7 +32,7 @@ def run(
     explain: Annotated[bool, typer.Option("--explain", help="Say first how the weights run, and why.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Generate text with a model, its weights compressed as they are stored.
+    """Generate text with a model whose weights stay compressed.
 
     The text goes to stdout as it is generated; the last line counts tokens, speed and memory.
     """

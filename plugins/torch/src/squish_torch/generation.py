@@ -119,9 +119,7 @@ def generate(
     Spoken
         The text and what it took.
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(workers())
+    set_up()
     file = named_file(path)
     if explain is not None:
         explain(chains_of(file))
@@ -134,6 +132,13 @@ def generate(
         ids = model.generate(**inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **sampling)
     new = ids[0, inputs["input_ids"].shape[1] :]
     return Spoken(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
+
+
+def set_up() -> None:
+    """Settings of a command: no messages of transformers, and as many threads as squish uses."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.set_num_threads(workers())
 
 
 def chains_of(file: File) -> list[tuple[int, Chain]]:

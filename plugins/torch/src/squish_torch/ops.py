@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .weights import spec_of, weight_of
+from squish_core.api import UsageError
+
+from .weights import entry_of, spec_of, weight_of
 
 LIBRARY = torch.library.Library("squish", "DEF")
 PANEL = 4 << 20
@@ -27,8 +29,17 @@ for _schema in SCHEMAS:
 
 
 def _linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    weight = weight_of(parts, description, backend)
-    y = torch.from_numpy(weight.linear(x.to(torch.float32).numpy()))
+    entry = entry_of(parts, description, backend)
+    rows, columns = entry.weight.shape
+    if not x.is_floating_point():
+        raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(x.dtype))
+    values = x if x.dtype == torch.float32 else x.to(torch.float32)
+    if entry.multiply is None or x.ndim == 0 or x.shape[-1] != columns or not x.numel():
+        y = torch.from_numpy(entry.weight.linear(values.numpy()))
+    else:
+        values = values.contiguous()
+        y = torch.empty((*x.shape[:-1], rows))
+        entry.multiply(values.data_ptr(), values.numel() // columns, y.data_ptr())
     return y if x.dtype == torch.float32 else y.to(x.dtype)
 
 

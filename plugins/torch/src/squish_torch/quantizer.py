@@ -73,7 +73,7 @@ class SquishQuantizer(HfQuantizer):
         return True
 
     def is_serializable(self) -> bool:
-        return True
+        return False  # `squish.convert` writes the file in any format; a state dict of bytes would load nowhere else
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         backend = self.quantization_config.backend

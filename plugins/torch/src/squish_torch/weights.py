@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ class Entry(NamedTuple):
     weight: Weight
     storages: tuple[StorageWeakRef, ...]
     versions: tuple[int, ...]
+    multiply: Callable[[int, int, int], None] | None
+    """`linear` on raw addresses, where the backend has it."""
 
     @property
     def is_alive(self) -> bool:
@@ -49,7 +51,12 @@ def roles_of(description: str) -> tuple[str, ...]:
 
 
 def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Weight:
-    """The weight of these parts (uint8, contiguous, in the CPU's memory), prepared once.
+    """The weight of these parts, prepared once; as `entry_of`."""
+    return entry_of(parts, description, backend).weight
+
+
+def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Entry:
+    """What is prepared for these parts (uint8, contiguous, in the CPU's memory).
 
     Raises
     ------
@@ -60,11 +67,11 @@ def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> 
     key = (tuple([part.data_ptr() for part in parts]), description, backend, threads)
     entry = _entries.get(key)
     if entry is not None and entry.is_alive and entry.versions == tuple(map(_version, parts)):
-        return entry.weight
+        return entry
     return _prepared(key, parts)
 
 
-def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Weight:
+def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     global _added
     _, description, backend, threads = key
     spec = spec_of(description)
@@ -72,14 +79,16 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Weight:
     tensor = tensor_from_parts(description, stored)
     op = "experts" if len(spec.shape) == 3 else "linear" if len(spec.shape) == 2 else "dense"
     weight = tensor.load(_with_threads(tensor.plan(backend or None, op=op).chosen.backend, backend, threads), op=op)
-    entry = Entry(weight, tuple(StorageWeakRef(part.untyped_storage()) for part in parts), tuple(map(_version, parts)))
+    storages = tuple(StorageWeakRef(part.untyped_storage()) for part in parts)
+    multiply = weight.linear_pointers() if op == "linear" else None
+    entry = Entry(weight, storages, tuple(map(_version, parts)), multiply)
     with _lock:
         _added += 1
         if _added % SWEEP == 0:
             for stale in [known for known, old in _entries.items() if not old.is_alive]:
                 del _entries[stale]
         _entries[key] = entry
-    return weight
+    return entry
 
 
 def _with_threads(chosen: str, backend: str, threads: int) -> str:

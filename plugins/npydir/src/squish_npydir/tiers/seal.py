@@ -48,9 +48,9 @@ class Sealed(LazyTensors):
         self._complete = complete
 
     def __getitem__(self, name: str) -> TensorSpec:
-        if name not in self._built:
-            self._built[name] = self._complete(name)
-        return self._built[name]
+        if name not in self._specs:
+            self._specs[name] = self._complete(name)
+        return self._specs[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)

@@ -34,7 +34,7 @@ class Checkpoint(Refinement):
     ) -> WritePlan:
         """Predict what is dropped; the size is unknown before config.json is written."""
         part = assets.get(CONFIG_FILE)
-        config = read_config(part.data if part is not None and part.data is not None else b"{}")
+        config = read_config(b"{}" if part is None or part.data is None else bytes(part.data))
         declared = declaration_paths(self.declare(config, specs, options))
         lost = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
         undeclared = () if declared else dropped_declarations(config)

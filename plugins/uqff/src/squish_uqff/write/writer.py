@@ -81,7 +81,8 @@ def plan_file(
     """Predict the size of all files and the dropped metadata and assets."""
     legacy = is_legacy(options)
     layers, rest = layers_of(specs, stack=not legacy)
-    config = assets[CONFIG].data if CONFIG in assets else None
+    data = assets[CONFIG].data if CONFIG in assets else None
+    config = None if data is None else bytes(data)
     dropped = (
         *(dropped_metadata(meta) if legacy else dropped_non_text(meta)),
         *dropped_assets(name for name in assets if name not in ASSETS),

@@ -1,0 +1,43 @@
+"""`squish eval`: what compression cost a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from squish_core.api import Answer
+
+from ..libraries import required
+
+EVAL_EXAMPLES = (
+    "squish eval q4.gguf --text wiki.txt",
+    "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
+    "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
+)
+
+
+def eval_model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="BASE", help="Compare with this model, in any format.")
+    ] = None,
+    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
+    ] = False,
+    by: Annotated[str | None, typer.Option("--by", metavar="layer|kind", help="The same of groups of tensors.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Measure perplexity on a text, and KL divergence from a base.
+
+    Scores the second half of each window, as llama.cpp does. Both models run in lockstep, without a file of logits.
+    """
+    with required():
+        from ..generation import set_up
+        from .report import evaluate
+
+    set_up()
+    evaluation = evaluate(model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None))
+    return Answer(evaluation.to_dict(), evaluation.lines())

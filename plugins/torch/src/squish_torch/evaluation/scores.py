@@ -1,0 +1,79 @@
+"""Perplexity and Kullback-Leibler divergence, summed in f64 over slices of logits."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+import numpy as np
+import torch
+
+SLICE = 1 << 21
+"""Most logits that are converted to f64 at a time."""
+QUANTILES = {"q99_9": 0.999, "q99": 0.99, "q95": 0.95, "q90": 0.9, "q50": 0.5, "q10": 0.1, "q5": 0.05, "q1": 0.01}
+
+
+class Perplexity:
+    """Sums of the log-likelihoods of tokens."""
+
+    def __init__(self) -> None:
+        self.tokens, self.sum, self.squares = 0, 0.0, 0.0
+
+    def add(self, log_probabilities: torch.Tensor, targets: torch.Tensor) -> None:
+        """Add positions: log-probabilities [positions, vocabulary] in f64, and the tokens that follow."""
+        losses = -log_probabilities.gather(1, targets[:, None])[:, 0]
+        self.tokens += len(losses)
+        self.sum += float(losses.sum())
+        self.squares += float(losses.square().sum())
+
+    @property
+    def value(self) -> float:
+        """exp of the mean negative log-likelihood."""
+        return exp(self.sum / self.tokens)
+
+    @property
+    def uncertainty(self) -> float:
+        """Standard error of the perplexity, as llama.cpp states it; 0 for one token."""
+        if self.tokens < 2:
+            return 0.0
+        mean = self.sum / self.tokens
+        return sqrt(max(self.squares / self.tokens - mean * mean, 0.0) / (self.tokens - 1)) * self.value
+
+
+class Divergence:
+    """KL divergence of a model from a base, position by position: one f64 for each scored token."""
+
+    def __init__(self) -> None:
+        self._values: list[np.ndarray] = []
+        self._same_top = 0
+
+    def add(self, base: torch.Tensor, log_probabilities: torch.Tensor) -> None:
+        """Add positions: log-probabilities of the base and of the model, [positions, vocabulary] in f64."""
+        self._values.append(divergences(base, log_probabilities).numpy())
+        self._same_top += int((base.argmax(1) == log_probabilities.argmax(1)).sum())
+
+    @property
+    def same_top(self) -> float:
+        """Share of positions where both models find the same token most probable."""
+        return self._same_top / sum(map(len, self._values))
+
+    def to_dict(self) -> dict[str, float]:
+        """`mean`, `max` and quantiles, interpolated as llama.cpp does."""
+        values = np.concatenate(self._values)
+        quantiles = {name: float(np.quantile(values, fraction)) for name, fraction in QUANTILES.items()}
+        return {"mean": float(values.mean()), "max": float(values.max()), **quantiles}
+
+
+def slices(logits: torch.Tensor) -> list[slice]:
+    """Ranges of positions with at most `SLICE` logits each."""
+    rows = max(1, SLICE // logits.shape[1])
+    return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+
+
+def divergences(base: torch.Tensor, log_probabilities: torch.Tensor) -> torch.Tensor:
+    """KL divergence from the base at each position, of log-probabilities in f64."""
+    return (base.exp() * (base - log_probabilities)).sum(1)
+
+
+def log_softmax(logits: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities in f64."""
+    return torch.log_softmax(logits.double(), 1)

@@ -1,0 +1,159 @@
+"""What each tensor costs: the divergence of the base with one tensor, or group of tensors, of the compressed model."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from squish_core.api import Distance, File, panels
+
+from ..replacement import EXPERT_PLACES, WEIGHT
+from .language_model import LanguageModel
+from .scores import divergences, log_softmax, slices
+from .windows import Windows
+
+GROUPS: dict[str, Callable[[str], str]] = {
+    "tensor": lambda name: name,
+    "layer": lambda name: match[0] if (match := re.match(r".*?\.\d+(?=\.)", name)) else name,
+    "kind": lambda name: re.sub(r"\.\d+(?=\.)", ".*", name),
+}
+"""How tensors are grouped -> the label of a tensor's group."""
+
+
+class Replacement:
+    """Tensors that are replaced together, and what that costs.
+
+    Attributes
+    ----------
+    label
+        Name of the tensor, or of the group.
+    tensors
+        Their names in the compressed model.
+    modules
+        Path -> module that has them.
+    kl
+        Mean KL divergence from the base.
+    nmse, nbytes
+        Squared error over squared values of the base, and stored bytes in the compressed model.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label, self.tensors, self.modules = label, list[str](), dict[str, nn.Module]()
+        self.distance, self.kl, self.nbytes = Distance(), 0.0, 0
+
+    @property
+    def nmse(self) -> float:
+        return self.distance.nmse
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"tensor": self.label, "kl": self.kl, "nmse": self.nmse, "bytes": self.nbytes}
+
+
+def measure_tensors(
+    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, progress: Callable[[int, int], None] | None
+) -> list[Replacement]:
+    """Replacements by descending KL divergence; those that change no value are not run and cost 0.
+
+    The base runs once for each window, then once more for each replacement.
+    """
+    replacements = replacements_of(model, base, by)
+    for replacement in replacements:
+        compare(replacement, model.file, base.file)
+    active = [each for each in replacements if not each.distance.equal]
+    positions = 0
+    for number, ids in enumerate(windows):
+        base_logits = base.logits(ids, windows.first)
+        positions += len(base_logits)
+        for replacement in active:
+            with replaced(base.model, replacement.modules):
+                logits = base.logits(ids, windows.first)
+            for part in slices(logits):
+                values = divergences(log_softmax(base_logits[part]), log_softmax(logits[part]))
+                replacement.kl += float(values.sum())
+        if progress is not None:
+            progress(number + 1, len(windows))
+    for replacement in active:
+        replacement.kl /= positions
+    return sorted(replacements, key=lambda each: (-each.kl, each.label))
+
+
+def replacements_of(model: LanguageModel, base: LanguageModel, by: str) -> list[Replacement]:
+    """The replacements of a model, in the order of its modules."""
+    replacements: dict[str, Replacement] = {}
+    modules = dict(base.model.named_modules())
+    for path, tensor, names in tensor_places(model.model, model.file):
+        label = GROUPS[by](tensor)
+        replacement = replacements.setdefault(label, Replacement(label))
+        replacement.tensors += [name for name in names if name not in replacement.tensors]
+        own = replacement.modules.get(path, modules[path])
+        replacement.modules[path] = with_tensor(own, model.model.get_submodule(path), path, tensor)
+    return list(replacements.values())
+
+
+def tensor_places(model: nn.Module, file: File) -> Iterator[tuple[str, str, list[str]]]:
+    """Path of a module, the tensor that it has, and the names in the file; experts of a layer count as one tensor."""
+    ties = dict(getattr(model, "all_tied_weights_keys", {}))
+    experts = ""
+    for path, module in model.named_modules():
+        if experts and path.startswith(f"{experts}."):
+            continue
+        if hasattr(module, "num_experts") and (hasattr(module, "act_fn") or hasattr(module, "gate_up_proj")):
+            experts = path
+            prefixes = tuple(f"{path}.".replace(own, other) for own, other in EXPERT_PLACES)
+            yield path, path, [name for name in file if name.startswith(prefixes)]
+            continue
+        for parameter in module._parameters:
+            if module._parameters[parameter] is None or parameter.startswith("weight_"):
+                continue
+            name = f"{path}.{parameter}"
+            tensor = name if name in file else ties.get(name, name)
+            if tensor in file:
+                yield path, tensor, [tensor]
+
+
+def with_tensor(own: nn.Module, other: nn.Module, path: str, tensor: str) -> nn.Module:
+    """A copy of `own` with a tensor of `other`; both share their parameters with the copy."""
+    if tensor == path:
+        return other
+    parameter = tensor.rpartition(".")[2]
+    if parameter != WEIGHT.removeprefix("."):
+        module = copy.copy(own)
+        module._parameters = {**own._parameters, parameter: other._parameters[parameter]}
+        return module
+    module = copy.copy(other)
+    module._parameters = {
+        name: value if name.startswith(parameter) else own._parameters[name]
+        for name, value in other._parameters.items()
+    }
+    return module
+
+
+def compare(replacement: Replacement, file: File, base: File) -> None:
+    """Add the errors and the bytes of a replacement's tensors."""
+    for name in replacement.tensors:
+        tensor = file[name]
+        replacement.nbytes += tensor.bound.encoding.stored
+        if name not in base:
+            replacement.distance.take(float("inf"), float("inf"), 0.0, 0.0)
+            continue
+        for region in panels(tensor.shape, (1,) * len(tensor.shape), 8):
+            replacement.distance.add(base[name][region], tensor[region])
+
+
+@contextmanager
+def replaced(model: Any, modules: dict[str, nn.Module]) -> Iterator[None]:
+    """Put modules into a model, and the model's own back at the end."""
+    own = {path: model.get_submodule(path) for path in modules}
+    try:
+        for path, module in modules.items():
+            model.set_submodule(path, module)
+        yield
+    finally:
+        for path, module in own.items():
+            model.set_submodule(path, module)

@@ -1,0 +1,129 @@
+"""Perplexity and divergence of models, against sums over transformers' own logits."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import squish_torch
+import torch
+from tiny_models import TEXT, converted, tiny_llama, with_tokenizer
+
+import squish_core as squish
+from squish_core.cli import main
+
+ENCODE = ["q4_0", "*norm*=keep", "*embed*=q8_0"]
+WINDOW = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("evaluation")
+    (root / "text.txt").write_text(TEXT)
+    with_tokenizer(tiny_llama(root / "hf", vocab_size=264))
+    converted(root / "hf", root / "q4.zt", ENCODE)
+    return root
+
+
+def test_perplexity_is_that_of_the_second_halves(folder: Path) -> None:
+    evaluation = squish_torch.evaluate(folder / "hf", text=folder / "text.txt", window=WINDOW)
+    tokenizer, model = squish_torch.tokenizer_of(folder / "hf"), squish_torch.from_pretrained(folder / "hf")
+    ids = torch.tensor(tokenizer(TEXT)["input_ids"])
+    losses = []
+    for start in range(0, len(ids) - WINDOW + 1, WINDOW):
+        window = ids[start : start + WINDOW].clone()
+        window[0] = 0
+        with torch.no_grad():
+            scores = torch.log_softmax(model(window[None]).logits[0, :, :257].double(), 1)
+        losses += [-scores[place, window[place + 1]].item() for place in range(WINDOW // 2, WINDOW - 1)]
+    assert evaluation.perplexity.tokens == len(losses) == len(TEXT) // WINDOW * 31
+    assert evaluation.perplexity.value == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
+    assert evaluation.rows_past_vocabulary == 264 - 257
+
+
+def test_a_model_does_not_diverge_from_itself(folder: Path) -> None:
+    data = squish_torch.evaluate(
+        folder / "hf", text=folder / "text.txt", window=WINDOW, against=folder / "hf"
+    ).to_dict()
+    assert data["kl"]["max"] == 0
+    assert data["same_top"] == 1
+    assert data["perplexity"] == data["base_perplexity"]
+
+
+def test_the_command_states_divergence_from_the_base(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--against", str(folder / "hf"), "--text", str(folder / "text.txt"), "--window", str(WINDOW), "--json"]
+    documents = []
+    for _ in range(2):
+        assert main(["eval", str(folder / "q4.zt"), *options]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    assert documents[0] == documents[1]
+    kl = documents[0]["kl"]
+    assert list(kl) == ["mean", "max", "q99_9", "q99", "q95", "q90", "q50", "q10", "q5", "q1"]
+    assert kl["max"] >= kl["q99"] >= kl["q50"] >= kl["q1"] >= 0
+    assert 0 < kl["mean"] < 1
+    assert 0 <= documents[0]["same_top"] <= 1
+
+
+def test_logits_that_are_not_finite_name_the_first_layer(folder: Path, tmp_path: Path) -> None:
+    tensors = squish_torch.load_file(folder / "hf")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = math.nan
+    for path in (folder / "hf").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    squish_torch.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(squish.TensorError) as caught:
+        squish_torch.evaluate(tmp_path, text=folder / "text.txt", window=WINDOW)
+    assert (caught.value.code, caught.value.tensor) == ("not-finite", "model.layers.1.mlp.up_proj")
+
+
+def test_another_vocabulary_is_an_error(folder: Path, tmp_path: Path) -> None:
+    for path in (folder / "hf").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(squish.UsageError) as caught:
+        squish_torch.evaluate(tmp_path, text=folder / "text.txt", window=WINDOW, against=folder / "hf")
+    assert caught.value.code == "vocabulary"
+    assert caught.value.expected != caught.value.found
+
+
+@pytest.mark.parametrize("content", [b"too short", b"\xff\xfe" * 200])
+def test_a_text_that_is_too_short_or_not_utf8_is_an_error(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(squish.UsageError) as caught:
+        squish_torch.evaluate(folder / "hf", text=tmp_path / "text.txt", window=WINDOW)
+    assert caught.value.code == "text"
+
+
+def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path: Path) -> None:
+    options = {"text": folder / "text.txt", "window": WINDOW, "against": folder / "hf"}
+    rows = squish_torch.evaluate(folder / "q4.zt", by="tensor", **options).to_dict()["per_tensor"]
+    kls = [row["kl"] for row in rows]
+    assert kls == sorted(kls, reverse=True)
+    names = {row["tensor"] for row in rows}
+    assert names == set(squish.open(folder / "hf"))
+    assert all((row["kl"] > 0) == (row["nmse"] > 0) == ("norm" not in row["tensor"]) for row in rows)
+    for name in ("model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"):
+        path = converted(
+            folder / "hf", tmp_path / f"{name}.zt", [f"{name}=q8_0" if "embed" in name else f"{name}=q4_0"]
+        )
+        (row,) = (row for row in rows if row["tensor"] == name)
+        assert row["kl"] == pytest.approx(squish_torch.evaluate(path, **options).to_dict()["kl"]["mean"], rel=1e-6)
+        assert row["bytes"] == squish.open(path)[name].parts()["data"].nbytes
+
+
+@pytest.mark.parametrize(("by", "label"), [("layer", "model.layers.1"), ("kind", "model.layers.*.mlp.up_proj.weight")])
+def test_groups_of_tensors_are_replaced_together(folder: Path, by: str, label: str) -> None:
+    rows = squish_torch.evaluate(
+        folder / "q4.zt", text=folder / "text.txt", window=WINDOW, against=folder / "hf", by=by
+    ).to_dict()["per_tensor"]
+    (row,) = (row for row in rows if row["tensor"] == label)
+    assert row["kl"] > 0
+
+
+def test_what_tensors_cost_needs_a_base(folder: Path) -> None:
+    with pytest.raises(squish.UsageError):
+        squish_torch.evaluate(folder / "q4.zt", text=folder / "text.txt", by="tensor")
