@@ -7,7 +7,7 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -156,25 +156,35 @@ def test_the_core_has_no_import_cycle() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_library_is_declared_by_the_distribution_that_imports_it(package: str) -> None:
-    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    texts = [
-        *project.get("dependencies", ()),
-        *(t for e in project.get("optional-dependencies", {}).values() for t in e),
-    ]
-    declared = {re.split(r"[\s<>=!~;\[]", text, maxsplit=1)[0].lower().replace("_", "-") for text in texts}
-    declared |= {str(project["name"]), package.replace("_", "-")}
-    undeclared = set()
+def requirements(texts: Iterable[str]) -> set[str]:
+    """Names of the distributions in a list of requirements."""
+    return {re.split(r"[\s<>=!~;\[]", text, maxsplit=1)[0].lower().replace("_", "-") for text in texts}
+
+
+def imported_distributions(package: str) -> dict[str, str]:
+    """Distributions that an import package imports, each with a place."""
+    places = {}
     for path in sources(package):
         for base, _, line, _ in imports(path, package):
             top = base.split(".")[0]
-            if top in sys.stdlib_module_names or top == package or top == "__future__":
-                continue
-            name = DISTRIBUTIONS.get(top, top.replace("_", "-")).lower()
-            if name not in declared:
-                undeclared.add(f"{name} ({path.relative_to(ROOT)}:{line})")
-    assert not sorted(undeclared)
+            if top not in sys.stdlib_module_names and top not in (package, "__future__"):
+                places[DISTRIBUTIONS.get(top, top.replace("_", "-")).lower()] = f"{path.relative_to(ROOT)}:{line}"
+    return places
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_library_is_declared_by_the_distribution_that_imports_it(package: str) -> None:
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    declared = requirements([*project.get("dependencies", ()), *(text for extra in extras for text in extra)])
+    declared |= {str(project["name"]), package.replace("_", "-")}
+    assert not {name: place for name, place in imported_distributions(package).items() if name not in declared}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_required_library_is_imported(package: str) -> None:
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not requirements(project.get("dependencies", ())) - set(imported_distributions(package))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -186,11 +186,12 @@ def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, m
         params = codec.fit_params(lambda: repeat(panel, times), tiled, codec.params_for(tiled, spec.params))
         return tiled, params, dict(codec.parts(tiled, params))
 
-    small = {role: nbytes(*part) for role, part in layout(1)[2].items()}
-    times = max(1, min(ceil(PAST * machine_rates.last_level() / sum(small.values())), most // panel.size))
+    small = layout(1)[2]
+    size = sum(nbytes(*part) for part in small.values())
+    times = max(1, min(ceil(PAST * machine_rates.last_level() / size), most // panel.size))
     tiled, params, parts = layout(times)
-    repeats = {role: nbytes(*part) // (small[role] or 1) for role, part in parts.items()}
-    if all(nbytes(*parts[role]) in (size, times * size) for role, size in small.items()):
+    repeats = {role: _repeats(small[role][1], shape, times) for role, (_, shape) in parts.items()}
+    if all(repeats.values()):
         data = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
     else:
         data = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
@@ -198,6 +199,13 @@ def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, m
         role: Part(dtype=dtype, shape=tuple(shape), data=data[role]) for role, (dtype, shape) in parts.items()
     }
     return evolve(tiled, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored_parts),))
+
+
+def _repeats(shape: tuple[int, ...], tiled: tuple[int, ...], times: int) -> int:
+    """How often a tiled matrix repeats the bytes of a part: once, or along its first axis; 0 if it does neither."""
+    if shape == tiled:
+        return 1
+    return times if tiled == (times * shape[0], *shape[1:]) else 0
 
 
 def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:

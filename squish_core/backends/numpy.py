@@ -33,7 +33,10 @@ class NumpyBackend(Backend):
         cost = None
         if spec is not None:
             dense = 4 * spec.elements
-            cost = Cost(stored=encoding.stored, resident=min(PANEL_BYTES, dense), moved=encoding.stored + dense)
+            cost = Cost(
+                stored=encoding.stored, resident=min(PANEL_BYTES, dense), moved=encoding.stored + dense,
+                mapped=encoding.stored,
+            )  # fmt: skip
         return Offer(
             backend=self.id,
             encoding=encoding,

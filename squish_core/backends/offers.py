@@ -37,13 +37,15 @@ class Availability:
 class Cost:
     """Computed costs in bytes: `stored` in the file, `resident` while loaded, `moved` per use.
 
-    `memory` is where the weights reside: "gpu" for a GPU that was probed, else "host".
+    `memory` is where the weights reside: "gpu" for a GPU that was probed, else "host". `mapped`: bytes of the file
+    that the loaded weight uses in place, beside the resident ones.
     """
 
     stored: int
     resident: int
     moved: int
     memory: str = field(default="host", validator=validators.in_(MEMORY))
+    mapped: int = 0
 
 
 @frozen(kw_only=True, init=False)

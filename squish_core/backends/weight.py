@@ -47,9 +47,9 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory while loaded, as the backend computes them."""
+        """Bytes of the loaded weight: those in memory and those that the backend uses in place in the mapped file."""
         cost = self.chain.chosen.cost
-        return self.tensor.nbytes if cost is None else cost.resident
+        return self.tensor.nbytes if cost is None else cost.resident + cost.mapped
 
     @property
     def backend(self) -> str:

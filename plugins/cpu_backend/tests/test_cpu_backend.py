@@ -177,3 +177,12 @@ def test_operands_are_checked() -> None:
         weight.dense(out=np.zeros((4, 63), np.float32))
     with pytest.raises(SquishError, match="unsupported output dtype"):
         weight.dense(dtype="f64")
+
+
+def test_the_size_of_a_weight_counts_mapped_bytes() -> None:
+    dense, blocks = random_tensor(CodecSpec("dense"), (32, 256)), random_tensor(CodecSpec("ggml.q4_0"), (32, 256))
+    assert dense.load("cpu").nbytes == 4 * 32 * 256
+    assert blocks.load("cpu").nbytes == blocks.nbytes == 32 * 256 * 18 // 32
+    repacked = blocks.load("cpu:repack=rows")
+    assert repacked.nbytes == blocks.nbytes + 32 * (256 // 2 + 256 // 32 * 2)  # 4-bit codes, f16 scales
+    assert blocks.load("numpy").nbytes >= blocks.nbytes

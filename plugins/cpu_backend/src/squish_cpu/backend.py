@@ -107,9 +107,12 @@ class CpuBackend(Backend):
             return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=error.message)
         cost = None
         if spec is not None:
-            copied_parts = (part.nbytes for part in encoding.parts.values() if part.filters or reordered)
-            resident = layout.resident + sum(copied_parts)
-            cost = Cost(stored=encoding.stored, resident=resident + copy_bytes, moved=copy_bytes or encoding.stored)
+            parts = encoding.parts.values()
+            copied = sum(part.nbytes for part in parts if part.filters or reordered)
+            cost = Cost(
+                stored=encoding.stored, resident=layout.resident + copied + copy_bytes,
+                moved=copy_bytes or encoding.stored, mapped=sum(part.nbytes for part in parts) - copied,
+            )  # fmt: skip
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(example.shape), ()))
         how = (
             "the stored panels of 16 rows in place" if layout.in_panels else "the stored codes in place",

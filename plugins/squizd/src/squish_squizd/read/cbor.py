@@ -1,4 +1,7 @@
-"""CBOR of the SQXT section: definite lengths, no tags, no duplicate keys, bounded depth (profile P9)."""
+"""CBOR of the SQXT section: definite lengths, no tags, no duplicate keys, bounded depth (profile P9).
+
+The scan is not that of zTensor v2: longer forms of an item and any order of keys are valid here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Deterministic CBOR (RFC 8949, 4.2.1), which v2 demands: one way to write each item, keys sorted, no tags."""
+"""Deterministic CBOR (RFC 8949, 4.2.1), which v2 demands: one way to write each item, keys sorted, no tags.
+
+The scan is not that of SQUIZD: it refuses long forms and unsorted keys of items that v1.cbor has found well-formed.
+"""
 
 from __future__ import annotations
 
