@@ -32,13 +32,17 @@ def eval_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
     text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
     against: Annotated[
-        str | None, typer.Option("--against", metavar="BASE", help="Compare with this model, in any format.")
+        str | None,
+        typer.Option("--against", metavar="BASE", help="Compare with this model, or with a logits file of llama.cpp."),
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
     ] = False,
     by: Annotated[str | None, typer.Option("--by", metavar="layer|kind", help="The same of groups of tensors.")] = None,
+    logits: Annotated[
+        str | None, typer.Option("--logits", metavar="OUT", help="Also write the model's logits file, as llama.cpp.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Measure perplexity on a text, and KL divergence from a base.
@@ -50,7 +54,9 @@ def eval_model(
         from .report import evaluate
 
     set_up()
-    evaluation = evaluate(model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None))
+    evaluation = evaluate(
+        model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None), logits=logits
+    )
     return Answer(evaluation.to_dict(), evaluation.lines())
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from squish_core.api import ErrorCode, UsageError
+from squish_core.api import ErrorCode, Sink, UsageError, atomic_file
 
 from .language_model import LanguageModel, check_tokens
+from .logits_file import FLOOR, LogitsFile, is_logits_file, write_header, write_rows
 from .scores import Divergence, Perplexity, log_softmax, slices
 from .sensitivity import GROUPS, Replacement, measure_tensors
 from .windows import Windows
@@ -38,8 +41,8 @@ class Evaluation:
         Rows of the embedding that no token has; their logits are cut.
     """
 
-    def __init__(self, model: LanguageModel, windows: Windows, base: LanguageModel | None) -> None:
-        self.model, self.base = model.file.name, base.file.name if base else None
+    def __init__(self, model: LanguageModel, windows: Windows, base: str | None) -> None:
+        self.model, self.base = model.file.name, base
         self.windows, self.rows_past_vocabulary = windows, model.rows_past_vocabulary
         self.perplexity = Perplexity()
         self.base_perplexity = Perplexity() if base else None
@@ -91,6 +94,7 @@ def evaluate(
     against: Any = None,
     window: int = 512,
     by: str | None = None,
+    logits: str | Path | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -105,12 +109,14 @@ def evaluate(
     text
         File with the text, in UTF-8.
     against
-        The base, as `model`; often the float file of the same model.
+        The base, as `model`; often the float file of the same model. Or a logits file of llama.cpp.
     window
         Tokens per window. The second half of each window is scored, as by llama.cpp.
     by
         "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
-        base in which it alone is replaced. Needs `against`.
+        base in which it alone is replaced. Needs a model as `against`.
+    logits
+        Write the model's log-probabilities to this file, as llama.cpp does.
     backend
         Backend id for the model's weights; the best for each tensor by default.
     progress
@@ -128,29 +134,48 @@ def evaluate(
     TensorError
         A layer's output is not finite.
     """
-    if by is not None and (by not in GROUPS or against is None):
+    stored = LogitsFile(against) if is_logits_file(against) else None
+    if by is not None and (by not in GROUPS or against is None or stored):
         raise UsageError(
-            "unknown groups of tensors" if against is not None else "what tensors cost is measured against a base",
+            "unknown groups of tensors" if by not in GROUPS else "what tensors cost is measured against a model",
             found=repr(by), expected=", ".join(GROUPS), code=ErrorCode.USAGE, hint="Name the base: against=FILE.",
         )  # fmt: skip
-    subject, base = LanguageModel(model, backend), None if against is None else LanguageModel(against)
+    subject = LanguageModel(model, backend)
+    base = None if against is None or stored else LanguageModel(against)
     windows = Windows(subject.tokenizer, text, window)
     if base is not None:
         check_tokens(subject, windows, base, Windows(base.tokenizer, text, window))
-    evaluation = Evaluation(subject, windows, base)
-    for number, ids in enumerate(windows):
-        targets = ids[windows.first + 1 :]
-        logits = subject.logits(ids, windows.first)
-        base_logits = None if base is None else base.logits(ids, windows.first)
-        for part in slices(logits):
-            scores = log_softmax(logits[part])
-            evaluation.perplexity.add(scores, targets[part])
-            if base_logits is not None and evaluation.base_perplexity is not None and evaluation.divergence is not None:
-                base_scores = log_softmax(base_logits[part])
-                evaluation.base_perplexity.add(base_scores, targets[part])
-                evaluation.divergence.add(base_scores, scores)
-        if progress is not None:
-            progress(number + 1, len(windows))
+    if stored is not None:
+        stored.check(windows, subject.vocabulary)
+    evaluation = Evaluation(subject, windows, base.file.name if base else stored.name if stored else None)
+    with ExitStack() as stack:
+        sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
+        measure(evaluation, subject, base, stored, sink, progress)
     if by is not None and base is not None:
         evaluation.per_tensor = measure_tensors(subject, base, windows, by, progress)
     return evaluation
+
+
+def measure(
+    evaluation: Evaluation, model: LanguageModel, base: LanguageModel | None, stored: LogitsFile | None,
+    sink: Sink | None, progress: Progress | None,
+) -> None:  # fmt: skip
+    """Run every window, and add its sums; the base's log-probabilities are computed, or stored in a file."""
+    windows, rows, floor = evaluation.windows, iter(stored or ()), FLOOR if stored else -inf
+    if sink is not None:
+        write_header(sink, windows, model.vocabulary)
+    for number, ids in enumerate(windows):
+        targets = ids[windows.first + 1 :]
+        logits = model.logits(ids, windows.first)
+        base_rows = base.logits(ids, windows.first) if base is not None else next(rows, None)
+        for part in slices(logits):
+            scores = log_softmax(logits[part])
+            evaluation.perplexity.add(scores, targets[part])
+            if sink is not None:
+                write_rows(sink, scores)
+            if base_rows is not None and evaluation.base_perplexity is not None and evaluation.divergence is not None:
+                base_scores = base_rows[part] if stored else log_softmax(base_rows[part])
+                evaluation.base_perplexity.add(base_scores, targets[part])
+                evaluation.divergence.add(base_scores, scores, floor)
+        if progress is not None:
+            progress(number + 1, len(windows))

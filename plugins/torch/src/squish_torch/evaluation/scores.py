@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import exp, inf, sqrt
 
 import numpy as np
 import torch
@@ -46,9 +46,10 @@ class Divergence:
         self._values: list[np.ndarray] = []
         self._same_top = 0
 
-    def add(self, base: torch.Tensor, log_probabilities: torch.Tensor) -> None:
-        """Add positions: log-probabilities of the base and of the model, [positions, vocabulary] in f64."""
-        self._values.append(divergences(base, log_probabilities).numpy())
+    def add(self, base: torch.Tensor, log_probabilities: torch.Tensor, floor: float) -> None:
+        """Add positions: log-probabilities of the base and of the model, [positions, vocabulary] in f64; those of the
+        base up to `floor` do not count."""
+        self._values.append(divergences(base, log_probabilities, floor).numpy())
         self._same_top += int((base.argmax(1) == log_probabilities.argmax(1)).sum())
 
     @property
@@ -69,9 +70,10 @@ def slices(logits: torch.Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
 
 
-def divergences(base: torch.Tensor, log_probabilities: torch.Tensor) -> torch.Tensor:
-    """KL divergence from the base at each position, of log-probabilities in f64."""
-    return (base.exp() * (base - log_probabilities)).sum(1)
+def divergences(base: torch.Tensor, log_probabilities: torch.Tensor, floor: float = -inf) -> torch.Tensor:
+    """KL divergence from the base at each position, of log-probabilities in f64 of which the base's exceed `floor`."""
+    terms = base.exp() * (base - log_probabilities)
+    return torch.where(base > floor, terms, 0.0).sum(1)
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,130 @@
+"""llama.cpp's logits files: log-probabilities of a base in 16 bits, so that either side may be llama.cpp."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from squish_core.api import FormatError, Sink, TruncatedError, UsageError
+
+from .windows import Windows
+
+MAGIC = b"_logits_"
+HEADER = struct.Struct("<8sIii")
+CLIP = 16.0
+"""Logits further below the largest are stored as this far below it."""
+FLOOR = -16.0
+"""Log-probabilities that are not larger are left out of the divergence."""
+
+
+class LogitsFile:
+    """A logits file of llama.cpp, read window by window.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    FormatError
+        Not a logits file, or one whose header is impossible.
+    TruncatedError
+        Shorter than its header says.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.name = str(path)
+        self._path = Path(path)
+        with open(path, "rb") as file:
+            head = file.read(HEADER.size)
+            if len(head) < HEADER.size or not head.startswith(MAGIC):
+                raise FormatError(
+                    "not a logits file of llama.cpp", file=self.name, offset=0, expected=repr(MAGIC),
+                    found=repr(head[:8]), code="magic",
+                )  # fmt: skip
+            _, self.window, self.vocabulary, self.windows = HEADER.unpack(head)
+            if self.window < 4 or self.vocabulary < 1 or self.windows < 1:
+                raise FormatError(
+                    "impossible sizes in a logits file", file=self.name, offset=len(MAGIC), code="size",
+                    found=f"window {self.window}, vocabulary {self.vocabulary}, {self.windows} windows",
+                )  # fmt: skip
+            self.row = row_size(self.vocabulary)
+            self.rows = self.window - 1 - self.window // 2
+            self._start = HEADER.size + 4 * self.window * self.windows
+            expected = self._start + 2 * self.row * self.rows * self.windows
+            size = self._path.stat().st_size
+            if size < expected:
+                raise TruncatedError(
+                    "the logits file is truncated", file=self.name, offset=size, expected=f"{expected} bytes",
+                    found=f"{size} bytes", code="truncated",
+                )  # fmt: skip
+            self.tokens = np.frombuffer(file.read(4 * self.window * self.windows), "<i4")
+
+    def check(self, windows: Windows, vocabulary: int) -> None:
+        """UsageError if the window, the vocabulary or the tokens are others."""
+        pairs = {
+            "window": (self.window, windows.size), "vocabulary": (self.vocabulary, vocabulary),
+            "windows": (self.windows, len(windows)),
+        }  # fmt: skip
+        for code, (expected, found) in pairs.items():
+            if expected != found:
+                raise UsageError(
+                    f"the logits file has another {code}", file=self.name, code=code, expected=expected, found=found
+                )
+        own = windows.tokens[: len(self.tokens)]
+        if not np.array_equal(self.tokens, own):
+            place = int(np.flatnonzero(self.tokens != own)[0])
+            raise UsageError(
+                "the tokenizers split the text differently", file=self.name, code="tokenizer",
+                offset=HEADER.size + 4 * place, expected=int(self.tokens[place]), found=int(own[place]),
+            )  # fmt: skip
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Log-probabilities [positions, vocabulary] in f64 of each window."""
+        with open(self._path, "rb") as file:
+            file.seek(self._start)
+            for _ in range(self.windows):
+                data = np.frombuffer(file.read(2 * self.row * self.rows), "<u2").reshape(self.rows, self.row)
+                scales = np.ascontiguousarray(data[:, :4]).view("<f4").astype(np.float64)
+                codes = data[:, 4 : 4 + self.vocabulary]
+                yield torch.from_numpy(scales[:, :1] * codes + scales[:, 1:])
+
+
+def row_size(vocabulary: int) -> int:
+    """16-bit words of a row: two f32, and a code for each token, padded to an even number."""
+    return 2 * ((vocabulary + 1) // 2) + 4
+
+
+def write_header(sink: Sink, windows: Windows, vocabulary: int) -> None:
+    """Sizes and tokens."""
+    sink.write(HEADER.pack(MAGIC, windows.size, vocabulary, len(windows)))
+    sink.write(windows.tokens[: windows.size * len(windows)].astype("<i4").tobytes())
+
+
+def write_rows(sink: Sink, log_probabilities: torch.Tensor) -> None:
+    """Rows of one window, from log-probabilities in f64."""
+    values = log_probabilities.numpy().astype(np.float32)
+    count, vocabulary = values.shape
+    rows = np.zeros((count, row_size(vocabulary)), "<u2")
+    largest = values.max(1, keepdims=True)
+    lowest = np.maximum(values.min(1, keepdims=True), largest - np.float32(CLIP))
+    scales = (largest - lowest) / np.float32(65535)
+    rows[:, :4] = np.concatenate((scales, lowest), 1).astype("<f4").view("<u2")
+    with np.errstate(all="ignore"):
+        codes = np.where(scales > 0, np.floor((values - lowest) / scales + np.float32(0.5)), 0)
+    rows[:, 4 : 4 + vocabulary] = np.clip(codes, 0, 65535).astype("<u2")
+    sink.write(rows.tobytes())
+
+
+def is_logits_file(path: Any) -> bool:
+    """Whether a path is that of a file with this format's first bytes."""
+    if not isinstance(path, (str, Path)) or not Path(path).is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
