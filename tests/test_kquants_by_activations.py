@@ -50,3 +50,27 @@ def test_missing_statistics_are_requested(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     with pytest.raises(TensorError, match="activations=FILE"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")
+
+
+def imatrix(path: Path, sums: np.ndarray, counts: list[list[float]]) -> Path:
+    """llama.cpp's activation statistics of up.weight."""
+    squish.save(path, {"up.weight.in_sum2": sums, "up.weight.counts": np.array(counts, np.float32)})
+    return path
+
+
+@pytest.mark.parametrize("experts", [1, 2])
+def test_llama_cpps_sums_are_read_as_roots_of_mean_squares(tmp_path: Path, experts: int) -> None:
+    model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
+    sums = np.repeat((SEEN**2 * 16)[None], experts, axis=0)
+    vectors = source(tmp_path / "stats.safetensors", "up", np.sqrt(SEEN**2))
+    for number, stats in enumerate((vectors, imatrix(tmp_path / "imatrix.gguf", sums, [[16.0]] * experts))):
+        squish.convert(model, tmp_path / f"{number}.gguf", encode="q4_k:search=activations", activations=stats)
+    assert squish.diff(tmp_path / "0.gguf", tmp_path / "1.gguf").same
+
+
+def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:
+    model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
+    stats = imatrix(tmp_path / "imatrix.gguf", SEEN[None], [[0.0]])
+    with pytest.raises(squish.SquishError, match="invalid activation statistics"):
+        squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
+    assert not (tmp_path / "out.gguf").exists()

@@ -10,6 +10,7 @@ import typer
 from squish_core.cli import spellings
 from squish_core.cli.options import Assets, Format, Json, Quiet
 from squish_core.cli.output import Answer, error_data, show_warning
+from squish_core.cli.policy import read_policy
 from squish_core.cli.progress import Progress
 from squish_core.cli.wording import command_line
 from squish_core.codes import CANNOT_RUN
@@ -33,6 +34,14 @@ Encode = Annotated[
         "--encode",
         metavar="[PATTERN=]SPEC",
         help="Encode values as SPEC: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable; the last match wins.",
+    ),
+]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--policy-file",
+        metavar="FILE",
+        help="TOML with rules of --encode (`squish tune` writes one); --encode adds to it.",
     ),
 ]
 Only = Annotated[
@@ -148,6 +157,7 @@ def convert(
     dst: Target = None,
     to: To = None,
     encode: Encode = None,
+    policy_file: PolicyFile = None,
     tensor_type: spellings.TensorType = None,
     output_tensor_type: spellings.OutputType = None,
     token_embedding_type: spellings.EmbeddingType = None,
@@ -180,7 +190,8 @@ def convert(
 
     if stats is not None:
         show_warning("--stats is now --imatrix")
-    rules = spellings.preset_rules(encode or (), tensor_type or (), output_tensor_type, token_embedding_type, pure)
+    own = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
+    rules = spellings.preset_rules(own, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
     with ExitStack() as stack:
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None

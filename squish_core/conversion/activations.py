@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+SUMS, COUNTS = ".in_sum2", ".counts"
+"""What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
+
+
 class Activations:
-    """Mean magnitudes of activations per column of each tensor, from a file of any format."""
+    """Magnitudes of activations per column of each tensor, from a file of any format: vectors of the tensors' names
+    (mean magnitudes), or llama.cpp's imatrix (the root of the mean square)."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -33,7 +38,7 @@ class Activations:
         name = self._name(spec)
         if name is None:
             return None
-        vector = self._file[name].numpy(dtype="f32")
+        vector = self._magnitudes(name) if name.endswith(SUMS) else self._file[name].numpy(dtype="f32")
         if vector.shape != spec.shape[-1:] or not np.isfinite(vector).all() or (vector < 0).any():
             raise TensorError(
                 "invalid activation statistics", file=self._file.name, tensor=spec.name,
@@ -42,6 +47,17 @@ class Activations:
             )  # fmt: skip
         return vector
 
+    def _magnitudes(self, name: str) -> np.ndarray:
+        """The root of the mean square of llama.cpp's sums; experts of a stack count together."""
+        import numpy as np
+
+        sums = self._file[name].numpy(dtype="f32").astype(np.float64)
+        counts_name = name.removesuffix(SUMS) + COUNTS
+        counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1)
+        with np.errstate(all="ignore"):
+            mean = sums.reshape(-1, sums.shape[-1] if sums.ndim else 1).sum(0) / counts.sum(dtype=np.float64)
+            return np.sqrt(mean).astype(np.float32)
+
     def _name(self, spec: TensorSpec) -> str | None:
-        names = (spec.name, spec.name.removesuffix(".weight"))
+        names = (spec.name, spec.name.removesuffix(".weight"), f"{spec.name}{SUMS}")
         return next((name for name in names if name in self._file), None)

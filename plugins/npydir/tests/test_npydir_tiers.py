@@ -203,7 +203,7 @@ def test_a_sealed_tier_opens_without_a_look_at_the_arrays_behind_it(tmp_path: Pa
         assert isinstance(file.index.tensors, Sealed)
         arrays = file.numpy()
         assert {ref.name for ref in file.index.files[:1]} == {"squish_weights.safetensors"}
-        assert not file.index.tensors._built
+        assert not file.index.tensors._specs
         assert labels(folder) == ["squish_weights", "finalized", "int8"]
         assert pickle.loads(pickle.dumps(file.index)).tensors == dict(file.index.tensors)
         np.testing.assert_array_equal(file["a.weight"].numpy(), arrays["a.weight"])

@@ -23,7 +23,12 @@ def test_names_say_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["run", "model.gguf", "--prompt", "Hello"], ["eval", "model.gguf", "--text", "text.txt"]]
+    "words",
+    [
+        ["run", "model.gguf", "--prompt", "Hello"],
+        ["eval", "model.gguf", "--text", "text.txt"],
+        ["activations", "model.gguf", "--text", "text.txt", "-o", "out.gguf"],
+    ],
 )
 def test_the_commands_exist_and_say_what_to_install(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--json"]) == 2

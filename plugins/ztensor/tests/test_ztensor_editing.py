@@ -143,7 +143,7 @@ def test_metadata_is_changed_where_it_is_kept(zt: Any, tmp_path: Path, options: 
 def test_a_link_is_not_written_through(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
     zt.written(tmp_path / "model.zt", ARRAYS, options)
     (tmp_path / "link.zt").symlink_to(tmp_path / "model.zt")
-    with pytest.raises(SquishError, match="written through"):
+    with pytest.raises(SquishError, match="is a link"):
         edit(tmp_path / "link.zt", remove=["a"])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.api import hookimpl, lazy_exports
 
 _NAMES = {
+    "squish_torch.evaluation.activations": ("collect_activations",),
     "squish_torch.evaluation.report": ("Evaluation", "evaluate"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
     "squish_torch.modules": ("CompressedEmbedding", "CompressedExperts", "CompressedLinear"),
@@ -15,6 +16,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from .evaluation.activations import collect_activations as collect_activations
     from .evaluation.report import Evaluation as Evaluation
     from .evaluation.report import evaluate as evaluate
     from .files import CompressedTensor as CompressedTensor
@@ -43,9 +45,12 @@ else:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish run` and `squish eval`."""
+    """`squish run`, `squish eval` and `squish activations`."""
     from .command import EXAMPLES, run
-    from .evaluation.command import EVAL_EXAMPLES, eval_model
+    from .evaluation.command import ACTIVATIONS_EXAMPLES, EVAL_EXAMPLES, activations, eval_model
 
-    for name, command, examples in (("run", run, EXAMPLES), ("eval", eval_model, EVAL_EXAMPLES)):
+    commands = {
+        "run": (run, EXAMPLES), "eval": (eval_model, EVAL_EXAMPLES), "activations": (activations, ACTIVATIONS_EXAMPLES),
+    }  # fmt: skip
+    for name, (command, examples) in commands.items():
         app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {each}" for each in examples))(command)

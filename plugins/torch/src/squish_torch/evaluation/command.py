@@ -1,4 +1,4 @@
-"""`squish eval`: what compression cost a model."""
+"""`squish eval` and `squish activations`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ EVAL_EXAMPLES = (
     "squish eval q4.gguf --text wiki.txt",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
+)
+ACTIVATIONS_EXAMPLES = (
+    "squish activations model.gguf --text calibration.txt -o imatrix.gguf",
+    "squish convert model.gguf small.gguf --encode q3_k --imatrix imatrix.gguf",
 )
 
 
@@ -41,3 +45,26 @@ def eval_model(
     set_up()
     evaluation = evaluate(model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None))
     return Answer(evaluation.to_dict(), evaluation.lines())
+
+
+def activations(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write.")],
+    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    names: Annotated[
+        str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")
+    ] = "keep",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Collect activation statistics (imatrix) of a model on a text.
+
+    Writes what `squish convert --imatrix` and llama-quantize take.
+    """
+    with required():
+        from ..generation import set_up
+        from .activations import collect_activations
+
+    set_up()
+    count = collect_activations(model, output, text=text, window=window, names=names)
+    return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])

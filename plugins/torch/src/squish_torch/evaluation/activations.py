@@ -1,0 +1,151 @@
+"""`squish activations`: sums of squared activations per column of each matrix, as llama.cpp's imatrix file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from squish_core.api import ErrorCode, File, Typed, UsageError, save, with_names
+from squish_core.api import open as open_file
+
+from ..modules import CompressedLinear
+from ..replacement import WEIGHT
+from .language_model import LanguageModel
+from .windows import Windows
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+NAMES = ("keep", "hf", "gguf")
+
+
+class ColumnSums:
+    """Squared activations of one matrix: f64 sums per column, and the number of rows."""
+
+    def __init__(self, columns: int) -> None:
+        self.sums, self.rows = torch.zeros(columns, dtype=torch.float64), 0
+
+    def add(self, x: torch.Tensor) -> None:
+        """Add the inputs of one call, [..., columns]."""
+        matrix = x.detach().reshape(-1, len(self.sums))
+        self.sums += matrix.double().square_().sum(0)
+        self.rows += len(matrix)
+
+
+def collect_activations(
+    model: Any,
+    target: str | Path,
+    *,
+    text: str | Path,
+    window: int = 512,
+    names: str = "keep",
+    backend: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write the activation statistics (imatrix) of a model on a text.
+
+    Parameters
+    ----------
+    model
+        A file or folder of any format, or an open `File`.
+    target
+        A GGUF file: for each matrix `NAME.in_sum2` and `NAME.counts`, as llama.cpp writes them.
+    text
+        File with the text, in UTF-8.
+    window
+        Tokens per window; each window runs on its own.
+    names
+        "keep" for the names of the model's file, "hf" or "gguf" for those of another layout.
+    backend
+        Backend id for the model's weights; the best for each tensor by default.
+    progress
+        Called with the number of finished windows and of all windows.
+
+    Returns
+    -------
+    int
+        Number of matrices with statistics.
+
+    Raises
+    ------
+    UsageError
+        The text is too short, or `names` is invalid.
+    TensorError
+        A layer's output is not finite.
+    """
+    if names not in NAMES:
+        raise UsageError("unknown names", found=repr(names), expected=", ".join(NAMES), code=ErrorCode.USAGE)
+    original = model if isinstance(model, File) else open_file(model)
+    subject = LanguageModel(original, backend)
+    windows = Windows(subject.tokenizer, text, window)
+    with column_sums(subject.model) as sums:
+        for number, ids in enumerate(windows):
+            subject.logits(ids, window - 2)
+            if progress is not None:
+                progress(number + 1, len(windows))
+    arrays: dict[str, np.ndarray] = {}
+    for name, columns in renamed(sums, subject.file, original, names).items():
+        arrays[f"{name}{SUMS}"] = np.stack([each.sums.numpy() for each in columns]).astype(np.float32)
+        arrays[f"{name}{COUNTS}"] = np.array([[each.rows] for each in columns], np.float32)
+    metadata = {
+        "general.type": "imatrix", "imatrix.datasets": [Path(text).name],
+        "imatrix.chunk_count": Typed("u32", len(windows)), "imatrix.chunk_size": Typed("u32", window),
+    }  # fmt: skip
+    save(target, arrays, format="gguf", metadata=metadata)
+    return len(arrays) // 2
+
+
+@contextmanager
+def column_sums(model: nn.Module) -> Iterator[dict[str, ColumnSums]]:
+    """Name of each matrix -> what its linear module is called with, while the context lasts; tied heads are left out,
+    as by llama.cpp."""
+    sums: dict[str, ColumnSums] = {}
+    ties = dict(getattr(model, "all_tied_weights_keys", {}))
+
+    def hook_of(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+        def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            sums.setdefault(name, ColumnSums(inputs[0].shape[-1])).add(inputs[0])
+
+        return hook
+
+    hooks = [
+        module.register_forward_pre_hook(hook_of(f"{path}{WEIGHT}"))
+        for path, module in model.named_modules()
+        if isinstance(module, (CompressedLinear, nn.Linear)) and f"{path}{WEIGHT}" not in ties
+    ]
+    try:
+        yield sums
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def renamed(sums: dict[str, ColumnSums], file: File, original: File, names: str) -> dict[str, list[ColumnSums]]:
+    """The sums under the names of a layout; those of experts that it stacks together."""
+    if names == "hf" or (names == "keep" and file is original):
+        return {name: [columns] for name, columns in sums.items()}
+    if names == "keep" or with_names(original, names) is original:
+        result: dict[str, list[ColumnSums]] = {}
+        for name, columns in sums.items():
+            for source in sources_of(file, name):
+                result.setdefault(source, []).append(columns)
+        return result
+    target = with_names(original, names)
+    by_source = {source: columns for name, columns in sums.items() for source in sources_of(file, name)}
+    return {
+        name: [by_source[source] for source in sources_of(target, name)]
+        for name in target
+        if all(source in by_source for source in sources_of(target, name))
+    }
+
+
+def sources_of(file: File, name: str) -> tuple[str, ...]:
+    """The tensors that one of a mapped file is built from; itself elsewhere."""
+    sources: Callable[[str], tuple[str, ...]] | None = getattr(file, "sources", None)
+    if name not in file:
+        return ()
+    return (name,) if sources is None else sources(name)

@@ -1,0 +1,40 @@
+"""Policy files: the rules of `--encode`, in order, as TOML."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import UsageError
+
+KEY = "encode"
+LARGEST = 1 << 24
+"""Bytes; a policy with a rule for each of 100,000 tensors has fewer."""
+
+
+def read_policy(path: str) -> list[str]:
+    """The rules of a policy file; UsageError if it is anything but `encode = ["[PATTERN=]SPEC", ...]`."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise _error(path, f"{len(data)} bytes or more")
+        policy = tomllib.loads(data.decode())
+    except OSError as error:
+        raise UsageError(
+            "the policy file cannot be read", file=path, found=error.strerror, code=ErrorCode.MISSING
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise _error(path, str(error)) from None
+    rules = policy.get(KEY)
+    if list(policy) != [KEY] or not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        raise _error(path, ", ".join(policy) or "nothing")
+    return rules
+
+
+def _error(path: str, content: str) -> UsageError:
+    return UsageError(
+        "not a policy file", file=Path(path).name, code=ErrorCode.ENCODE, found=content,
+        expected=f'TOML with {KEY} = ["[PATTERN=]SPEC", ...]',
+    )  # fmt: skip
