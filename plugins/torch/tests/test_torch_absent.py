@@ -28,6 +28,7 @@ def test_names_say_what_to_install() -> None:
         ["run", "model.gguf", "--prompt", "Hello"],
         ["eval", "model.gguf", "--text", "text.txt"],
         ["activations", "model.gguf", "--text", "text.txt", "-o", "out.gguf"],
+        ["tune", "model.gguf", "--target", "bpw=4.5", "--text", "text.txt"],
     ],
 )
 def test_the_commands_exist_and_say_what_to_install(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

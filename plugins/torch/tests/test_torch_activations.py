@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import squish_torch
 import torch
-from tiny_models import TEXT, converted, tiny_llama, with_tokenizer
+from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
 from squish_core.cli import main
@@ -66,6 +66,7 @@ def test_a_conversion_weights_errors_by_them(folder: Path, tmp_path: Path) -> No
 
 
 def test_a_gguf_keeps_its_own_names(folder: Path, tmp_path: Path) -> None:
-    path = converted(folder / "hf", tmp_path / "model.zt", ["q8_0", "*norm*=keep"], rename="gguf")
+    path = tmp_path / "model.zt"
+    squish.convert(folder / "hf", path, encode=["q8_0", "*norm*=keep"], rename="gguf")
     squish_torch.collect_activations(path, tmp_path / "imatrix.gguf", text=folder / "text.txt", window=WINDOW)
     assert "blk.1.ffn_up.weight.in_sum2" in squish.open(tmp_path / "imatrix.gguf")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import squish_torch
 import torch
-from tiny_models import TEXT, converted, tiny_llama, with_tokenizer
+from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
 from squish_core.cli import main
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("evaluation")
     (root / "text.txt").write_text(TEXT)
     with_tokenizer(tiny_llama(root / "hf", vocab_size=264))
-    converted(root / "hf", root / "q4.zt", ENCODE)
+    squish.convert(root / "hf", root / "q4.zt", encode=ENCODE)
     return root
 
 
@@ -107,9 +107,8 @@ def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path
     assert names == set(squish.open(folder / "hf"))
     assert all((row["kl"] > 0) == (row["nmse"] > 0) == ("norm" not in row["tensor"]) for row in rows)
     for name in ("model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"):
-        path = converted(
-            folder / "hf", tmp_path / f"{name}.zt", [f"{name}=q8_0" if "embed" in name else f"{name}=q4_0"]
-        )
+        path = tmp_path / f"{name}.zt"
+        squish.convert(folder / "hf", path, encode=f"{name}=q8_0" if "embed" in name else f"{name}=q4_0")
         (row,) = (row for row in rows if row["tensor"] == name)
         assert row["kl"] == pytest.approx(squish_torch.evaluate(path, **options).to_dict()["kl"]["mean"], rel=1e-6)
         assert row["bytes"] == squish.open(path)[name].parts()["data"].nbytes

@@ -9,6 +9,7 @@ from squish_core.api import hookimpl, lazy_exports
 _NAMES = {
     "squish_torch.evaluation.activations": ("collect_activations",),
     "squish_torch.evaluation.report": ("Evaluation", "evaluate"),
+    "squish_torch.evaluation.tuning": ("Tuning", "tune"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
     "squish_torch.modules": ("CompressedEmbedding", "CompressedExperts", "CompressedLinear"),
     "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .evaluation.activations import collect_activations as collect_activations
     from .evaluation.report import Evaluation as Evaluation
     from .evaluation.report import evaluate as evaluate
+    from .evaluation.tuning import Tuning as Tuning
+    from .evaluation.tuning import tune as tune
     from .files import CompressedTensor as CompressedTensor
     from .files import load_file as load_file
     from .files import load_model as load_model
@@ -45,12 +48,20 @@ else:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish run`, `squish eval` and `squish activations`."""
+    """`squish run`, `squish eval`, `squish activations` and `squish tune`."""
     from .command import EXAMPLES, run
-    from .evaluation.command import ACTIVATIONS_EXAMPLES, EVAL_EXAMPLES, activations, eval_model
+    from .evaluation.command import (
+        ACTIVATIONS_EXAMPLES,
+        EVAL_EXAMPLES,
+        TUNE_EXAMPLES,
+        activations,
+        eval_model,
+        tune_model,
+    )
 
     commands = {
         "run": (run, EXAMPLES), "eval": (eval_model, EVAL_EXAMPLES), "activations": (activations, ACTIVATIONS_EXAMPLES),
+        "tune": (tune_model, TUNE_EXAMPLES),
     }  # fmt: skip
     for name, (command, examples) in commands.items():
         app.command(name, epilog="\b\nExamples:\n" + "\n".join(f"  {each}" for each in examples))(command)

@@ -1,12 +1,14 @@
-"""`squish eval` and `squish activations`."""
+"""`squish eval`, `squish activations` and `squish tune`."""
 
 from __future__ import annotations
 
+from math import inf, nan
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from squish_core.api import Answer
+from squish_core.api import Answer, ErrorCode, UsageError, atomic_file
 
 from ..libraries import required
 
@@ -19,6 +21,11 @@ ACTIVATIONS_EXAMPLES = (
     "squish activations model.gguf --text calibration.txt -o imatrix.gguf",
     "squish convert model.gguf small.gguf --encode q3_k --imatrix imatrix.gguf",
 )
+TUNE_EXAMPLES = (
+    "squish tune model.safetensors --target bpw=4.5 --text calibration.txt -o policy.toml",
+    "squish convert model.safetensors small.zt --policy-file policy.toml",
+)
+TARGET = "bpw="
 
 
 def eval_model(
@@ -68,3 +75,43 @@ def activations(
     set_up()
     count = collect_activations(model, output, text=text, window=window, names=names)
     return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
+
+
+def tune_model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
+    target: Annotated[
+        str, typer.Option("--target", metavar="bpw=N", help="Most bits per weight of the matrices, scales included.")
+    ],
+    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="Policy file to write.")] = "policy.toml",
+    to: Annotated[
+        str, typer.Option("--to", metavar="ID[:key=value,...]", help="Format that the policy is for.")
+    ] = "ztensor",
+    encode: Annotated[
+        list[str] | None,
+        typer.Option("--encode", metavar="SPEC", help="An encoding to choose from: int8, q4_k. Repeatable."),
+    ] = None,
+    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Choose an encoding for each matrix, by the KL divergence that it costs on a text.
+
+    Writes a policy for `squish convert --policy-file`. A budget that cannot be met is an error.
+    """
+    try:
+        bpw = float(target.removeprefix(TARGET)) if target.startswith(TARGET) else nan
+    except ValueError:
+        bpw = nan
+    if not 0 < bpw < inf:
+        raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
+    with required():
+        from ..generation import set_up
+        from .tuning import CANDIDATES, tune
+
+    set_up()
+    tuning = tune(model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window)
+    with atomic_file(Path(output)) as sink:
+        sink.write(tuning.policy().encode())
+    lines = [f"{bits:.3f} bits per weight, sum of KL {kl:.3g}" for bits, kl in tuning.frontier]
+    lines.append(f"{output}: {tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)")
+    return Answer({"output": output, **tuning.to_dict()}, lines)

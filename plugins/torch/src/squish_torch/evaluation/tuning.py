@@ -1,0 +1,213 @@
+"""`squish tune`: an encoding for each matrix, by the measured divergence, within a budget of bits per weight."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import ErrorCode, File, UsageError, convert
+from squish_core.api import open as open_file
+
+from .activations import sources_of
+from .language_model import LanguageModel
+from .report import evaluate
+from .sensitivity import measure_tensors
+from .windows import Windows
+
+CANDIDATES = ("int8", "int4", "int2")
+KEEP = "keep"
+
+
+@frozen
+class Option:
+    """An encoding of one matrix: its specification, stored bytes, and the divergence that it costs alone."""
+
+    spec: str
+    nbytes: int
+    kl: float
+
+
+@frozen
+class Matrix:
+    """A matrix, or the experts of a layer: names in the target, and options by ascending bytes."""
+
+    names: tuple[str, ...]
+    elements: int
+    options: tuple[Option, ...]
+
+
+@frozen
+class Tuning:
+    """The result of `tune`.
+
+    Attributes
+    ----------
+    rules
+        Rules of `--encode`, in order.
+    bpw
+        Bits per weight of the matrices, scales included.
+    kl
+        Measured mean divergence of the model that the rules make.
+    frontier
+        Bits per weight and the sum of the matrices' own divergences, after each step.
+    """
+
+    rules: tuple[str, ...]
+    bpw: float
+    kl: float
+    frontier: tuple[tuple[float, float], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        frontier = [{"bpw": bpw, "kl": kl} for bpw, kl in self.frontier]
+        return {"rules": list(self.rules), "bpw": self.bpw, "kl": self.kl, "frontier": frontier}
+
+    def policy(self) -> str:
+        """The rules as TOML, for `squish convert --policy-file`."""
+        lines = "".join(f"  {quoted(rule)},\n" for rule in self.rules)
+        return f"# {self.bpw:.3f} bits per weight, mean KL {self.kl:.3g}\nencode = [\n{lines}]\n"
+
+
+def quoted(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in escaped) + '"'
+
+
+def tune(
+    model: Any,
+    *,
+    bpw: float,
+    text: str | Path,
+    to: str = "ztensor",
+    candidates: Sequence[str] = CANDIDATES,
+    window: int = 512,
+) -> Tuning:
+    """Choose an encoding for each matrix of a model, by the divergence that it costs on a text.
+
+    Each matrix starts at the fewest bytes; the budget then goes to the largest reduction of divergence per byte.
+
+    Parameters
+    ----------
+    model
+        A file or folder of any format, or an open `File`: the base.
+    bpw
+        Most bits per weight of the matrices, scales included.
+    text
+        File with the text, in UTF-8.
+    to
+        Format that the rules are for, as in `convert`.
+    candidates
+        Encodings to choose from; each matrix may also be kept.
+    window
+        Tokens per window.
+
+    Returns
+    -------
+    Tuning
+        Rules, and what they cost.
+
+    Raises
+    ------
+    UsageError
+        The budget is below the smallest candidates, or the text is too short.
+    """
+    original = model if isinstance(model, File) else open_file(model)
+    base = LanguageModel(original)
+    windows = Windows(base.tokenizer, text, window)
+    with tempfile.TemporaryDirectory(prefix="squish-tune-") as folder:
+        matrices = measure_candidates(base, original, windows, to, candidates, Path(folder))
+        chosen, frontier = allot(matrices, bpw)
+        rules = (
+            KEEP,
+            *(
+                f"{pattern_of(name)}={option.spec}"
+                for matrix, option in zip(matrices, chosen)
+                for name in matrix.names
+                if option.spec != KEEP
+            ),
+        )
+        target = Path(folder, "tuned")
+        convert(original, target, to, rules)
+        divergence = evaluate(target, text=text, against=original, window=window).to_dict()["kl"]["mean"]
+    return Tuning(rules, frontier[-1][0], divergence, tuple(frontier))
+
+
+def measure_candidates(
+    base: LanguageModel, original: File, windows: Windows, to: str, candidates: Iterable[str], folder: Path
+) -> list[Matrix]:
+    """The matrices that any candidate encodes, with their options."""
+    options: dict[tuple[str, ...], list[Option]] = {}
+    kept = {step.written: step for step in convert(original, folder / "kept", to, KEEP, dry_run=True).steps}
+    vectors = [f"{pattern_of(name)}={KEEP}" for name, step in kept.items() if len(step.spec.shape) < 2]
+    for number, spec in enumerate(candidates):
+        path = folder / f"candidate{number}"
+        sizes = {step.written: step.size for step in convert(original, path, to, [spec, *vectors]).steps}
+        subject = LanguageModel(path)
+        for replacement in measure_tensors(subject, base, windows, "tensor", None):
+            if not replacement.distance.equal:
+                names = tuple(
+                    dict.fromkeys(source for name in replacement.tensors for source in sources_of(subject.file, name))
+                )
+                option = Option(spec, sum(sizes[name] for name in names), replacement.kl)
+                options.setdefault(names, []).append(option)
+        remove(path)
+    matrices = []
+    for names, others in options.items():
+        own = Option(KEEP, sum(kept[name].size for name in names), 0.0)
+        elements = sum(kept[name].spec.elements for name in names)
+        matrices.append(Matrix(names, elements, tuple(sorted((*others, own), key=lambda each: (each.nbytes, each.kl)))))
+    return matrices
+
+
+def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tuple[float, float]]]:
+    """The option of each matrix, and the frontier; UsageError if the smallest options exceed the budget."""
+    chosen = [matrix.options[0] for matrix in matrices]
+    elements = sum(matrix.elements for matrix in matrices)
+    if not elements:
+        raise UsageError("no candidate encodes any matrix of the model", code=ErrorCode.ENCODE)
+    budget = bpw * elements / 8
+    total = sum(option.nbytes for option in chosen)
+    if total > budget:
+        raise UsageError(
+            "the budget cannot be met", code="budget", found=f"bpw={bpw:g}",
+            expected=f"{total * 8 / elements:.3f} or more",
+            hint="Raise --target, or add a smaller encoding with --encode.",
+        )  # fmt: skip
+
+    def point() -> tuple[float, float]:
+        return total * 8 / elements, sum(option.kl for option in chosen)
+
+    frontier = [point()]
+    while True:
+        steps = [
+            ((chosen[place].kl - option.kl) / max(option.nbytes - chosen[place].nbytes, 1), place, option)
+            for place, matrix in enumerate(matrices)
+            for option in matrix.options
+            if option.kl < chosen[place].kl and total - chosen[place].nbytes + option.nbytes <= budget
+        ]
+        if not steps:
+            return chosen, frontier
+        _, place, option = max(steps, key=lambda step: (step[0], -step[1]))
+        total += option.nbytes - chosen[place].nbytes
+        chosen[place] = option
+        frontier.append(point())
+
+
+def pattern_of(name: str) -> str:
+    """The pattern that matches this name alone."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", name)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
