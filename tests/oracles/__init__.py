@@ -97,6 +97,7 @@ ENVIRONMENTS = {
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
     "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
+    "zarr": Environment("zarr==3.1.6 fsspec==2026.9.0 numpy"),
     # its wheels are for CPython 3.12 alone
     "ztensor-2.1.2": Environment("ztensor==2.1.2 numpy scipy", python="3.12"),
 }

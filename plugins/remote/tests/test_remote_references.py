@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,3 +62,31 @@ def test_a_compressed_part_is_refused(tmp_path: Path) -> None:
     with squish.open(tmp_path / "m.zt") as file, pytest.raises(UsageError) as caught:
         manifest(file, "m.zt")
     assert caught.value.code == "reference"
+
+
+def read_by_zarr(document: Any, names: list[str]) -> dict[str, Any]:  # runs in the peer
+    """Arrays of a manifest, by zarr over fsspec's references."""
+    import fsspec
+    import zarr
+
+    store = zarr.storage.FsspecStore(fsspec.filesystem("reference", fo=document, asynchronous=True), path="")
+    group = zarr.open_group(store, mode="r", zarr_format=3)
+    return {name: group[name][...] for name in names}
+
+
+@pytest.mark.oracle
+def test_zarr_reads_the_tensors_without_our_code(tmp_path: Path) -> None:
+    import oracles
+
+    values = np.random.default_rng(5).standard_normal((3, 5))
+    arrays = {
+        "f32": values.astype("f4"), "f16": values.astype("f2"), "f64": values, "i64": values.astype("i8"),
+        "bool": values > 0, "layers/0.up": values.astype("f4"),
+    }  # fmt: skip
+    squish.save(tmp_path / "m.safetensors", {**arrays, "scalar": np.array(2.5)})
+    with squish.open(tmp_path / "m.safetensors") as file:
+        document = manifest(file, str(tmp_path / "m.safetensors"))
+    peer = oracles.peer("zarr").run(read_by_zarr, document=document, names=[*arrays, "scalar"])
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(peer[name], array)
+    assert peer["scalar"] == 2.5

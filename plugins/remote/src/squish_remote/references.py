@@ -74,7 +74,7 @@ def _array(part: Part, dtype: str, shape: tuple[int, ...], attributes: dict[str,
     wide = dtypes.bits(part.dtype) > 8 and dtype != "uint8"
     bytes_codec: dict[str, Any] = {"name": "bytes"}
     if wide:
-        bytes_codec["configuration"] = {"endian": part.byteorder}
+        bytes_codec["configuration"] = {"endian": "big" if part.byteorder == ">" else "little"}
     return {
         "node_type": "array", "shape": list(shape), "data_type": dtype,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(size, 1) for size in shape]}},
