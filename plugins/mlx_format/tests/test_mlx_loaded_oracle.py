@@ -63,15 +63,15 @@ def dense(folder: Path) -> Path:
 
 @pytest.mark.parametrize("rules", [["q4"], ["q3"], ["q8"], ["mxfp4"], ["q4", "*down_proj*=mxfp4", "lm_head.*=keep"]])
 def test_mlx_lm_loads_what_is_encoded(rules: list[str], tmp_path: Path) -> None:
-    squish.convert(dense(tmp_path / "dense"), tmp_path / "out", "mlx", encode=rules)
+    squish.convert(dense(tmp_path / "dense"), tmp_path / "out", "mlx", encode=rules, rename="hf")
     check(tmp_path / "out")
 
 
 def test_mlx_lm_loads_what_is_repacked(tmp_path: Path) -> None:
     rule = "*proj.weight=affine:bits=4,group_size=32,word=i32,scale_dtype=f16,offset=zero_point,offset_dtype=packed"
-    squish.convert(dense(tmp_path / "dense"), tmp_path / "packed", "hf:method=compressed-tensors", encode=rule)
-    squish.convert(tmp_path / "packed", tmp_path / "gptq", "hf:method=gptq_v2")
-    squish.convert(tmp_path / "gptq", tmp_path / "out", "mlx")
+    squish.convert(dense(tmp_path / "dense"), tmp_path / "packed", "hf:method=compressed-tensors", encode=rule, rename="hf")
+    squish.convert(tmp_path / "packed", tmp_path / "gptq", "hf:method=gptq_v2", rename="hf")
+    squish.convert(tmp_path / "gptq", tmp_path / "out", "mlx", rename="hf")
     check(tmp_path / "out")
     with squish.open(tmp_path / "packed") as old, squish.open(tmp_path / "out") as new:
         for name in old:
