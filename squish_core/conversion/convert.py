@@ -117,7 +117,9 @@ def convert(
         requantize = bool(job.arguments[ARGUMENTS[-1]])
     if src is None or dst is None:
         raise UsageError(
-            "convert needs a source and a target", code=ErrorCode.USAGE, hint="Name both, or plan=FILE with an existing plan."
+            "convert needs a source and a target",
+            code=ErrorCode.USAGE,
+            hint="Name both, or plan=FILE with an existing plan.",
         )
     target = Path(dst)
     with ExitStack() as stack:

@@ -69,7 +69,9 @@ def test_mlx_lm_loads_what_is_encoded(rules: list[str], tmp_path: Path) -> None:
 
 def test_mlx_lm_loads_what_is_repacked(tmp_path: Path) -> None:
     rule = "*proj.weight=affine:bits=4,group_size=32,word=i32,scale_dtype=f16,offset=zero_point,offset_dtype=packed"
-    squish.convert(dense(tmp_path / "dense"), tmp_path / "packed", "hf:method=compressed-tensors", encode=rule, rename="hf")
+    squish.convert(
+        dense(tmp_path / "dense"), tmp_path / "packed", "hf:method=compressed-tensors", encode=rule, rename="hf"
+    )
     squish.convert(tmp_path / "packed", tmp_path / "gptq", "hf:method=gptq_v2", rename="hf")
     squish.convert(tmp_path / "gptq", tmp_path / "out", "mlx", rename="hf")
     check(tmp_path / "out")

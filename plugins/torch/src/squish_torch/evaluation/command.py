@@ -100,7 +100,7 @@ def tune_model(
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Choose encodings within a budget by their KL divergence on a text.
+    """Choose encodings within a budget by measured KL divergence.
 
     Writes a policy for `squish convert --policy-file`. A budget that cannot be met is an error.
     """
