@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PEFT, CONFIG, BASE = "base_model.model.", "adapter_config.json", "config.json"
 WEIGHT, HEAD = ".weight", "lm_head"
 SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
-"""GGUF's suffix -> PEFT's. The rows of B are those of the weight, the columns of A its inputs."""
+"""GGUF's suffix -> PEFT's. B has the rows of the weight, A its columns."""
 ALPHA = "adapter.lora.alpha"
 PLAIN = {"use_dora": False, "fan_in_fan_out": False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None}
 """Settings of PEFT that only have a form in GGUF as these."""

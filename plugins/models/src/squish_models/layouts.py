@@ -175,7 +175,7 @@ def _rebuilt(
 
 
 def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
-    """Whether a file is rebuilt as it is, but for what a config says of codes, which is not kept."""
+    """Whether a file is rebuilt exactly, apart from a config's description of codes, which is not kept."""
     if rebuilt is None or rebuilt == data:
         return rebuilt == data
     undeclared = _undeclared(data) if name == CONFIG else data

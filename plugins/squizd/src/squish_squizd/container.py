@@ -75,7 +75,7 @@ class Squizd(CompositeContainer):
         packed = flags & BLOCK_FLAGS
         for label, codec in PRIORITY:
             if label not in flags and (packed or label != "NumPy"):
-                continue  # a tensor of packed blocks is not there as NumPy, too
+                continue  # packed blocks have no NumPy form
             if "SPARSE" in flags and label != "ANE_COREML":
                 codec = CodecSpec("masked", {"block_size": 64}, inner=codec)
             parts = {"data": Part(dtype=dtype, shape=())} if dtype and label == "NumPy" else {}
@@ -161,7 +161,7 @@ class _Builder:
         return tensors
 
     def _ordered(self, tensors: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
-        """The order in which the tensors stood where they came from, when the file says so."""
+        """The tensor order of the original file, if this file states it."""
         order = self.anatomy.names.attrs.get(ORDER)
         names = list(tensors)
         if not (isinstance(order, list) and all(type(place) is int for place in order)):
@@ -179,7 +179,7 @@ class _Builder:
             extras = {"data": _part("u8", (block.length,), block.data, block.length)}
             return TensorSpec(name=name, shape=shape, dtype=spec.dtype, extras=extras, problem=problem, tied_to=tied_to)
         mask = self.anatomy.masks.get(key, {}).get(block.start)
-        # Codes of a flat order take any matrix; tiles, bitmaps and textures are those of the block's own.
+        # Codes in flat order fit any matrix; tiles, bitmaps and textures belong to their block.
         flat = mask is None and block.kind in BITS
         fits = len(shape) > 1 and (flat or rows_and_columns(shape) == block.shape)
         stored = shape if fits or (mask is None and block.kind == "NPCL") else block.shape

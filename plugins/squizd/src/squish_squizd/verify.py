@@ -18,7 +18,7 @@ _CHUNK = 1 << 16
 
 
 def verify(source: Source, limits: Limits) -> list[Problem]:
-    """Findings beyond those of opening."""
+    """Findings that opening does not report."""
     findings = Findings()
     anatomy = walk.read(source, limits, Findings())
     for _, name, block in (*anatomy.named(), *anatomy.named(draft=True)):

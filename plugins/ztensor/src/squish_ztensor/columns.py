@@ -1,4 +1,4 @@
-"""The usual manifest, all raw dense tensors, taken apart as columns by one expression: a fifth of the time.
+"""The usual manifest (raw dense tensors only), parsed as columns by one expression in a fifth of the time.
 
 This accepts only what the general way would accept, with the same meaning; whatever is unusual, and all that is wrong,
 goes the general way, which also gives the errors.
@@ -139,7 +139,7 @@ def _digests(column: tuple[bytes, ...]) -> list[str | None]:
 
 
 def _shortest(count: int) -> bytes:
-    """The head of a map of so many pairs."""
+    """The head of a map with this number of pairs."""
     return bytes([cbor2.dumps(count)[0] | 0xA0]) + cbor2.dumps(count)[1:]
 
 

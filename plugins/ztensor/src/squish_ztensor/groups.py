@@ -34,7 +34,7 @@ def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Sh
 
 
 def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
-    """The encoding as it is, where zTensor has words for it. `zeros`: zero points must be stored (1.1), not implied."""
+    """The encoding unchanged, if zTensor can express it. `zeros`: zero points must be stored (1.1), not implied."""
     if not spec.shape or not all(spec.shape):
         return Refusal(why=f"group quantization has no form for the shape {list(spec.shape)}")
     params = encoding.codec.params

@@ -38,7 +38,7 @@ ELEMENTS: dict[int, dict[tuple[str, str | None], str]] = {
     1: {**{(name, None): name for name in DTYPES}, **_LOGICAL},
     2: {**{(name, None): name for name in STORAGE}, **_LOGICAL},
 }
-"""Wire generation -> (`dtype`, `type`) -> element type. 1.x types are open, so it takes those of v2 too."""
+"""Wire generation -> (`dtype`, `type`) -> element type. 1.x does not close the list, so it accepts the types of v2."""
 
 _BLOCK_NAMES = (
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq1_s", "iq1_m",

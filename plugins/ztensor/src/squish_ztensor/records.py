@@ -69,7 +69,7 @@ def warning(code: str, where: str, message: str) -> Problem:
 
 
 def digest_problems(digest: str, chunks: Iterable[Any], where: str) -> Iterator[Problem]:
-    """A finding where bytes are not those of their digest, or where that cannot be told."""
+    """A finding if the bytes do not match their digest, or if the digest cannot be checked."""
     verdict = check_digest(digest, chunks)
     if verdict.state == "wrong":
         numbers = f"expected {verdict.expected}, found {verdict.found}"

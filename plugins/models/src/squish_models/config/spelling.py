@@ -21,7 +21,7 @@ MULTIMODAL = "mrope"
 
 
 def has_other_parts(config: Mapping[str, Any]) -> bool:
-    """Whether a config is that of a model of several modalities."""
+    """Whether a config describes a multimodal model."""
     return "text_config" in config or any(key in config for key in OTHERS)
 
 

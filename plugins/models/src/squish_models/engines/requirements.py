@@ -10,7 +10,7 @@ from attrs import field, frozen
 ANY = "*"
 """Stands for every family, codec or method."""
 Fields = Mapping[str, tuple[str, ...]]
-"""`model_type` -> settings; those of ANY are for all that have no entry."""
+"""`model_type` -> settings; ANY applies to types without an entry."""
 
 
 @frozen(kw_only=True)

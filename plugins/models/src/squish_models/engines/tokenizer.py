@@ -15,7 +15,7 @@ WHOLE = 64 << 20
 
 
 def tokenizer_problems(file: File, engine: Engine, *, gguf: bool, rows: int | None) -> Iterator[Problem]:
-    """What is missing of a tokenizer; `rows` are those of the embeddings, which llama.cpp compares with the tokens."""
+    """What a tokenizer lacks; `rows`: rows of the embeddings, which llama.cpp compares with the number of tokens."""
     yield from _key_problems(file, engine, rows) if gguf else _file_problems(file, engine)
 
 

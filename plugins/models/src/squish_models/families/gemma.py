@@ -16,7 +16,7 @@ CAPS = (
 
 
 def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
-    """The weights of a Gemma; `more` are those of attention besides its projections."""
+    """The weights of a Gemma; `more`: attention weights besides the projections."""
     return (
         *embeddings(add=1.0),
         norm("input_layernorm", "attn_norm", add=1.0),

@@ -103,7 +103,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Vocabulary:
-    """Tokens and kinds by id, as they are collected."""
+    """Collects tokens and kinds by id."""
 
     def __init__(self, size: Any) -> None:
         self.size = size if isinstance(size, int) and not isinstance(size, bool) else None
@@ -156,7 +156,7 @@ def _mark_added(vocabulary: _Vocabulary, added: list[dict[str, Any]]) -> None:
         token = each["content"]
         special = bool(each.get("special")) or looks_special(token)
         vocabulary.mark(token, Kind.CONTROL if special else Kind.USER_DEFINED)
-        if not special:  # llama.cpp looks for these in the text as it is, before U+2581 stands for a space
+        if not special:  # llama.cpp searches the raw text for these, before it replaces spaces by U+2581
             vocabulary.tokens[vocabulary.ids[token]] = token.replace(SPACE, " ")
 
 
@@ -285,7 +285,7 @@ def _added(
 
 
 def _templates(files: Mapping[str, bytes], options: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates: those of tokenizer_config.json, else the files."""
+    """Chat templates from tokenizer_config.json, else from the template files."""
     templates: dict[str, str] = {}
     template = options.get("chat_template")
     if isinstance(template, str):

@@ -91,7 +91,7 @@ def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -
 
 
 def _check_directory(source: Source, offset: int, length: int) -> None:
-    """ValueError if the directory alone, which zipfile loads whole, is larger than that of any package."""
+    """ValueError if the zip directory, which zipfile loads whole, is larger than any package needs."""
     tail = source.read(offset + length - min(length, _TAIL), min(length, _TAIL))
     at = tail.rfind(b"PK\5\6")
     size = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0

@@ -41,7 +41,7 @@ def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Sour
 
 
 def check_sparsity(anatomy: Anatomy, findings: Findings) -> None:
-    """The header's sums are those of the masks."""
+    """Check the header's sums against the masks."""
     if anatomy.header.sparsity is None:
         return
     _, layers, mean = anatomy.header.sparsity

@@ -1,4 +1,4 @@
-"""A file taken apart: what the walk through its sections finds."""
+"""A parsed file: its sections, blocks and findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mask:
 
 @define
 class Anatomy:
-    """A file taken apart; blocks by layer key, in file order."""
+    """A parsed file; blocks by layer key, in file order."""
 
     header: Header
     layers: list[Layer]

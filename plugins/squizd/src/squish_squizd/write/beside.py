@@ -1,4 +1,4 @@
-"""What a SQUIZD file carries beside the model: the source's own draft head and CoreML package, or those of options."""
+"""Companions of the model in a SQUIZD file: draft head and Core ML package, from the source or from options."""
 
 from __future__ import annotations
 

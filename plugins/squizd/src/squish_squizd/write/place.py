@@ -179,12 +179,12 @@ def layer_of(name: str) -> int | None:
 
 
 def is_ffn(name: str) -> bool:
-    """Whether a name is that of a feed-forward matrix."""
+    """Whether a name belongs to a feed-forward matrix."""
     return bool(_FFN.search(name))
 
 
 def unwrapped(codec: CodecSpec, *wrappers: str) -> CodecSpec:
-    """The codec under these wrapping ones; by default that of the block."""
+    """The codec inside these wrappers; the block's own codec by default."""
     for wrapper in wrappers or ("reshaped", "masked"):
         codec = codec.inner if codec.id == wrapper and codec.inner is not None else codec
     return codec

@@ -56,7 +56,7 @@ class _Watched(BytesIO):
     def read(self, size: int | None = -1) -> bytes:
         if self._data and sys.getallocatedblocks() - self._before > _BLOCKS + self.tell() // _APART:
             _weigh(self._data, self._offset)
-            self._data = b""  # once: other threads make objects, too
+            self._data = b""  # only once: other threads create objects at the same time
         return super().read(size)
 
 
@@ -75,7 +75,7 @@ def _weigh(data: bytes, offset: int) -> None:
 
 
 def _size(head: int) -> int:
-    """Bytes of an item that begins so, without those of its items or of a text whose length follows."""
+    """Bytes of an item with this head, without nested items or a text whose length follows."""
     major, low = head >> 5, head & 31
     return 1 + (1 << low - 24 if 24 <= low < 28 else low if major in (2, 3) and low < 24 else 0)
 
@@ -105,7 +105,7 @@ def plain(value: Any) -> Any:
 
 
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
-    """Decoders of all tags at once: each keeps its tag and content as they are."""
+    """Decoders for every tag: each keeps tag and content unchanged."""
 
     seen = False
 

@@ -1,4 +1,4 @@
-"""The manifest of v2 (Draft 4; wires 6.2): checked in one pass, records kept as they are and translated on access."""
+"""The manifest of v2 (Draft 4; wires 6.2): checked in one pass; records are translated on access."""
 
 from __future__ import annotations
 

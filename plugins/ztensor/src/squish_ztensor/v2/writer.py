@@ -31,7 +31,7 @@ from . import deterministic, footer, layouts
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
 _PREFIX, _PIECE = 1 << 16, 1 << 20
-"""Bytes by which blobs without digests are told apart at first, and by which they are compared."""
+"""Prefix that distinguishes blobs without digests, and the piece size of their comparison, in bytes."""
 
 
 @frozen
@@ -60,7 +60,7 @@ class Manifest:
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Encoding | Refusal:
-    """Whatever v2 has a layout for; equal codes stay as they are."""
+    """Any encoding that v2 has a layout for; equal codes are not changed."""
     return _filtered(spec, layouts.held(spec, encoding), options)
 
 
@@ -132,7 +132,7 @@ def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], 
 
 
 def storable(values: Mapping[str, Any]) -> bool:
-    """Whether attributes can be stored as they are: text keys, and only kinds that v2 has."""
+    """Whether attributes can be stored unchanged: text keys, and only the kinds of v2."""
     pending: list[tuple[Any, int]] = [(dict(values), 3)]
     while pending:
         value, depth = pending.pop()
