@@ -34,7 +34,13 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
     "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "fsspec"), "squish-remote"),
-    "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
+    "family": dict.fromkeys(
+        (
+            "llama", "mixtral", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "granite", "olmo2",
+            "glm4", "starcoder2", "lfm2",
+        ),
+        "squish-models",
+    ),
 }  # fmt: skip
 
 # command -> package of this repository

@@ -75,7 +75,9 @@ BRINGS = {
         containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
     ),
     "squish-models": Brings(
-        families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
+        families=frozenset(
+            "gemma2 gemma3 glm4 granite lfm2 llama mixtral olmo2 phi3 qwen2 qwen2vl qwen3 qwen3moe starcoder2".split()
+        ),
     ),
     "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),

@@ -91,7 +91,7 @@ def test_rows_need_a_matrix(tmp_path: Path) -> None:
 
 
 def test_dropping_values_of_a_quantized_tensor_needs_permission(tmp_path: Path) -> None:
-    squish.save(tmp_path / "q.zt", {"w": np.ones((2, 64), np.float32)}, encode="q8_0")
+    squish.save(tmp_path / "q.zt", {"w": np.ones((2, 64), np.float32)}, encode="int8")
     squish.convert(tmp_path / "q.zt", tmp_path / "kept.zt", "ztensor", encode="sparse_csr")
     with pytest.raises(UsageError) as caught:
         squish.convert(tmp_path / "q.zt", tmp_path / "s.zt", "ztensor", encode="sparse_csr:threshold=0.1")
