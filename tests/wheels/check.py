@@ -20,6 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 
 
+FAMILIES = frozenset((
+    "gemma2", "gemma3", "glm4", "granite", "lfm2", "llama", "mixtral", "olmo2", "phi3", "qwen2", "qwen2vl", "qwen3",
+    "qwen3moe", "starcoder2",
+))  # fmt: skip
+"""Families of squish-models."""
+
+
 class Brings(NamedTuple):
     """What a distribution adds to the registry; `sample` is in tests/data."""
 
@@ -75,9 +82,7 @@ BRINGS = {
         containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
     ),
     "squish-models": Brings(
-        families=frozenset(
-            "gemma2 gemma3 glm4 granite lfm2 llama mixtral olmo2 phi3 qwen2 qwen2vl qwen3 qwen3moe starcoder2".split()
-        ),
+        families=FAMILIES,
     ),
     "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
