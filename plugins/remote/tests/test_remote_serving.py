@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -183,7 +182,7 @@ def test_the_command_prints_its_address_first(folder: Path) -> None:
         with squish.open(address) as file:
             np.testing.assert_array_equal(file["up.weight"].numpy(), ARRAYS["up.weight"])
     finally:
-        process.send_signal(signal.SIGINT)
+        process.kill()
         process.communicate(timeout=10)
 
 

@@ -21,6 +21,10 @@ READS = 4
 """Ranges read or encoded at a time; other clients wait."""
 
 
+SHUTDOWN = 1.0
+"""Seconds that open connections have to end once the server is interrupted."""
+
+
 class ImageServer:
     """Files of an output image by name.
 
@@ -124,7 +128,7 @@ def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None])
     """Serve until interrupted; `ready` receives the address."""
 
     async def main() -> None:
-        runner = web.AppRunner(server.application(), access_log=None)
+        runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=SHUTDOWN)
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
