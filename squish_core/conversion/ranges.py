@@ -82,7 +82,7 @@ class ImageReader:
         if step.action in ("copy", "widen"):
             yield from self._stored(step, extent.role, start, stop)
         else:
-            yield from self._made(step, extent.role, start, stop)
+            yield from self._encoded(step, extent.role, start, stop)
 
     def _stored(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
         array, target = self._file.array(step.origin.parts[role]), step.spec.encodings[0].parts[role]
@@ -96,7 +96,7 @@ class ImageReader:
             numbers = widened(array.bytes(low * stored, count * stored), array.part, role, target.dtype)
             yield numbers[max(start - low * wide, 0) : stop - low * wide]
 
-    def _made(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
+    def _encoded(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
         with self._lock:
             table = self._panels.get(step.name) or self._panels.setdefault(step.name, self._table(step))
         starts = table.starts[role]
@@ -108,7 +108,7 @@ class ImageReader:
                 yield memoryview(self._panel(step, table, number)[role])[max(start - low, 0) : stop - low]
 
     def _panel(self, step: Step, table: _PanelTable, number: int) -> dict[str, bytes]:
-        """The parts of one panel. One thread encodes at a time: a second reader finds the panel made."""
+        """The parts of one panel. One thread encodes at a time; a second reader finds the panel in the cache."""
         key = step.name, number
         with self._lock:
             if key in self._cache:

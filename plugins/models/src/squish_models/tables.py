@@ -57,14 +57,14 @@ class Row:
 
     def expression(self, suffix: str) -> Expression:
         """The tensor of GGUF, made of Hugging Face's."""
-        made: Expression = self.module(suffix)
+        expression: Expression = self.module(suffix)
         if self.permute is not None:
-            made = Permute(made, self.permute)
+            expression = Permute(expression, self.permute)
         if self.add is not None:
-            made = Add(made, self.add)
+            expression = Add(expression, self.add)
         if self.squeeze:
-            made = Squeeze(made)
-        return Stack(made) if "{e}" in self.hf else made
+            expression = Squeeze(expression)
+        return Stack(expression) if "{e}" in self.hf else expression
 
 
 def norm(
