@@ -15,6 +15,7 @@ from squish_core.api import (
     ANY,
     Carried,
     Dropped,
+    ErrorCode,
     Expression,
     Family,
     FamilyTensor,
@@ -77,7 +78,7 @@ class Adapter(Family):
         stated = model.value("general.architecture")
         if model.layout == "gguf" and stated != self.architecture:
             raise FormatError(
-                "is the config of another model than the adapter's", part=BASE, code="contradiction",
+                "is the config of another model than the adapter's", part=BASE, code=ErrorCode.CONTRADICTION,
                 expected=stated, found=self.architecture,
             )  # fmt: skip
         return self.base.settings(evolve(model, layout="hf", tensors={}))
@@ -190,7 +191,7 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
     if not config.get("rank_pattern") and (other := next((m for m, r in ranks.items() if r != rank), None)):
         raise FormatError(
             "states another rank than the tensors have", part=f"{CONFIG} r", expected=ranks[other], found=rank,
-            code="contradiction",
+            code=ErrorCode.CONTRADICTION,
         )  # fmt: skip
     if not config.get("use_rslora"):
         return float(alpha)
