@@ -108,9 +108,9 @@ class Matching:
         family, tensors = self.family, self.tensors
         match = self.rules.find(without_prefix(family, name))
         if match is None:
-            if not _matches(name, (*family.constants, *family.leftovers, *family.beside)):
+            if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
-            (self.other_modalities if _matches(name, family.beside) else self.unused).append(name)
+            (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
         origin = Origin(name, *match)
         if error := _wrong_number(origin, self.sizes):

@@ -58,13 +58,13 @@ def shortest(value: float) -> float:
 
 def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any]) -> dict[str, Typed]:
     """The GGUF keys of settings; those without a value are left out."""
-    made = {}
+    entries = {}
     for key in keys:
         value = settings.get(key.hf)
         if value is not None:
             name = f"{architecture}.{key.gguf}"
-            made[name] = Typed(key.type, _stored(key, name, value))
-    return made
+            entries[name] = Typed(key.type, _stored(key, name, value))
+    return entries
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:

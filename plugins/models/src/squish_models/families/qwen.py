@@ -40,7 +40,7 @@ class Qwen2VL(Qwen2):
 
     architecture = "qwen2vl"
     keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
-    beside = ("visual.*", "model.visual.*")
+    other_modalities = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {"model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
