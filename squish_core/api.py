@@ -34,7 +34,7 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.formats.composite": (
-        "NOTHING_BESIDE", "NO_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
+        "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
     ),
     "squish_core.codecs.base": (
@@ -92,7 +92,8 @@ _NAMES = {
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _RENAMED = {
-    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Layout": "WritePlan", "NOTHING_BESIDE": "NO_OUTGOING_COMPANIONS", "Outgoing": "OutgoingTensor",
+    "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
     "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
@@ -208,7 +209,7 @@ if TYPE_CHECKING:
     from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
-    from squish_core.formats.composite import NOTHING_BESIDE as NOTHING_BESIDE
+    from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
     from squish_core.formats.composite import CompositeContainer as CompositeContainer
     from squish_core.formats.composite import OutgoingChild as OutgoingChild
