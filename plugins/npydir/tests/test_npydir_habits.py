@@ -1,4 +1,4 @@
-"""Habits of Squish's architecture document: what stays as it is, float16 passthrough, sizes of INT4, manifest, tiers."""
+"""Habits of Squish's architecture document: what stays as it is, float16, sizes of INT4, manifest, tiers."""
 
 from __future__ import annotations
 
