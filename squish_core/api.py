@@ -32,9 +32,9 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
-        "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
-        "single_value",
+        "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
     ),
+    "squish_core.formats.refinement": ("Refinement",),
     "squish_core.formats.composite": (
         "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
@@ -205,7 +205,6 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options
-    from squish_core.formats.base import Refinement as Refinement
     from squish_core.formats.base import WritePlan as WritePlan
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
@@ -228,6 +227,7 @@ if TYPE_CHECKING:
     from squish_core.formats.metadata import load_meta as load_meta
     from squish_core.formats.outgoing import OutgoingTensor as OutgoingTensor
     from squish_core.formats.outgoing import Stream as Stream
+    from squish_core.formats.refinement import Refinement as Refinement
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
