@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import toys
 
+import squish_core as squish
 from squish_core import api
 from squish_core.conversion.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
@@ -247,3 +250,45 @@ def test_entries_are_found_by_singular_or_plural_and_have_a_short_repr() -> None
     assert registry.find("backend", id="numpy") == [entry]
     assert entry.id == "numpy"
     assert repr(entry).startswith("<Backend 'numpy' of squish-core")
+
+
+def test_a_table_of_plugins_stays_as_it_was_when_another_registers() -> None:
+    registry = toys.registry()
+    containers = registry.containers
+    entries = iter(containers.items())
+    registry.register(good())
+    assert [name for name, _ in entries] == list(containers) == ["toy.box"]
+    assert list(registry.containers) == ["toy.box", "acme.good"]
+
+
+def test_lookups_in_other_threads_go_on_while_plugins_register() -> None:
+    registry, done, errors = toys.registry(), threading.Event(), list[BaseException]()
+    box = toys.box({"w": np.ones((2, 4), np.float32)})
+
+    def look_up() -> None:
+        try:
+            while not done.is_set():
+                entries = registry.find("containers")
+                assert [entry.id for entry in entries] == sorted(entry.id for entry in entries)
+                assert {entry.id for entry in entries} >= {"toy.box"}
+                assert squish.open(box, registry=registry)["w"].numpy().sum() == 8
+                assert all(registry.instance("container", entry) for entry in registry.containers.values())
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=look_up) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(300):
+            info = toys.container_info(f"acme.{number}", api.Signature(b"ACME%d" % number))
+            registry.register(toys.plugin(f"acme-{number}", squish_containers=[info]))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert len(registry.find("containers")) == 301
