@@ -32,11 +32,11 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
-        "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
-        "single_value",
+        "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
     ),
+    "squish_core.formats.refinement": ("Refinement",),
     "squish_core.formats.composite": (
-        "NOTHING_BESIDE", "NO_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
+        "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
     ),
     "squish_core.codecs.base": (
@@ -94,7 +94,8 @@ _NAMES = {
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _RENAMED = {
-    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Layout": "WritePlan", "NOTHING_BESIDE": "NO_OUTGOING_COMPANIONS", "Outgoing": "OutgoingTensor",
+    "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
     "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
@@ -204,13 +205,12 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options
-    from squish_core.formats.base import Refinement as Refinement
     from squish_core.formats.base import WritePlan as WritePlan
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
-    from squish_core.formats.composite import NOTHING_BESIDE as NOTHING_BESIDE
+    from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
     from squish_core.formats.composite import CompositeContainer as CompositeContainer
     from squish_core.formats.composite import OutgoingChild as OutgoingChild
@@ -227,6 +227,7 @@ if TYPE_CHECKING:
     from squish_core.formats.metadata import load_meta as load_meta
     from squish_core.formats.outgoing import OutgoingTensor as OutgoingTensor
     from squish_core.formats.outgoing import Stream as Stream
+    from squish_core.formats.refinement import Refinement as Refinement
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape

@@ -98,9 +98,9 @@ def execute(
     sinks = _sink(plan, source, target, measurements, overwrite)
     with computing(FormatError, "writing", file=str(target)), sinks as sink:
         container = source.registry.container(plan.format)
-        beside = (companions,) if isinstance(container, CompositeContainer) else ()
+        composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *beside)
+            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=_size_of(target),
