@@ -12,10 +12,10 @@ import pytest
 from squish_ane.coreml import blobs, constexpr
 from squish_ane.coreml.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
 from squish_ane.coreml.program import _value as program_value
-from squish_ane.coreml.protobuf import fields, message, number
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
+from squish_core.formats.protobuf import Message, message, number
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
@@ -64,7 +64,7 @@ def test_optimized_packages_match_coremltools(packages, name):
 def test_a_large_integer_constant_is_read_in_bounded_memory():
     """Two bytes per number; Python objects would take a hundred times as much."""
     data = message(3, message(1, message(2, number(1, 1) * 1_000_000)))
-    (field,) = fields(memoryview(message(1, kind_of(2, 23, (1_000_000,)) + data)))
+    (field,) = Message.of(message(1, kind_of(2, 23, (1_000_000,)) + data))
     tracemalloc.start()
     try:
         value = program_value(field)

@@ -58,6 +58,8 @@ class TestFloat8(CodecSuite):
             }  # fmt: skip
         for element in ("f8_e4m3", "f8_e5m2"):
             cases[f"values as {element}"] = spec, {"element": element}, rng.normal(size=spec.shape).astype(np.float32)
+        for name, (params, _) in forms.items():
+            cases[f"values in {name}"] = spec, params, rng.normal(size=spec.shape).astype(np.float32)
         cases["zeros"] = spec, {}, np.zeros(spec.shape, np.float32)
         return cases
 
