@@ -109,7 +109,7 @@ def _layers(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) 
     for path, module in model.named_modules():
         name = f"{path}{WEIGHT}"
         source = name if name in file else ties.get(name)
-        if source is None or source not in file or not is_plain(module) or not options.runs(file[source]):
+        if source is None or source not in file or not is_replaceable(module) or not options.runs(file[source]):
             continue
         new = compressed_module(module, file[source], options.backend, dtype)
         bias = f"{path}.bias"
@@ -144,13 +144,13 @@ def _separate_experts(
         projections = []
         for projection, name in zip(EXPERT_NAMES[0], names):
             rows, columns = file[name].shape
-            plain = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
+            linear = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
             place = f"{path}.{number}.{projection}"
             if runs[name]:
-                projections.append(compressed_module(plain, file[name], backend, dtype))
+                projections.append(compressed_module(linear, file[name], backend, dtype))
                 compressed[place] = name
             else:
-                projections.append(plain)
+                projections.append(linear)
                 dense[f"{place}{WEIGHT}"] = name
         groups.append(projections)
     return Replacement(path, CompressedExperts(groups, module.act_fn), compressed, dense)
@@ -181,7 +181,7 @@ def is_compressed(tensor: StoredTensor) -> bool:
     return tensor.bound.encoding.codec != DENSE
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_replaceable(module: nn.Module) -> bool:
     """Whether a compressed module computes the same: a subclass may compute something else."""
     if type(module) in (nn.Linear, nn.Embedding):
         return True
