@@ -98,7 +98,7 @@ class Judge:
         try:
             answer = self._reference(row)
             result = self._converted(row, self._source(row.source)[0])
-            found = self._answer(row, result, answer)
+            outcome = self._answer(row, result, answer)
         except squish.SquishError as error:
             return f"not converted: {error.message}"
         except NoAnswerError:
@@ -107,7 +107,7 @@ class Judge:
             return first_line(str(error))
         exact = SCALED.get((row.source, row.engine), BOUNDS.get((answer.engine, row.engine)))
         bound = ROUNDED[row.engine] if exact is None else exact
-        return difference(answer, found, bound, exact=exact is not None) or "ok"
+        return difference(answer, outcome, bound, exact=exact is not None) or "ok"
 
     def _reference(self, row: Row) -> Answer:
         """The answer that a row's is compared with: the source's, or of blocks in mlx-lm, that of their floats."""
