@@ -92,6 +92,7 @@ _NAMES = {
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
+    "squish_core.formats": ("protobuf",),
 }  # fmt: skip
 _RENAMED = {
     "Layout": "WritePlan", "NOTHING_BESIDE": "NO_OUTGOING_COMPANIONS", "Outgoing": "OutgoingTensor",
@@ -202,6 +203,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Stack as Stack
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
+    from squish_core.formats import protobuf as protobuf
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options
