@@ -19,7 +19,9 @@ from squish_core.errors import SquishError, UsageError
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="DST", help="File or folder to write. An existing file is replaced, an existing folder is an error."
+        metavar="DST",
+        help="File or folder to write, or a URL such as s3://bucket/key. An existing file is replaced; an existing "
+        "folder, or anything at the URL, is an error.",
     ),
 ]
 To = Annotated[
@@ -174,6 +176,7 @@ def convert(
     stats: Stats = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at the URL DST.")] = False,
     plan: PlanFile = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -198,6 +201,6 @@ def convert(
         progress = stack.enter_context(Progress("writing", quiet))
         report = squish.convert(
             opened, dst, to, rules, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
-            delete_source=delete_source, plan=plan, dry_run=dry_run, progress=progress,
+            delete_source=delete_source, overwrite=overwrite, plan=plan, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

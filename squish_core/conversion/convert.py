@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,21 @@ from squish_core import opening
 from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
+from squish_core.conversion.evidence import Evidence
 from squish_core.conversion.execute import execute, outgoing_tensors
 from squish_core.conversion.job import ARGUMENTS, JobFile
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import plan_conversion, plan_mapped
+from squish_core.conversion.plan import ConversionPlan, plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import CodecError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.plugins.sources import remote_target, scheme_of
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -46,6 +50,7 @@ def convert(
     names: str | None = None,
     stats: Any = None,
     delete_source: bool = False,
+    overwrite: bool = False,
     plan: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
@@ -58,7 +63,8 @@ def convert(
     src
         A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
     dst
-        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged.
+        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged. Or a URL that a plugin
+        writes to (`s3://bucket/model.gguf`), where nothing may be unless `overwrite` is set.
     to
         Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
     encode
@@ -80,6 +86,8 @@ def convert(
         Allow quantizing tensors that are already quantized with loss.
     delete_source
         Verify the target, compare it with the source, then delete the files with the source's tensors.
+    overwrite
+        Replace what is at the URL `dst`.
     progress
         Called with the tensor's name, the bytes written and the total bytes.
     plan
@@ -121,7 +129,6 @@ def convert(
             code=ErrorCode.USAGE,
             hint="Name both, or plan=FILE with an existing plan.",
         )
-    target = Path(dst)
     with ExitStack() as stack:
         file = src
         if isinstance(src, Mapping) and not isinstance(src, File):
@@ -131,21 +138,41 @@ def convert(
         statistics = None
         if activations is not None:
             statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
-        decided, model = plan_mapped(
-            file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
-        )
+        target: Path | RemoteTarget = Path(dst)
+        if scheme_of(dst):
+            target = stack.enter_context(closing(remote_target(dst, file.registry)))
+        evidence = Evidence(file)
+        plan_of = partial(
+            _plan, evidence.file if not delete_source else file, target, to, encode,
+            only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
+            requantize=requantize,
+        )  # fmt: skip
+        first_panels = not (dry_run or delete_source or job is not None)
+        decided, model = plan_of(first_panels=first_panels)
+        decided = evolve(decided, notes=(*decided.notes, *evidence.notes()))
         if job is not None:
             job.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
         if delete_source:
+            if not isinstance(target, Path):
+                raise UsageError(
+                    "the source is deleted only where the target is a local file", found=str(target), code="delete",
+                    hint="Convert it without deleting, and delete it yourself.",
+                )  # fmt: skip
             to_delete = deletable(model if decided.model_map else file, target, decided.steps, decided.dropped)
         if dry_run:
             report = decided.report()
-            report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
+            if isinstance(target, Path):
+                report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
-            observer = _ProgressObserver(progress, decided.size or decided.estimate) if progress else None
-            report = execute(decided, model, target, observer, activations=statistics)
-            if to_delete:
+            write = partial(_write, target=target, progress=progress, activations=statistics, overwrite=overwrite)
+            try:
+                report = write(decided, model)
+            except CodecError as error:
+                if error.code != ErrorCode.REPLAN or not first_panels:
+                    raise
+                report = write(*plan_of(first_panels=False))  # the codes of a later panel do not fit
+            if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
@@ -154,6 +181,20 @@ def convert(
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
+
+
+def _plan(file: File, target: Path | RemoteTarget, *rules: Any, **options: Any) -> tuple[ConversionPlan, File]:
+    """As `plan_mapped`, for a target of either kind."""
+    decided, model = plan_mapped(file, target if isinstance(target, Path) else Path(target.filename), *rules, **options)
+    return evolve(decided, target=str(target)), model
+
+
+def _write(
+    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None, **options: Any
+) -> Conversion:
+    """Execute a plan, with a progress function."""
+    observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
+    return execute(plan, model, target, observer, **options)
 
 
 class _ProgressObserver(ConversionObserver):

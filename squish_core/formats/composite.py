@@ -45,7 +45,8 @@ class OutgoingCompanions:
     whole: Sequence[OutgoingWhole] = ()
 
 
-NO_COMPANIONS, NOTHING_BESIDE = Companions(), OutgoingCompanions()
+NO_COMPANIONS, NO_OUTGOING_COMPANIONS = Companions(), OutgoingCompanions()
+"""Nothing besides tensors, in a source and in a target."""
 
 
 class CompositeContainer(Container):
@@ -97,7 +98,7 @@ class CompositeContainer(Container):
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,
-        companions: OutgoingCompanions = NOTHING_BESIDE,
+        companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
     ) -> None:
         """`Container.write` with companions.
 

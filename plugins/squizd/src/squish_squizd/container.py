@@ -10,7 +10,7 @@ from squish_codecs.api import rows_and_columns
 from squish_core.api import (
     DENSE,
     NO_COMPANIONS,
-    NOTHING_BESIDE,
+    NO_OUTGOING_COMPANIONS,
     CodecSpec,
     CodeLayout,
     Companions,
@@ -101,7 +101,7 @@ class Squizd(CompositeContainer):
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options, companions: OutgoingCompanions = NOTHING_BESIDE,
+        options: Options, companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
     ) -> None:  # fmt: skip
         writer.write(sink, tensors, meta, assets, WriteOptions.parse(options), companions)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import FormatError
+from squish_core.api import ErrorCode, FormatError
 
 RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pattern"}
 """Keys of transformers 5 that have another name."""
@@ -16,6 +16,7 @@ OTHERS = ("vision_config", "audio_config")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
+LONGROPE = "longrope"
 MULTIMODAL = "mrope"
 """A kind of rotary positions that is none in a text."""
 
@@ -47,6 +48,9 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == MULTIMODAL:
         spelled["rope_scaling"] = None
     _spell_rope(spelled, config.get("rope_parameters"))
+    scaling = spelled.get("rope_scaling")
+    if isinstance(scaling, dict) and scaling.get("rope_type") == LONGROPE:  # mlx-lm and mistral.rs ask for `type`
+        spelled["rope_scaling"] = {"type": LONGROPE, **scaling}
     _spell_layers(spelled, config.get("layer_types"))
     return spelled
 
@@ -83,7 +87,7 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
     expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
     if kinds != expected:
         raise FormatError(
-            "has layer_types that no sliding_window_pattern gives", part="config.json", code="config",
+            "has layer_types that no sliding_window_pattern gives", part="config.json", code=ErrorCode.CONFIG,
             expected=f"every layer number {pattern} with full attention",
         )  # fmt: skip
     spelled["sliding_window_pattern"] = pattern

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import (
+    ErrorCode,
     File,
     FormatError,
     Inventory,
@@ -22,6 +23,7 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_file
 
+from ..config.rope import rope_kind
 from ..config.spelling import text_config
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -144,10 +146,10 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
         first = group[0]
-        numbers = f" (expected {first.expected}, found {first.found})" if code == "contradiction" else ""
+        numbers = f" (expected {first.expected}, found {first.found})" if code == ErrorCode.CONTRADICTION else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
         # Classes of folders have a default for every setting that their table does not list.
-        defaulted = inventory.settings is None and code == "config" and inventory.naming.layout != "gguf"
+        defaulted = inventory.settings is None and code == ErrorCode.CONFIG and inventory.naming.layout != "gguf"
         yield Problem(
             code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
@@ -199,6 +201,12 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
     model_type = inventory.naming.model_type
     config = text_config(inventory.model.config())
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
+    kind = rope_kind((inventory.settings or {}).get("rope_scaling"))
+    if kind and kind not in engine.scalings.get(model_type, (kind,)):
+        yield Problem(
+            code="engine-key", severity="error", where=f"{CONFIG_FILE} rope_scaling",
+            message=f"is {kind}, which {engine.title} does not know for {model_type}",
+        )  # fmt: skip
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)
         if name not in config and value != default:
