@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from attrs import define
 
@@ -13,6 +13,7 @@ from squish_core.conversion.step import Step
 from squish_core.file import File
 from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.io.source import Source
+from squish_core.io.wrapped import WrappedSource
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import Part
 
@@ -20,37 +21,24 @@ Listener = Callable[[str, int, memoryview], None]
 """Called with a file's name, an offset, and the bytes read there."""
 
 
-class ObservedSource(Source):
-    """Wraps a source and passes all bytes read from it and its members to a listener."""
+class ObservedSource(WrappedSource):
+    """Passes all bytes read from a source and its members to a listener."""
 
     def __init__(self, inner: Source, listener: Listener) -> None:
-        super().__init__(inner.name, inner.size)
-        self.filename, self.is_dir, self.path, self.pin = inner.filename, inner.is_dir, inner.path, inner.pin
-        self.packed, self.findings, self.lists_members = inner.packed, inner.findings, inner.lists_members
-        self.is_remote = inner.is_remote
-        self._inner, self._listener = inner, listener
+        super().__init__(inner)
+        self._listener = listener
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
-        self._inner.read_into(offset, out, what)
+        self.inner.read_into(offset, out, what)
         self._listener(self.filename, offset, out)
 
-    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self._inner.read_ahead(ranges)
-
     def _view(self, offset: int, length: int) -> memoryview:
-        view = self._inner.view(offset, length)
+        view = self.inner.view(offset, length)
         self._listener(self.filename, offset, view)
         return view
 
-    def _names(self, folder: str = "") -> tuple[str, ...]:
-        return self._inner.members(folder)
-
-    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
-        return self._inner.members(folder, names)
-
-    def _open_member(self, name: str) -> Source:
-        folder, _, filename = name.rpartition("/")
-        return ObservedSource(self._inner.member(filename, folder), self._listener)
+    def _wrapped(self, member: Source) -> Source:
+        return ObservedSource(member, self._listener)
 
 
 @define
