@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,6 @@ from squish_core.api import (
     Family,
     FamilyTensor,
     FormatError,
-    Join,
     Model,
     Options,
     Permute,
@@ -28,6 +27,7 @@ from squish_core.api import (
     Stack,
     TensorError,
     Typed,
+    source_names,
 )
 
 from .keep import kept_files, restored_files
@@ -70,7 +70,9 @@ class Adapter(Family):
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
         linear = {tensor.name for tensor in self.base.tensors if _is_linear(tensor)}
-        written = [rule for rule in self.base.names["gguf"] if not rule.reading and set(_leaves(rule.of)) <= linear]
+        written = [
+            rule for rule in self.base.names["gguf"] if not rule.reading and set(source_names(rule.of)) <= linear
+        ]
         rules = [Rule(f"{rule.name}.{suffix}", _half(rule.of, suffix)) for rule in written for suffix in SUFFIXES]
         return {"gguf": tuple(rules)}
 
@@ -115,7 +117,7 @@ class Adapter(Family):
         """GGUF's name of a matrix, `#` for the layer -> PEFT's module."""
         rules = [rule for rule in self.names["gguf"] if rule.name.endswith(".lora_a")]
         return {
-            rule.name.removesuffix(".lora_a").replace("{n}", "#"): next(_leaves(rule.of)).removesuffix(
+            rule.name.removesuffix(".lora_a").replace("{n}", "#"): next(source_names(rule.of)).removesuffix(
                 SUFFIXES["lora_a"]
             )
             for rule in rules
@@ -128,16 +130,6 @@ def _is_linear(tensor: FamilyTensor) -> bool:
 
 def _peft(name: str, suffix: str) -> str:
     return f"{PEFT}{name.removesuffix(WEIGHT)}{SUFFIXES[suffix]}"
-
-
-def _leaves(expression: Expression) -> Iterator[str]:
-    if isinstance(expression, str):
-        yield expression
-    elif isinstance(expression, Join):
-        for part, _ in expression.of:
-            yield from _leaves(part)
-    else:
-        yield from _leaves(expression.of)
 
 
 def _half(expression: Expression, suffix: str) -> Expression:
