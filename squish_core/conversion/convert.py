@@ -15,8 +15,9 @@ from squish_core import opening
 from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
+from squish_core.conversion.distribution import JobOptions, execute_job
 from squish_core.conversion.execute import execute, outgoing_tensors
-from squish_core.conversion.job import ARGUMENTS, JobFile
+from squish_core.conversion.job import ARGUMENTS, JobFile, job_document, plain_arguments
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
@@ -27,6 +28,7 @@ from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -47,6 +49,10 @@ def convert(
     stats: Any = None,
     delete_source: bool = False,
     plan: Any = None,
+    scheduler: str | None = None,
+    task_bytes: int | str | None = None,
+    resume: bool | str = False,
+    journal: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -86,6 +92,15 @@ def convert(
         A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
         If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
         that names the first difference. It is never overwritten.
+    scheduler
+        Run the conversion as tasks in other processes: "local:2", or "dask:tcp://..." (with squish-dask). The bytes
+        and the report stay the same.
+    task_bytes
+        Bytes that a task writes, about: a number, or a size such as "256MiB" (the default).
+    resume
+        True: go on with an unfinished job of the same arguments. "verify": read what it has written again first.
+    journal
+        Where the journal of the job lies; by default beside the target, as `NAME.squish-journal`.
     names, stats
         Deprecated names of `rename` and `activations`.
     limits, registry
@@ -109,12 +124,14 @@ def convert(
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
-    job = None
+    options = JobOptions.parse(scheduler, task_bytes, resume, journal, registry or installed())
+    plan_file = None
+    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
     if plan is not None:
-        values = (src, dst, to, encode, only, assets, rename, activations, requantize)
-        job = JobFile(Path(plan), dict(zip(ARGUMENTS, values)))
-        src, dst, to, encode, only, assets, rename, activations = map(job.arguments.get, ARGUMENTS[:-1])
-        requantize = bool(job.arguments[ARGUMENTS[-1]])
+        plan_file = JobFile(Path(plan), arguments)
+        arguments = plan_file.arguments
+        src, dst, to, encode, only, assets, rename, activations = map(arguments.get, ARGUMENTS[:-1])
+        requantize = bool(arguments[ARGUMENTS[-1]])
     if src is None or dst is None:
         raise UsageError(
             "convert needs a source and a target",
@@ -134,8 +151,8 @@ def convert(
         decided, model = plan_mapped(
             file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
         )
-        if job is not None:
-            job.settle(decided, file)
+        if plan_file is not None:
+            plan_file.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
         if delete_source:
             to_delete = deletable(model if decided.model_map else file, target, decided.steps, decided.dropped)
@@ -144,7 +161,11 @@ def convert(
             report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
             observer = _ProgressObserver(progress, decided.size or decided.estimate) if progress else None
-            report = execute(decided, model, target, observer, activations=statistics)
+            if options is None:
+                report = execute(decided, model, target, observer, activations=statistics)
+            else:
+                document = job_document(decided, file, plain_arguments(arguments))
+                report = execute_job(decided, file, target, document, options, observer, statistics)
             if to_delete:
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)

@@ -95,7 +95,7 @@ def execute(
             container.write(sink, tensors, source.index.meta, assets, plan.options, *beside)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=_size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -189,19 +189,20 @@ def check_copy(file: File, step: Step) -> None:
 def _atomic(
     plan: ConversionPlan, source: File, target: Path, observer: ConversionObserver
 ) -> AbstractContextManager[Sink]:
-    registry, mode = source.registry, common_mode(_paths_of(source))
+    registry, mode = source.registry, common_mode(paths_of(source))
     if registry.container(plan.format).writes_folder(plan.options):
         return atomic_folder(target, observer.bytes_written, mode)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def _size_of(target: Path) -> int:
+def size_of(target: Path) -> int:
+    """Bytes of the file or of all files of the folder."""
     files = target.rglob("*") if target.is_dir() else [target]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _paths_of(file: File) -> list[Path]:
+def paths_of(file: File) -> list[Path]:
     """The model's files and their folder; empty for bytes in memory."""
     place, source = file.path, file.source
     if place is None or source.packed:
