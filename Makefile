@@ -19,7 +19,7 @@ plugins := $(filter-out $(left_out),$(all_plugins))
 # Another stamp when plugins are left out, so that a compiler installed later is noticed.
 installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
 python := $(VENV)/bin/python
-pytest := $(python) -m pytest $(addprefix --ignore=plugins/,$(left_out))
+pytest := $(python) -m pytest -n auto --dist loadfile $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
   tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py)
 failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
@@ -44,7 +44,7 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  --overrides without-torch.txt -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(failed)
+	  --overrides without-torch.txt -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy pytest-xdist ruff || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)

@@ -140,16 +140,16 @@ def their_package(size: int, layers: int, name: str, folder: str) -> object:
 
     def call() -> None:
         program = Builder.program(input_specs=inputs, opset_version=ct.target.iOS18)(build)
-        made = ct.convert(
+        package = ct.convert(
             program, source="milinternal", convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
         )  # fmt: skip
         if name == "lut4":
             config = cto.OptimizationConfig(global_config=cto.OpPalettizerConfig(mode="kmeans", nbits=4))
-            made = cto.palettize_weights(made, config)
+            package = cto.palettize_weights(package, config)
         else:
             config = cto.OptimizationConfig(global_config=cto.OpLinearQuantizerConfig(mode="linear_symmetric"))
-            made = cto.linear_quantize_weights(made, config)
-        made.save(f"{folder}/theirs.mlpackage")
+            package = cto.linear_quantize_weights(package, config)
+        package.save(f"{folder}/theirs.mlpackage")
 
     return call

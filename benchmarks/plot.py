@@ -28,7 +28,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12p
 
 def dots(title: str, rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """An SVG of rows of (label, {name: share of the limit}); the first word of a name is its series, a key of MARKS."""
-    shares = [share for _, found in rows for share in found.values()]
+    shares = [share for _, shares_of in rows for share in shares_of.values()]
     low, high = 10 ** math.floor(math.log10(min(shares))), max(1.1, *shares)
     height = TOP + STEP * len(rows) + 40
 
@@ -48,14 +48,14 @@ def dots(title: str, rows: Sequence[tuple[str, Mapping[str, float]]]) -> str:
         lines.append(f'<line{kind} x1="{across(tick)}" x2="{across(tick)}" y1="{TOP - 16}" y2="{bottom}"/>')
         text = "the limit" if tick == 1 else f"{tick:.3g}"
         lines.append(f'<text class="small" x="{across(tick)}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
-    for number, (label, found) in enumerate(rows):
+    for number, (label, shares_of) in enumerate(rows):
         y = TOP + STEP * number + 4
         lines.append(f'<text x="{LEFT - 16}" y="{y + 4}" text-anchor="end">{escape(label)}</text>')
         lines.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        for name, share in sorted(found.items(), key=lambda item: item[0] == "ours"):  # ours on top
+        for name, share in sorted(shares_of.items(), key=lambda item: item[0] == "ours"):  # ours on top
             lines.append(f"{_mark(name, across(share), y)[:-2]}><title>{escape(name)}: {share:.2g}</title></path>")
-        lines.append(f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{found["ours"]:.2f}</text>')
-    named = {name.split()[0] for _, found in rows for name in found}
+        lines.append(f'<text class="small" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{shares_of["ours"]:.2f}</text>')
+    named = {name.split()[0] for _, shares_of in rows for name in shares_of}
     x = 20
     for series in (series for series in MARKS if series in named):
         lines += [_mark(series, x, 46), f'<text class="small" x="{x + 12}" y="50">{series}</text>']

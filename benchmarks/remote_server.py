@@ -30,12 +30,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
             return None
-        path, wanted = Path(self.path[1:]), self.headers.get("Range", "")
+        path, byte_range = Path(self.path[1:]), self.headers.get("Range", "")
         time.sleep(LATENCY)
         if not path.is_file():
             return self.send_error(404)
         size = path.stat().st_size
-        low, high = (int(text) for text in wanted.removeprefix("bytes=").split("-"))
+        low, high = (int(text) for text in byte_range.removeprefix("bytes=").split("-"))
         high = min(high, size - 1)
         Handler.counts = [Handler.counts[0] + 1, Handler.counts[1] + high - low + 1]
         self.send_response(206)

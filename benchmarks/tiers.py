@@ -39,17 +39,17 @@ def run(quick: bool) -> str:
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of Qwen2.5-1.5B, head tied to the embedding."""
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
+    tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
     for number in range(layers):
         layer = f"model.layers.{number}"
         for name, rows in (("q_proj", HIDDEN), ("k_proj", KEYS), ("v_proj", KEYS), ("o_proj", HIDDEN)):
-            found[f"{layer}.self_attn.{name}.weight"] = (rows, HIDDEN)
+            tensors[f"{layer}.self_attn.{name}.weight"] = (rows, HIDDEN)
             if name != "o_proj":
-                found[f"{layer}.self_attn.{name}.bias"] = (rows,)
-        found |= {f"{layer}.mlp.{name}.weight": (INNER, HIDDEN) for name in ("gate_proj", "up_proj")}
-        found[f"{layer}.mlp.down_proj.weight"] = (HIDDEN, INNER)
-        found |= {f"{layer}.{name}.weight": (HIDDEN,) for name in ("input_layernorm", "post_attention_layernorm")}
-    return {**found, "model.norm.weight": (HIDDEN,)}
+                tensors[f"{layer}.self_attn.{name}.bias"] = (rows,)
+        tensors |= {f"{layer}.mlp.{name}.weight": (INNER, HIDDEN) for name in ("gate_proj", "up_proj")}
+        tensors[f"{layer}.mlp.down_proj.weight"] = (HIDDEN, INNER)
+        tensors |= {f"{layer}.{name}.weight": (HIDDEN,) for name in ("input_layernorm", "post_attention_layernorm")}
+    return {**tensors, "model.norm.weight": (HIDDEN,)}
 
 
 def model(path: Path, layers: int) -> Path:
@@ -140,9 +140,9 @@ seconds = time.perf_counter() - started
 done.set()
 print(json.dumps([seconds, anonymous() - before, max(peak[0], anonymous()) - before]))
 """
-    found = subprocess.run([sys.executable, "-c", watched], check=True, capture_output=True, text=True)
-    seconds, held, peak = json.loads(found.stdout)
-    return seconds, held, peak
+    process = subprocess.run([sys.executable, "-c", watched], check=True, capture_output=True, text=True)
+    seconds, kept, peak = json.loads(process.stdout)
+    return seconds, kept, peak
 
 
 def loading(place: Path, source: Path) -> str:
@@ -155,7 +155,7 @@ def loading(place: Path, source: Path) -> str:
         ours[way] = both(Path(sys.executable), f"{code}\nload({str(SAMPLE)!r})", place / folder)
         for state in STATES:
             target = TARGET if (way, state) == ("squish_weights", "warm") else ""
-            others = {name: told.seconds[state] for name, told in peers.items()}
+            others = {name: load.seconds[state] for name, load in peers.items()}
             rows.append(Row(f"{way}, {state}", ours[way].seconds[state], others, target=target))
         if sentinel:
             (place / folder / sentinel).unlink()  # what comes next is a tier further down
@@ -166,7 +166,7 @@ def memory(loads: dict[str, Load]) -> str:
     """A table of what importing and loading add."""
     lines = ["Anonymous memory that is added, by the imports (NumPy takes 8 MB of them) and by the first load:", ""]
     lines += ["| | imports | load |", "|---|---|---|"]
-    lines += [f"| {name} | {told.imported / 1e6:.1f} MB | {told.held / 1e6:.1f} MB |" for name, told in loads.items()]
+    lines += [f"| {name} | {load.imported / 1e6:.1f} MB | {load.kept / 1e6:.1f} MB |" for name, load in loads.items()]
     return "\n".join([*lines, ""])
 
 
@@ -232,18 +232,18 @@ class Load(NamedTuple):
 
     seconds: dict[str, float]
     imported: int
-    held: int
+    kept: int
 
 
 def both(python: Path, code: str, path: Path) -> Load:
     """Loading, warm and cold, each in a fresh process of a Python; `code` imports, and defines `load`."""
-    seconds, imports, held = {}, [], []
+    seconds, imports, kept = {}, [], []
     for state in STATES:
         text = ROUND.format(code=code, rounds=ROUNDS[state])
         command: list[str | Path] = [python, "-I", "-c", text, str(path), state]
-        told = subprocess.run(command, check=True, capture_output=True, text=True)
-        imported, rounds = json.loads(told.stdout.splitlines()[-1])
+        process = subprocess.run(command, check=True, capture_output=True, text=True)
+        imported, rounds = json.loads(process.stdout.splitlines()[-1])
         imports.append(imported)
-        held += [added for _, added in rounds]
+        kept += [added for _, added in rounds]
         seconds[state] = statistics.median(taken for taken, _ in rounds[1:])
-    return Load(seconds, max(imports), max(held))
+    return Load(seconds, max(imports), max(kept))

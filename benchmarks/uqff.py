@@ -68,10 +68,10 @@ def opening() -> Row:
     return Row(f"open {shards} shards (reads {read:,} bytes)", seconds["ours"], {})
 
 
-def both(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, wanted: dict[str, Any]) -> list[Row]:
+def both(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, options: dict[str, Any]) -> list[Row]:
     """Encoding and decoding of one type."""
     codec = registry().codec(codec_id)
-    params = codec.params_for(spec, wanted)
+    params = codec.params_for(spec, options)
     parts: Any = codec.encode(values, params)
     out = np.empty(spec.shape, np.float32)
     calls: dict[str, dict[str, Any]] = {

@@ -95,8 +95,8 @@ def verifying(path: Path, size: int) -> Row:
 
 def writing(source: Path, size: int, wire: str, to: str, level: int | None, target: str) -> Row:
     """All from memory: the peers have arrays, we the file that holds them."""
-    ours, held = data.FOLDER / "ours.zt", source.read_bytes()
-    calls: dict[str, Any] = {"ours": lambda: squish.convert(held, ours, to=to)}
+    ours, stored_bytes = data.FOLDER / "ours.zt", source.read_bytes()
+    calls: dict[str, Any] = {"ours": lambda: squish.convert(stored_bytes, ours, to=to)}
     for version in VERSIONS:
         calls[version] = oracles.peer(f"ztensor-{version}").prepare(
             write_peer, source=str(source), target=str(ours.with_suffix(f".{version}.zt")), level=level

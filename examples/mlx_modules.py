@@ -54,10 +54,10 @@ def write_model(folder: Path) -> Path:
     """A file with random weights under the names of the modules."""
     from mlx.utils import tree_flatten
 
-    plain = folder / "plain.safetensors"
+    unconverted = folder / "plain.safetensors"
     mx.random.seed(0)
-    mx.save_safetensors(str(plain), dict(tree_flatten(Model().parameters())), {"format": "mlx"})
-    squish.convert(plain, folder / "model.zt", encode="int4")
+    mx.save_safetensors(str(unconverted), dict(tree_flatten(Model().parameters())), {"format": "mlx"})
+    squish.convert(unconverted, folder / "model.zt", encode="int4")
     return folder / "model.zt"
 
 

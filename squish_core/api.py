@@ -26,15 +26,17 @@ _NAMES = {
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_file_name", "closed"),
+    "squish_core.io.source": ("BytesSource", "Source", "check_file_name", "closed"),
+    "squish_core.io.source_opener": ("SourceOpener",),
+    "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
-        "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
-        "single_value",
+        "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
     ),
+    "squish_core.formats.refinement": ("Refinement",),
     "squish_core.formats.composite": (
-        "NOTHING_BESIDE", "NO_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
+        "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
     ),
     "squish_core.codecs.base": (
@@ -93,7 +95,8 @@ _NAMES = {
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _RENAMED = {
-    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Layout": "WritePlan", "NOTHING_BESIDE": "NO_OUTGOING_COMPANIONS", "Outgoing": "OutgoingTensor",
+    "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
     "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
@@ -203,13 +206,12 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options
-    from squish_core.formats.base import Refinement as Refinement
     from squish_core.formats.base import WritePlan as WritePlan
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
-    from squish_core.formats.composite import NOTHING_BESIDE as NOTHING_BESIDE
+    from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
     from squish_core.formats.composite import CompositeContainer as CompositeContainer
     from squish_core.formats.composite import OutgoingChild as OutgoingChild
@@ -226,6 +228,7 @@ if TYPE_CHECKING:
     from squish_core.formats.metadata import load_meta as load_meta
     from squish_core.formats.outgoing import OutgoingTensor as OutgoingTensor
     from squish_core.formats.outgoing import Stream as Stream
+    from squish_core.formats.refinement import Refinement as Refinement
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
@@ -239,13 +242,15 @@ if TYPE_CHECKING:
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
+    from squish_core.io.remote_target import RemoteTarget as RemoteTarget
+    from squish_core.io.remote_target import target_exists as target_exists
     from squish_core.io.sink import Sink as Sink
     from squish_core.io.sink import align_up as align_up
     from squish_core.io.source import BytesSource as BytesSource
     from squish_core.io.source import Source as Source
-    from squish_core.io.source import SourceOpener as SourceOpener
     from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
+    from squish_core.io.source_opener import SourceOpener as SourceOpener
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory

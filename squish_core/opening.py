@@ -29,7 +29,7 @@ from squish_core.specs import parse_format
 from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
-    from squish_core.formats.base import Refinement
+    from squish_core.formats.refinement import Refinement
 
 
 def open(  # noqa: A001
@@ -206,7 +206,8 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         if source.size == 0 and not source.is_dir:
             raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
         with gc_paused():
-            index = container.read_index(source, limits)
+            own = options if refinement is None else {}
+            index = container.read_index_with(source, limits, own) if own else container.read_index(source, limits)
             check_index(index, limits, views=views)
         warnings = lookalike_names(index.tensors)
         if warnings:

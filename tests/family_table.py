@@ -35,7 +35,7 @@ def changes(family: Family) -> list[str]:
     written = [rule.of for rule in family.names["gguf"] if not rule.reading]
     words = dict.fromkeys(word for expression in written for word in operations(expression))
     constants = [f"`{name}`" for name in family.constants]
-    return [*words, *constants, *(["the text part alone"] if family.beside else [])]
+    return [*words, *constants, *(["the text part alone"] if family.other_modalities else [])]
 
 
 def table() -> str:

@@ -49,7 +49,7 @@ class Crate(api.CompositeContainer):
     def write(
         self, sink: api.Sink, tensors: Sequence[api.OutgoingTensor], meta: Mapping[str, Any],
         assets: Mapping[str, bytes], options: api.Options,
-        companions: api.OutgoingCompanions = api.NOTHING_BESIDE,
+        companions: api.OutgoingCompanions = api.NO_OUTGOING_COMPANIONS,
     ) -> None:  # fmt: skip
         groups = {"": (tensors, meta)} | {name: (each.tensors, each.meta) for name, each in companions.children.items()}
         boxes = {name: _box(list(group), dict(own)) for name, (group, own) in groups.items()}

@@ -35,7 +35,7 @@ def test_constants_are_distinct_and_exported() -> None:
 
 def is_code(node: ast.expr) -> bool:
     """Whether an expression is the code of an error, refusal or finding."""
-    return isinstance(node, ast.Attribute) and node.attr == "code"
+    return getattr(node, "attr" if isinstance(node, ast.Attribute) else "id", "") == "code"
 
 
 def parameters_named_code(trees: dict[Path, ast.Module]) -> dict[str, set[int]]:
@@ -90,14 +90,14 @@ def test_no_module_writes_or_compares_the_text_of_a_constant() -> None:
 
 
 def test_whatever_is_compared_with_a_code_is_a_constant() -> None:
-    """A code that is switched on belongs into `ErrorCode`."""
+    """A code that is switched on belongs in `ErrorCode`."""
     texts = []
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare) and any(map(is_code, (node.left, *node.comparators))):
-                found = [n for side in (node.left, *node.comparators) for n in ast.walk(side)]
+                operands = [n for side in (node.left, *node.comparators) for n in ast.walk(side)]
                 texts += [
                     f"{path.relative_to(ROOT)}:{n.lineno} {n.value!r}"
-                    for n in found if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                    for n in operands if isinstance(n, ast.Constant) and isinstance(n.value, str)
                 ]  # fmt: skip
     assert not texts

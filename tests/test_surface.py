@@ -95,6 +95,12 @@ def test_an_old_method_works_with_a_warning(
     assert value == new(saved)
 
 
+def test_a_family_with_an_old_attribute_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="other_modalities"):
+        family = type("OldFamily", (api.Family,), {"beside": ("visual.*",)})
+    assert family.other_modalities == ("visual.*",)
+
+
 class OldBackend(api.Backend):
     """A backend as the guide described it before requests held the codec."""
 

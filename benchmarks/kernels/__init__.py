@@ -72,18 +72,18 @@ def tensors(codec: CodecSpec, shape: tuple[int, int], copies: int = 1) -> list[T
 
 def _stored(codec: CodecSpec, shape: tuple[int, int]) -> tuple[CodecSpec, Mapping[str, np.ndarray]]:
     """Random codes and ordinary scales; a few rows encoded, again and again, where parts depend on each other."""
-    known = registry().codec(codec)
+    implementation = registry().codec(codec)
     if "sparsity" not in codec.params:
-        declared = known.parts(TensorSpec(name="w", shape=shape, dtype="f32"), codec.params)
+        declared = implementation.parts(TensorSpec(name="w", shape=shape, dtype="f32"), codec.params)
         return codec, {role: _random(kind, size) for role, (kind, size) in declared.items()}
     few = (math.gcd(shape[0], 256), shape[1])
     spec, values = (
         TensorSpec(name="w", shape=few, dtype="f32"),
         np.random.default_rng(0).standard_normal(few, np.float32),
     )
-    params = known.fit_params(lambda: iter((values,)), spec, known.params_for(spec, codec.params))
+    params = implementation.fit_params(lambda: iter((values,)), spec, implementation.params_for(spec, codec.params))
     times = shape[0] // few[0]
-    stored = {role: np.tile(part, times) for role, part in known.encode(values, params).items()}
+    stored = {role: np.tile(part, times) for role, part in implementation.encode(values, params).items()}
     return CodecSpec(codec.id, {**params, "count": params["count"] * times}), stored
 
 
@@ -101,8 +101,8 @@ def section(name: str, title: str, note: str, rows: list[Row]) -> Section:
     shares = []
     for row in rows:
         limit, *others = row.peers
-        found = {"ours": row.ours, **{peer: row.peers[peer] for peer in others}}
-        shares.append((row.operation, {peer: row.peers[limit] / seconds for peer, seconds in found.items()}))
+        seconds = {"ours": row.ours, **{peer: row.peers[peer] for peer in others}}
+        shares.append((row.operation, {peer: row.peers[limit] / duration for peer, duration in seconds.items()}))
     text = markdown(title, f"{note}\n\n![{title}: share of the limit](benchmarks/{name}.svg)", rows)
     return Section(text, {f"{name}.svg": dots(f"{title}: share of the limit", shares)})
 
@@ -111,9 +111,9 @@ def judged(ours: float, others: Mapping[str, float], least: Mapping[str, float])
     """What is required, peer by peer (a first word stands for the best of several), and whether it is met."""
     verdicts = []
     for name, ratio in least.items():
-        found = [seconds for peer, seconds in others.items() if peer == name or peer.split()[0] == name]
-        if found:
-            verdicts.append(f"{name} >= {ratio:.2f}x {'met' if min(found) / ours >= ratio else '**missed**'}")
+        durations = [seconds for peer, seconds in others.items() if peer == name or peer.split()[0] == name]
+        if durations:
+            verdicts.append(f"{name} >= {ratio:.2f}x {'met' if min(durations) / ours >= ratio else '**missed**'}")
     return ", ".join(verdicts)
 
 

@@ -62,13 +62,13 @@ def run(quick: bool) -> Section:
 def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     """One codec; NumPy's encoder too, where there is one beside the compiled one."""
     kind, _, how = name.partition(", ")
-    plain = CODECS.get(kind) or CodecSpec(f"ggml.{kind.lower()}")
-    spec = CodecSpec(plain.id, {**plain.params, **HOW[how]})
+    base = CODECS.get(kind) or CodecSpec(f"ggml.{kind.lower()}")
+    spec = CodecSpec(base.id, {**base.params, **HOW[how]})
     activations = np.random.default_rng(1).random(shape[1], np.float32)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     ours, codec = registry().encoder(spec), registry().codec(spec)
-    held = TensorSpec(name="w", shape=shape, dtype="f32")
-    params = codec.fit_params(lambda: iter((values,)), held, ours.params_for(held, spec.params))
+    tensor = TensorSpec(name="w", shape=shape, dtype="f32")
+    params = codec.fit_params(lambda: iter((values,)), tensor, ours.params_for(tensor, spec.params))
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
     calls: dict[str, Any] = {

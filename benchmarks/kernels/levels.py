@@ -35,8 +35,8 @@ def run(quick: bool) -> str:
         f"|---|{'---|' * len(ways) * len(levels)}",
     ]  # fmt: skip
     for codec in CHOSEN:
-        found = shares(codec, shape, levels, rounds)
-        cells = [f"{found[way, level]:.2f}{verdict(way, level, found[way, level])}" for way in ways for level in levels]
+        rates = shares(codec, shape, levels, rounds)
+        cells = [f"{rates[way, level]:.2f}{verdict(way, level, rates[way, level])}" for way in ways for level in levels]
         lines.append(f"| {codec} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 

@@ -37,7 +37,7 @@ class Limit:
 
 def limits(threads: int = 1) -> dict[str, Limit]:
     """The probes, their ranges divided between threads; ctypes lets go of the interpreter while they run."""
-    known, fma = library(), fma_peak()
+    kernels, fma = library(), fma_peak()
     source, target = (memory(number).ctypes.data for number in (0, 1))
     size = FOURFOLD // threads // 1024 * 1024
 
@@ -50,8 +50,8 @@ def limits(threads: int = 1) -> dict[str, Limit]:
         return lambda: list(POOL.map(probe, range(threads)))
 
     return {
-        "read": Limit(shared(lambda part: known.read(source + part * size, size)), size * threads),
-        "set": Limit(shared(lambda part: known.fill(target + part * size, size)), size * threads),
+        "read": Limit(shared(lambda part: kernels.read(source + part * size, size)), size * threads),
+        "set": Limit(shared(lambda part: kernels.fill(target + part * size, size)), size * threads),
         "copy": Limit(shared(copy), size * threads),
         "FMA": Limit(shared(lambda _: fma(FMA_ROUNDS)), fma(1) * FMA_ROUNDS * threads),
     }
@@ -60,9 +60,9 @@ def limits(threads: int = 1) -> dict[str, Limit]:
 @cache
 def memory(number: int) -> np.ndarray:
     """A buffer whose pages are there."""
-    made = aligned((FOURFOLD,), "i8")
-    made[:] = number
-    return made
+    buffer = aligned((FOURFOLD,), "i8")
+    buffer[:] = number
+    return buffer
 
 
 @cache
@@ -72,9 +72,9 @@ def fma_peak() -> Callable[[int], int]:
     built = data.FOLDER / "fma.so"
     flags = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
     subprocess.run(["cc", *flags, "-o", built, Path(__file__).with_name("fma.c")], check=True)
-    found = ctypes.CDLL(str(built)).fma_peak
-    found.argtypes, found.restype = [ctypes.c_long], ctypes.c_long
-    return found
+    probe = ctypes.CDLL(str(built)).fma_peak
+    probe.argtypes, probe.restype = [ctypes.c_long], ctypes.c_long
+    return probe
 
 
 def run(quick: bool) -> str:

@@ -27,9 +27,9 @@ def ggml_multiply(kind: int, shape: list[int], copies: int, count: int, threads:
         _fields_ = (("size", ctypes.c_size_t), ("buffer", pointer), ("no_alloc", ctypes.c_bool))
 
     def function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
-        found = getattr(library, name)
-        found.restype, found.argtypes = result, arguments
-        return found
+        symbol = getattr(library, name)
+        symbol.restype, symbol.argtypes = result, arguments
+        return symbol
 
     init = function(base, "ggml_init", pointer, Room)
     new_2d = function(base, "ggml_new_tensor_2d", pointer, pointer, ctypes.c_int, number, number)
@@ -40,7 +40,7 @@ def ggml_multiply(kind: int, shape: list[int], copies: int, count: int, threads:
     expand = function(base, "ggml_build_forward_expand", None, pointer, pointer)
     compute = function(base, "ggml_backend_graph_compute", ctypes.c_int, pointer, pointer)
     row_size = function(base, "ggml_row_size", ctypes.c_size_t, ctypes.c_int, number)
-    plain = function(base, "ggml_backend_cpu_buffer_type", pointer)()
+    buffer_type = function(base, "ggml_backend_cpu_buffer_type", pointer)()
     repacking = function(cpu, "_Z35ggml_backend_cpu_repack_buffer_typev", pointer)()
     backend = function(cpu, "ggml_backend_cpu_init", pointer)()
     function(cpu, "ggml_backend_cpu_set_n_threads", None, pointer, ctypes.c_int)(backend, threads)
@@ -54,8 +54,8 @@ def ggml_multiply(kind: int, shape: list[int], copies: int, count: int, threads:
         w, a = new_2d(weights, kind, columns, rows), new_2d(values, 0, columns, count)
         graph = new_graph(values)
         expand(graph, product(values, w, a))
-        allocate(weights, repacking if kind in (2, 12) else plain)
-        allocate(values, plain)
+        allocate(weights, repacking if kind in (2, 12) else buffer_type)
+        allocate(values, buffer_type)
         fill(w, blocks.ctypes.data, 0, blocks.nbytes)
         fill(a, x.ctypes.data, 0, x.nbytes)
         graphs.append(graph)

@@ -44,7 +44,7 @@ PEERS = {
 CODES = ("ggml Q4_0", "ggml Q4_K", "onnxruntime int8", "torch bf16")  # bf16 is the nearest to codes that torch has
 VALUES = ("onnxruntime f32", "torch f32", "numba", "NumPy")
 NIBBLES = {kind: VALUES if kind.startswith("f32") else CODES for kind in WAYS}  # way -> those who multiply like that
-BESIDE = {
+PEERS_OF = {
     **{(codec, kind): names for codec in ("INT4 g32", "Q4_0", "Q4_K") for kind, names in NIBBLES.items()},
     **{("MLX 4-bit g64", kind): (*names, "mlx") for kind, names in NIBBLES.items()},
     **{(codec, kind): (f"ggml {codec}",) for codec in ("Q8_0", "Q6_K") for kind in ("f32", "int8")},
@@ -104,7 +104,7 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
     one, probes = limits.limits()["read"], limits.limits(threads)
     calls |= {"read": probes["read"].call, "FMA": probes["FMA"].call, "read on one": one.call}
     measured: dict[Any, float] = oracles.interleave(calls, rounds)
-    seconds = {name: found / passes.get(name, 1) for name, found in measured.items()}
+    seconds = {name: duration / passes.get(name, 1) for name, duration in measured.items()}
     gain = seconds["read on one"] / seconds["read"]
 
     rows = []
@@ -112,7 +112,7 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
         mine, limit = seconds[codec, kind], "read" if count == 1 else "FMA"
         amount = nbytes if count == 1 else 2 * shape[0] * shape[1] * count
         others = {limit: probes[limit].seconds(seconds[limit], amount)}
-        others |= {name: seconds[name] for name in BESIDE.get((codec, kind), ()) if name in seconds}
+        others |= {name: seconds[name] for name in PEERS_OF.get((codec, kind), ()) if name in seconds}
         least = required(codec, kind, shape, count, threads)
         target = judged(mine, others, least)
         if threads > 1 and gain < TWO_THREADS:

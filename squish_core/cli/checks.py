@@ -19,7 +19,9 @@ from squish_core.errors import SquishError, UsageError
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="DST", help="File or folder to write. An existing file is replaced, an existing folder is an error."
+        metavar="DST",
+        help="File or folder to write, or a URL such as s3://bucket/key. An existing file is replaced; an existing "
+        "folder, or anything at the URL, is an error.",
     ),
 ]
 To = Annotated[
@@ -174,6 +176,7 @@ def convert(
     stats: Stats = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at the URL DST.")] = False,
     plan: PlanFile = None,
     scheduler: jobs.Scheduler = None,
     task_bytes: jobs.TaskBytes = None,
@@ -202,7 +205,8 @@ def convert(
         progress = stack.enter_context(Progress("writing", quiet))
         report = squish.convert(
             opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix or stats,
-            requantize=requantize, delete_source=delete_source, plan=plan, scheduler=scheduler, task_bytes=task_bytes,
-            resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run, progress=progress,
+            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=plan, scheduler=scheduler,
+            task_bytes=task_bytes, resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run,
+            progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

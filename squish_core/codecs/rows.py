@@ -81,7 +81,7 @@ def _consecutive(blocks: Sequence[int]) -> list[Blocks]:
 
 def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> BoundEncoding:
     """The encoding with the bytes of these blocks read, of the parts that are stored row after row."""
-    wanted: dict[int, tuple[Source, list[tuple[str, int, tuple[int, int]]]]] = {}
+    sources: dict[int, tuple[Source, list[tuple[str, int, tuple[int, int]]]]] = {}
     rows = bound.spec.shape[0]
     for role, array in bound.arrays.items():
         part = array.part
@@ -90,12 +90,12 @@ def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> Bound
             continue
         if part.shape[0] in (rows, -(-rows // step)) or rows % part.shape[0] == 0:
             (segment,) = part.segments
-            source, ranges = wanted.setdefault(segment.file, (next(array.runs())[0], []))
+            source, ranges = sources.setdefault(segment.file, (next(array.runs())[0], []))
             for low, high in groups:
                 stop = min(high * size, part.nbytes)
                 ranges.append((role, low * size, (segment.offset + low * size, stop - low * size)))
     parts: dict[str, Any] = dict(bound.parts)
-    for source, ranges in wanted.values():
+    for source, ranges in sources.values():
         views = source.read_ranges([each for _, _, each in ranges])
         for (role, start, _), view in zip(ranges, views):
             if not isinstance(parts[role], _FetchedArray):

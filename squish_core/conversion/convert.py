@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
 from squish_core.conversion.execute import execute, outgoing_tensors
-from squish_core.conversion.job import ARGUMENTS, JobFile, job_document, plain_arguments
+from squish_core.conversion.job import ARGUMENTS, JobFile, document_arguments, job_document
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
@@ -25,10 +25,12 @@ from squish_core.conversion.rules import Encode
 from squish_core.errors import SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.sources import remote_target, scheme_of
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -48,6 +50,7 @@ def convert(
     names: str | None = None,
     stats: Any = None,
     delete_source: bool = False,
+    overwrite: bool = False,
     plan: Any = None,
     scheduler: str | None = None,
     task_bytes: int | str | None = None,
@@ -64,7 +67,8 @@ def convert(
     src
         A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
     dst
-        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged.
+        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged. Or a URL that a plugin
+        writes to (`s3://bucket/model.gguf`), where nothing may be unless `overwrite` is set.
     to
         Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
     encode
@@ -86,6 +90,8 @@ def convert(
         Allow quantizing tensors that are already quantized with loss.
     delete_source
         Verify the target, compare it with the source, then delete the files with the source's tensors.
+    overwrite
+        Replace what is at the URL `dst`.
     progress
         Called with the tensor's name, the bytes written and the total bytes.
     plan
@@ -138,7 +144,6 @@ def convert(
             code=ErrorCode.USAGE,
             hint="Name both, or plan=FILE with an existing plan.",
         )
-    target = Path(dst)
     with ExitStack() as stack:
         file = src
         if isinstance(src, Mapping) and not isinstance(src, File):
@@ -148,25 +153,38 @@ def convert(
         statistics = None
         if activations is not None:
             statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
+        target: Path | RemoteTarget = Path(dst)
+        if scheme_of(dst):
+            target = stack.enter_context(closing(remote_target(dst, file.registry)))
         decided, model = plan_mapped(
-            file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
-        )
+            file, target if isinstance(target, Path) else Path(target.filename), to, encode, only=only, rename=rename,
+            activations=statistics, requantize=requantize,
+        )  # fmt: skip
+        decided = evolve(decided, target=str(target))
         if plan_file is not None:
             plan_file.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
         if delete_source:
+            if not isinstance(target, Path):
+                raise UsageError(
+                    "the source is deleted only where the target is a local file", found=str(target), code="delete",
+                    hint="Convert it without deleting, and delete it yourself.",
+                )  # fmt: skip
             to_delete = deletable(model if decided.model_map else file, target, decided.steps, decided.dropped)
         if dry_run:
             report = decided.report()
-            report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
+            if isinstance(target, Path):
+                report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
             observer = _ProgressObserver(progress, decided.size or decided.estimate) if progress else None
             if options is None:
-                report = execute(decided, model, target, observer, activations=statistics)
+                report = execute(decided, model, target, observer, activations=statistics, overwrite=overwrite)
+            elif not isinstance(target, Path):
+                raise UsageError("a job writes local files", found=str(target), code=ErrorCode.USAGE)
             else:
-                document = job_document(decided, file, plain_arguments(arguments))
+                document = job_document(decided, file, document_arguments(arguments))
                 report = execute_job(decided, file, target, document, options, observer, statistics)
-            if to_delete:
+            if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from attrs import evolve
 
@@ -23,7 +23,7 @@ from squish_core.conversion.evidence import complete_params, repack_exactness, v
 from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.refusals import refused_codes
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
-from squish_core.conversion.step import RuleEffect, Step
+from squish_core.conversion.step import KEPT, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.formats.base import Container
@@ -31,7 +31,6 @@ from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
-_KEPT = "kept: "
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -48,6 +47,7 @@ class Decision:
         self.options, self.rules = options, rules
         self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
         self.encodings: Mapping[str, CodecSpec | str] = {}
+        self.narrow: Mapping[str, str] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError if a tensor cannot be converted."""
@@ -55,6 +55,7 @@ class Decision:
         errors: list[tuple[TensorSpec, SquishError]] = []
         with computing(TensorError, "choosing encodings", file=self.file.name):
             self.encodings = self._choose(specs)
+            self.narrow = self.container.dense_dtypes(specs, self.options)
         for spec in specs:
             try:
                 with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -130,23 +131,25 @@ class Decision:
         candidates = [
             step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP
         ]
-        if candidates and all(step.note.startswith(_KEPT) for step in candidates):
+        if candidates and all(step.note.startswith(KEPT) for step in candidates):
             reason, count = Counter(step.note for step in candidates).most_common(1)[0]
             rule = rules[candidates[0].name]
             assert rule is not None
             raise TensorError(
-                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
                 found=f"{count} of {len(candidates)} tensors with this reason", code=ErrorCode.ENCODE,
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
             )  # fmt: skip
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
-        if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
+        if rule is not None and rule.spec == KEEP and rule.pattern is not None:
             return self._keep(spec)
+        if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
+            return self._leave(spec)
         choice = self.encodings.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
         if choice is None or isinstance(choice, str):
-            return evolve(self._keep(spec), note=_KEPT + (choice or f"{self.format} does not quantize it"))
+            return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
         try:
             step = self._encode(spec, choice, rule.overflow)
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
@@ -154,14 +157,21 @@ class Decision:
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
             # A catch-all rule skips what its codec cannot encode (norms, odd shapes); a rule with a pattern must apply.
-            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in _RULE_ERRORS:
+            no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
+            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
                 raise
             try:
-                return evolve(self._keep(spec), note=_KEPT + error.message)
+                return evolve(self._leave(spec), note=KEPT + error.message)
             except TensorError as kept:
                 detail = "" if error.message == kept.message else f" ({error.message})"
                 kept.message = f"{kept.message}; nor as {choice}{detail}"
                 raise
+
+    def _leave(self, spec: TensorSpec) -> Step:
+        """Keep a tensor that no rule changes; a dense one in the dtype that the write options prescribe."""
+        if (dtype := self.narrow.get(spec.name)) and spec.encodings and spec.encodings[0].codec == DENSE:
+            return self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
+        return self._keep(spec)
 
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
@@ -307,37 +317,6 @@ class Decision:
             target=_label(target_spec, evolve(target, codec=codec)), stored=origin.stored, size=size,
             exactness=exactness, spec=target_spec, codec=codec, origin=origin,
         )  # fmt: skip
-
-
-def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
-    """The rules that leave more than half of the bytes they apply to unchanged."""
-    effects = []
-    for rule in rules:
-        matches = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
-        unchanged = [step for step in matches if step.note.startswith(_KEPT)]
-        sizes = sum(step.stored for step in unchanged), sum(step.stored for step in matches)
-        if 2 * sizes[0] > sizes[1]:
-            reasons = Counter[str]()
-            for step in unchanged:
-                reasons[step.note.removeprefix(_KEPT)] += step.stored
-            effects.append(
-                RuleEffect(
-                    rule=str(rule.spec), kept=len(unchanged), tensors=len(matches), kept_size=sizes[0], size=sizes[1],
-                    reason=reasons.most_common(1)[0][0],
-                )
-            )  # fmt: skip
-    return tuple(effects)
-
-
-def note_origin(file: File, step: Step) -> Step:
-    """Add a note to a step that converts another encoding than the one that reading the file decodes."""
-    if len(file.index.tensors[step.name].encodings) < 2:
-        return step
-    default = file[step.name].bound.encoding
-    if default.label == step.origin.label:
-        return step
-    note = f"converted from {step.origin.label}, while reading the source gives {default.label}"
-    return evolve(step, note=f"{step.note}; {note}" if step.note else note)
 
 
 def _label(spec: TensorSpec, encoding: Encoding) -> str:

@@ -14,6 +14,7 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.companions import outgoing_companions
 from squish_core.conversion.digests import Digests
+from squish_core.conversion.image import has_image
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, uses_activations
@@ -27,6 +28,7 @@ from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
+from squish_core.io.remote_target import RemoteTarget, remote_sink
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -36,10 +38,11 @@ from squish_core.reader import file_problems
 def execute(
     plan: ConversionPlan,
     source: File,
-    target: Path,
+    target: Path | RemoteTarget,
     observer: ConversionObserver | None = None,
     *,
     activations: File | None = None,
+    overwrite: bool = False,
 ) -> Conversion:
     """Write what a plan describes; atomic.
 
@@ -50,11 +53,13 @@ def execute(
     source
         The planned file, open.
     target
-        Path to write; a file is replaced, a folder refused.
+        Path to write; a file is replaced, a folder refused. Or a target at a URL.
     observer
         Notified of each tensor, the bytes written, and the error of lossy encodings.
     activations
         The activation statistics used for planning.
+    overwrite
+        Replace files that are at the URL.
 
     Returns
     -------
@@ -77,8 +82,10 @@ def execute(
     >>> report.size == plan.size
     True
     """
-    check_space(target, plan.size)
-    space = space_notes(target, plan.size, plan.estimate)
+    space: tuple[str, ...] = ()
+    if isinstance(target, Path):
+        check_space(target, plan.size)
+        space = space_notes(target, plan.size, plan.estimate)
     measurements = _Measurements(observer or ConversionObserver())
     digests = Digests(source.without_caches(), on_the_way=True)
     source = apply_map(digests.file, plan.model_map, plan.options)
@@ -88,11 +95,12 @@ def execute(
     tensors = _outgoing(plan, source, digests, measurements, activations)
     parts = (part for step in plan.steps for _, _, part in stored_parts(source, step))
     # A full disk may show only when the file is closed, so the guard covers closing, too.
-    with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measurements) as sink:
+    sinks = _sink(plan, source, target, measurements, overwrite)
+    with computing(FormatError, "writing", file=str(target)), sinks as sink:
         container = source.registry.container(plan.format)
-        beside = (companions,) if isinstance(container, CompositeContainer) else ()
+        composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *beside)
+            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=size_of(target),
@@ -186,18 +194,26 @@ def check_copy(file: File, step: Step) -> None:
             bound.codec.check_parts(bound.parts, bound.spec, bound.params)
 
 
-def _atomic(
-    plan: ConversionPlan, source: File, target: Path, observer: ConversionObserver
+def _sink(
+    plan: ConversionPlan, source: File, target: Path | RemoteTarget, observer: ConversionObserver, overwrite: bool
 ) -> AbstractContextManager[Sink]:
     registry, mode = source.registry, common_mode(paths_of(source))
-    if registry.container(plan.format).writes_folder(plan.options):
-        return atomic_folder(target, observer.bytes_written, mode)
+    is_folder = registry.container(plan.format).writes_folder(plan.options)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
+    if isinstance(target, RemoteTarget):
+        return remote_sink(
+            target, observer.bytes_written, is_folder=is_folder, packing=packing, revises=not has_image(plan, source),
+            size=plan.size, overwrite=overwrite,
+        )  # fmt: skip
+    if is_folder:
+        return atomic_folder(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def size_of(target: Path) -> int:
+def size_of(target: Path | RemoteTarget) -> int:
     """Bytes of the file or of all files of the folder."""
+    if isinstance(target, RemoteTarget):
+        return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target]
     return sum(path.stat().st_size for path in files if path.is_file())
 

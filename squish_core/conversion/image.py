@@ -138,6 +138,15 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 
+def has_image(plan: ConversionPlan, source: File) -> bool:
+    """Whether the target can be laid out before it is written."""
+    try:
+        output_image(plan, source)
+    except UsageError:
+        return False
+    return True
+
+
 class ImageSink(Sink):
     """A sink that writes nothing and notes what would lie where."""
 

@@ -36,19 +36,19 @@ class JobFile:
 
     def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
         self._file, self._stored = str(path), read_document(path)
-        self._plain = plain_arguments(arguments)
+        self._document_arguments = document_arguments(arguments)
         if self._stored is not None:
-            self._plain = stored_arguments(self._stored, self._plain, self._file)
-        encode = self._plain.get("encode")
+            self._document_arguments = stored_arguments(self._stored, self._document_arguments, self._file)
+        encode = self._document_arguments.get("encode")
         if isinstance(encode, list) and all(isinstance(rule, list) for rule in encode):
             encode = dict(encode)
-        self.arguments = {key: arguments.get(key) or self._plain.get(key) for key in ARGUMENTS} | {
+        self.arguments = {key: arguments.get(key) or self._document_arguments.get(key) for key in ARGUMENTS} | {
             "encode": arguments.get("encode") or encode
         }
 
     def settle(self, plan: ConversionPlan, source: File) -> None:
         """Write the document, or raise UsageError naming the first difference from the stored one."""
-        document = job_document(plan, source, self._plain)
+        document = job_document(plan, source, self._document_arguments)
         if self._stored is None:
             with atomic_file(Path(self._file)) as sink:
                 sink.write(dumps(document))
@@ -119,26 +119,26 @@ def read_document(path: Path) -> dict[str, Any] | None:
     return document
 
 
-def stored_arguments(document: Mapping[str, Any], plain: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The arguments of a stored plan; UsageError if one of `plain` says otherwise."""
+def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The arguments of a stored plan; UsageError if one of `arguments` says otherwise."""
     stored = document.get("arguments")
     if not isinstance(stored, dict) or not {"src", "dst"} <= stored.keys() <= set(ARGUMENTS):
         raise FormatError(
             "has no usable arguments", file=file, expected="src, dst and other arguments of convert",
             found=_short(stored), code="plan",
         )  # fmt: skip
-    for key, value in plain.items():
+    for key, value in arguments.items():
         if value and value != stored.get(key):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
     return stored
 
 
-def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `convert` that decide what is written, as data for a document."""
-    return {key: plain_argument(key, arguments.get(key)) for key in ARGUMENTS}
+    return {key: document_argument(key, arguments.get(key)) for key in ARGUMENTS}
 
 
-def plain_argument(key: str, value: Any) -> Any:
+def document_argument(key: str, value: Any) -> Any:
     """An argument of `convert` as data for a document; UsageError for one that has no such form.
 
     Addresses lose their secrets: whoever carries the plan out brings their own.

@@ -12,7 +12,7 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import carried_assets
 from squish_core.conversion.companions import carried_names, inner_losses, split_companions
 from squish_core.conversion.compatible import needs_activations
-from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
+from squish_core.conversion.decision import Decision
 from squish_core.conversion.naming import (
     all_names,
     check_complete,
@@ -26,6 +26,7 @@ from squish_core.conversion.naming import (
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantize
+from squish_core.conversion.rule_effects import ineffective_rules, note_origin
 from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by

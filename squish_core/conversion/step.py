@@ -10,6 +10,9 @@ from squish_core.analysis.metrics import Distance
 from squish_core.conversion.overflow import REFUSE
 from squish_core.model import CodecSpec, Encoding, Exactness, TensorSpec
 
+KEPT = "kept: "
+"""Start of the note of a step that a rule without a pattern leaves unchanged."""
+
 
 @frozen(kw_only=True)
 class Step:

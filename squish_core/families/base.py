@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import field, frozen
 
 from squish_core.formats.base import Dropped, Options
+from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +113,7 @@ class Carried:
     notes: tuple[str, ...] = ()
 
 
-class Family:
+class Family(Renamed):
     """A model family: the names of its tensors and settings in each engine.
 
     Attributes
@@ -125,7 +126,7 @@ class Family:
         GGUF tensors that represent settings rather than weights.
     leftovers
         Patterns of tensors that no target stores because every engine computes them.
-    beside
+    other_modalities
         Patterns of tensors of other modalities, which a text model does not include.
     prefixes
         Prefix of the Hugging Face names in a larger, multimodal model -> its replacement.
@@ -143,8 +144,9 @@ class Family:
     names: Mapping[str, Sequence[Rule]] = {}
     constants: ClassVar[Sequence[str]] = ()
     leftovers: ClassVar[Sequence[str]] = ()
-    beside: ClassVar[Sequence[str]] = ()
+    other_modalities: ClassVar[Sequence[str]] = ()
     prefixes: ClassVar[Mapping[str, str]] = {}
+    renamed = {"beside": "other_modalities"}  # noqa: RUF012
 
     def settings(self, model: Model) -> Mapping[str, Any]:
         """Read the model's settings from either layout.

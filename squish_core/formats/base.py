@@ -1,4 +1,4 @@
-"""Interfaces of file formats: `Container` reads and writes files, `Refinement` interprets another format's Index."""
+"""The interface of file formats: `Container` reads and writes files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
-from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.source import Source
 from squish_core.limits import Limits
@@ -113,6 +112,23 @@ class Container(Renamed):
         """
         raise NotImplementedError
 
+    def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
+        """Read the header under the declared read options (`ContainerInfo.reading`) of `format="id:key=value"`.
+
+        Parameters
+        ----------
+        source, limits
+            As in `read_index`.
+        options
+            Read options, at least one.
+
+        Returns
+        -------
+        Index
+            As of `read_index`, which a format without read options keeps.
+        """
+        return self.read_index(source, limits)
+
     def sniff(self, source: Source) -> bool:
         """Whether a file with this format's signature has this format. Called only if the declaration has `sniffs`.
 
@@ -199,6 +215,21 @@ class Container(Renamed):
             Name -> codec. Other tensors stay unchanged, as do those that the codec cannot encode.
         """
         return {spec.name: codec for spec in specs}
+
+    def dense_dtypes(self, specs: Sequence[TensorSpec], options: Options) -> Mapping[str, str]:
+        """Dtypes that the write options prescribe for dense tensors that no rule changes.
+
+        Parameters
+        ----------
+        specs, options
+            The tensors to write, and the write options.
+
+        Returns
+        -------
+        dict
+            Name -> dtype, narrower than the tensor's own. Other tensors stay unchanged.
+        """
+        return {}
 
     def plan_file(
         self,
@@ -309,40 +340,3 @@ def single_value(feature: str, value: Any) -> Any:
             raise FormatError(f"a tensor has only one {feature}", found=", ".join(sorted(value)), code="feature")
         (value,) = value
     return value
-
-
-class Refinement(Container):
-    """A format stored inside another one: it turns that format's Index into one that says what the tensors mean.
-
-    Examples
-    --------
-    >>> from squish_core import api
-    >>> class Marked(api.Refinement):
-    ...     def refine(self, index, source, limits, options):
-    ...         return index if index.meta.get("format") == "marked" else None
-    >>> index = api.Index(format="safetensors", version="", files=(), tensors={}, meta={"format": "pt"})
-    >>> Marked().refine(index, api.open_source(b""), api.Limits(), {}) is None
-    True
-    """
-
-    def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        """Refine an Index; None if the file does not declare this format.
-
-        Parameters
-        ----------
-        index
-            The Index of the outer format.
-        source, limits
-            As in `Container.read_index`.
-        options
-            Read options (`ContainerInfo.reading`) from `format="id:key=value"`.
-
-        Returns
-        -------
-        Index or None
-            Tensors whose encodings interpret the stored parts.
-        """
-        raise NotImplementedError
-
-    def read_index(self, source: Source, limits: Limits) -> Index:
-        raise FormatError("a refinement reads an Index, not bytes", code=ErrorCode.PLUGIN_BUG)

@@ -45,7 +45,7 @@ class OutgoingCompanions:
     whole: Sequence[OutgoingWhole] = ()
 
 
-NO_COMPANIONS, NOTHING_BESIDE = Companions(), OutgoingCompanions()
+NO_COMPANIONS, NO_OUTGOING_COMPANIONS = Companions(), OutgoingCompanions()
 
 
 class CompositeContainer(Container):
@@ -97,7 +97,7 @@ class CompositeContainer(Container):
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,
-        companions: OutgoingCompanions = NOTHING_BESIDE,
+        companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
     ) -> None:
         """`Container.write` with companions.
 

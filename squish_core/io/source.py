@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -234,51 +234,6 @@ class BytesSource(Source):
 
     def _view(self, offset: int, length: int) -> memoryview:
         return self._data[offset : offset + length]
-
-
-class SourceOpener:
-    """Opens the URLs of some schemes, as its `SourceInfo` declares it.
-
-    Examples
-    --------
-    >>> from squish_core.api import BytesSource, SourceOpener
-    >>> class Zeros(SourceOpener):
-    ...     def open(self, url, options):
-    ...         return BytesSource(bytes(int(options.get("size", 8))), url)
-    >>> Zeros().open("zeros://any", {"size": "4"}).read(0, 4)
-    b'\\x00\\x00\\x00\\x00'
-    """
-
-    id = ""
-
-    def open(self, url: str, options: Mapping[str, Any]) -> Source:
-        """The source of a URL.
-
-        Parameters
-        ----------
-        url
-            As the user gave it; errors and `Source.name` show it without user, password and query.
-        options
-            Of those declared, the ones that were given: text from the environment, any value from Python.
-
-        Returns
-        -------
-        Source
-            Open; a folder has `is_dir`.
-
-        Raises
-        ------
-        FormatError
-            There is no such file, or it cannot be read.
-
-        Examples
-        --------
-        >>> SourceOpener().open("zeros://any", {})
-        Traceback (most recent call last):
-            ...
-        NotImplementedError
-        """
-        raise NotImplementedError
 
 
 def check_file_name(name: str, file: str) -> None:

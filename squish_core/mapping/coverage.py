@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
 from squish_core.families.base import ANY, Expression, Family, Join, Rule, Squeeze, Stack
 from squish_core.mapping.names import Templates, fill, members, source_rules
@@ -107,9 +108,9 @@ class Matching:
         family, tensors = self.family, self.tensors
         match = self.rules.find(without_prefix(family, name))
         if match is None:
-            if not _matches(name, (*family.constants, *family.leftovers, *family.beside)):
+            if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
-            (self.other_modalities if _matches(name, family.beside) else self.unused).append(name)
+            (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None
         origin = Origin(name, *match)
         if error := _wrong_number(origin, self.sizes):
@@ -125,7 +126,7 @@ class Matching:
             )  # fmt: skip
         if error is None and (other := next((member for member in contents if member in self.absent), None)):
             return TensorError(
-                "is in a layer of another kind", tensor=name, code="contradiction",
+                "is in a layer of another kind", tensor=name, code=ErrorCode.CONTRADICTION,
                 expected=f"no {other}", hint=CONTRADICTION,
             )  # fmt: skip
         self.origins.update(contents)
@@ -166,7 +167,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:
     near = ", ".join(close_matches(name, templates))
     return TensorError(
-        f"is not a tensor of the family {family.id}", tensor=name, code="unmapped",
+        f"is not a tensor of the family {family.id}", tensor=name, code=ErrorCode.UNMAPPED,
         expected=f"a name such as {near}" if near else None, hint=HINT,
     )  # fmt: skip
 
@@ -175,7 +176,7 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
-                "has a number outside the range in the settings", tensor=origin.source, code="contradiction",
+                "has a number outside the range in the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
                 expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
             )  # fmt: skip
     return None
@@ -185,7 +186,7 @@ def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ..
     if len(shape) == len(expected) and all(each in (-1, size) for size, each in zip(shape, expected)):
         return None
     return TensorError(
-        "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",
+        "has a shape that contradicts the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
         expected=list(expected), found=list(shape), hint=CONTRADICTION,
     )  # fmt: skip
 
@@ -200,5 +201,5 @@ def _missing(family: Family, origins: Collection[str], sizes: Sizes, absent: Col
                 if name not in origins and name not in absent:
                     yield TensorError(
                         f"is missing; every model of the family {family.id} has it", tensor=name,
-                        code="unmapped", found=f"{len(origins)} other tensors", hint=HINT,
+                        code=ErrorCode.UNMAPPED, found=f"{len(origins)} other tensors", hint=HINT,
                     )  # fmt: skip

@@ -205,7 +205,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
-            raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code="unmapped")
+            raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code=ErrorCode.UNMAPPED)
         rule, numbers = match
         own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
         target = fill(rule.name, own)
@@ -213,7 +213,7 @@ def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, 
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, setting.sizes["experts"]):
                 if member not in coverage.origins:
-                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code="unmapped")
+                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED)
                 sources[coverage.origins[member].source] = None
             targets[target] = Target(rule=rule, numbers=own, sources=tuple(sources))
     for name in setting.constants:

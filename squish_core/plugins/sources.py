@@ -11,7 +11,9 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, MissingPluginError, UsageError, redact
 from squish_core.guard import guarded
 from squish_core.io.local import open_source
-from squish_core.io.source import Source, SourceOpener
+from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.source import Source
+from squish_core.io.source_opener import SourceOpener
 from squish_core.plugins import catalog
 from squish_core.plugins.claims import Conflict
 from squish_core.plugins.entries import Entry
@@ -39,16 +41,31 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
             )  # fmt: skip
         return open_source(target)
     entry = source_entry(scheme, registry, target)
-    merged = {**_from_environment(), **(options or {})}
+    merged = _options(entry, options or {})
+    with guarded(FormatError, f"opening a source of {entry.info.id}", file=redact(target)):
+        opener: SourceOpener = registry.instance("source", entry)
+        return opener.open(target, merged)
+
+
+def remote_target(url: str, registry: Registry) -> RemoteTarget:
+    """A target at a URL, through the plugin for its scheme; nothing is written yet."""
+    entry = source_entry(scheme_of(url) or "", registry, url)
+    options = _options(entry, {})
+    with guarded(FormatError, f"opening a target of {entry.info.id}", file=redact(url)):
+        opener: SourceOpener = registry.instance("source", entry)
+        return opener.create(url, options)
+
+
+def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a source, those in `SQUISH_SOURCE` included."""
+    merged = {**_from_environment(), **options}
     info: Any = entry.info
     if unknown := sorted(set(merged) - set(info.options)):
         raise UsageError(
             f"the source {info.id!r} has no such option", found=", ".join(unknown),
             expected=", ".join(sorted(info.options)) or "no options", code=ErrorCode.OPTION,
         )  # fmt: skip
-    with guarded(FormatError, f"opening a source of {info.id}", file=redact(target)):
-        opener: SourceOpener = registry.instance("source", entry)
-        return opener.open(target, merged)
+    return merged
 
 
 def scheme_of(target: Any) -> str | None:

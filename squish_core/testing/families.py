@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from squish_core import dtypes
+from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.convert import convert
 from squish_core.families.base import GGUF, HF, LAYOUTS, Family
@@ -120,21 +121,21 @@ class FamilySuite(Suite):
         name = "model.layers.0.squish_test_unknown.weight"
         file = self._file(config, {name: np.zeros((2, 2), np.float32)})
         error = refusal(lambda: self._mapped(file, GGUF), f"{config} with {name}")
-        assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
+        assert (error.code, error.tensor) == (ErrorCode.UNMAPPED, name), f"{config}: {error}"
 
     def test_a_missing_tensor_is_refused(self, config: str) -> None:
         """A map must not produce an incomplete model."""
         required = next(tensor.name for tensor in self.implementation().tensors if "{n}" in tensor.name)
         name = fill(required, {"n": 0, "e": 0})
         error = refusal(lambda: self._mapped(self._file(config, without=name), GGUF), f"{config} without {name}")
-        assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
+        assert (error.code, error.tensor) == (ErrorCode.UNMAPPED, name), f"{config}: {error}"
 
     def test_a_shape_that_contradicts_the_settings_is_refused(self, config: str) -> None:
         """The config of another model is detected before writing."""
         name = next(iter(model_arrays(self.implementation(), self.configs()[config])))
         file = self._file(config, {name: np.zeros((2, 2), np.float32)})
         error = refusal(lambda: self._mapped(file, GGUF), f"{config} with another {name}")
-        assert (error.code, error.tensor) == ("contradiction", name), f"{config}: {error}"
+        assert (error.code, error.tensor) == (ErrorCode.CONTRADICTION, name), f"{config}: {error}"
 
     def test_settings_come_back_from_gguf(self, config: str) -> None:
         """A round trip through GGUF preserves the sizes and the settings that affect the output."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from squish_core import opening
 from squish_core.codes import BUGS
-from squish_core.formats.base import Refinement
+from squish_core.formats.refinement import Refinement
 from squish_core.limits import DEFAULT
 from squish_core.model import Index, TensorSpec
 from squish_core.testing.containers import ContainerSuite

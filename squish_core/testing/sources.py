@@ -64,17 +64,17 @@ class CountingSource(Source):
 
 
 class DamagedSource(BytesSource):
-    """Replaces the content of the file `beside`, with the same folder."""
+    """Replaces the content of the file `original`, with the same folder."""
 
-    def __init__(self, data: bytes, beside: Source) -> None:
-        super().__init__(data, beside.name)
-        self._beside = beside
+    def __init__(self, data: bytes, original: Source) -> None:
+        super().__init__(data, original.name)
+        self._original = original
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        return self._beside.members(folder)
+        return self._original.members(folder)
 
     def _open_member(self, name: str) -> Source:
-        return self._beside.member(name)
+        return self._original.member(name)
 
 
 class DamagedFolder(Source):

@@ -69,6 +69,90 @@ def in_s3(folder: str) -> dict[str, Any]:
     return results
 
 
+def into_s3(folder: str) -> dict[str, Any]:
+    import contextlib
+    import os
+    import pathlib
+    import threading
+    from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+    import boto3
+    from moto.server import DomainDispatcherApplication, create_backend_app
+
+    import squish_core as squish
+
+    class Server(WSGIServer):
+        request_queue_size = 64
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    moto, broken = DomainDispatcherApplication(create_backend_app), []
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        query = environ.get("QUERY_STRING", "")
+        if broken and environ["REQUEST_METHOD"] == "PUT" and "partNumber=2&" in query:
+            environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            start_response(broken[0], [("Content-Length", "0")])
+            return [b""]
+        return moto(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, application, server_class=Server, handler_class=Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }  # fmt: skip
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+    client.create_bucket(Bucket="out")
+    source, results = pathlib.Path(folder, "model.safetensors"), {}
+
+    def state() -> tuple[list[str], int]:
+        keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="out").get("Contents", [])]
+        return keys, len(client.list_multipart_uploads(Bucket="out").get("Uploads", []))
+
+    def body(key: str) -> bytes:
+        return client.get_object(Bucket="out", Key=key)["Body"].read()
+
+    def failure(target: str, **options: Any) -> list[Any]:
+        try:
+            squish.convert(source, target, **options)
+        except (squish.SquishError, KeyboardInterrupt) as error:
+            return [getattr(error, "code", "interrupted"), "s3cret" in str(error), *state()]
+        return ["nothing", False, *state()]
+
+    def stopped(tensor: str, done: int, total: int | None) -> None:
+        if done > 20 << 20:
+            raise KeyboardInterrupt
+
+    broken.append("403 Forbidden")
+    results["denied midway"] = failure("s3://out/broken.gguf")
+    broken.clear()
+    results["stopped"] = failure("s3://out/stopped.gguf", progress=stopped)
+    local = pathlib.Path(folder).parent
+    for name in ("model.gguf", "model.zt", "model.gguf.zst"):
+        squish.convert(source, local / name)
+        report = squish.convert(source, f"s3://out/large/{name}")
+        results[name] = [body(f"large/{name}") == (local / name).read_bytes(), report.size, report.target]
+    results["small"] = squish.save("s3://out/small.safetensors", {"w": np.ones(4, "f4")}).size
+    results["small again"] = failure("s3://out/small.safetensors")[:2]
+    results["large again"] = failure("s3://out/large/model.gguf")[:2]
+    results["prefix"] = failure("s3://out/large", to="npydir")[:2]
+    results["replaced"] = failure("s3://out/small.safetensors", overwrite=True)[0]
+    results["same"] = body("small.safetensors") == source.read_bytes()
+    squish.convert(source, "s3://out/folder/", "hf")
+    with squish.open("s3://out/folder/") as file:
+        results["folder"] = [sorted(file), sorted(file.assets)]
+    client.put_object(Bucket="out", Key="two.gguf.squish-lock", Body=b"{}")
+    results["second writer"] = failure("s3://out/two.gguf")[:2]
+    client.delete_object(Bucket="out", Key="two.gguf.squish-lock")
+    results["state"] = state()
+    with contextlib.suppress(Exception):
+        server.shutdown()
+    return results
+
+
 def on_the_hub(folder: str) -> dict[str, Any]:
     import http.server
     import json
@@ -163,6 +247,26 @@ def test_s3_is_read_with_pins_versions_and_listings(folder: Path) -> None:
     assert results["pin"]["tag"]
     assert results["missing"] == "missing"
     assert results["after"] == ["changed", *[float(values[99].sum())] * 2]  # a version stays readable
+
+
+def test_s3_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    values = np.arange(10_000_000, dtype="f4").reshape(100, 100_000)  # 40 MB: five parts
+    squish.save(tmp_path / "tiny" / "model.safetensors", {"w": values})
+    (tmp_path / "tiny" / "config.json").write_text('{"model_type": "acme"}')
+    results = oracles.peer("stores").run(into_s3, folder=str(tmp_path / "tiny"))
+    assert results["denied midway"] == ["denied", False, [], 0]  # no object, and no part of one
+    assert results["stopped"] == ["interrupted", False, [], 0]
+    for name in ("model.gguf", "model.zt", "model.gguf.zst"):
+        is_same, size, target = results[name]
+        assert (is_same, size, target) == (True, (tmp_path / name).stat().st_size, f"s3://out/large/{name}")
+    assert results["small again"] == results["large again"] == results["prefix"] == ["exists", False]
+    assert (results["replaced"], results["same"]) == ("nothing", True)
+    assert results["folder"] == [["w"], ["config.json"]]
+    assert results["second writer"] == ["locked", False]
+    keys, uploads = results["state"]
+    assert uploads == 0
+    assert not [key for key in keys if key.startswith("two") or key.endswith("lock")]
 
 
 def test_the_hub_is_asked_once_and_read_at_a_commit(folder: Path) -> None:

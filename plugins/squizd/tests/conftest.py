@@ -96,25 +96,25 @@ class Tensor:
             import ml_dtypes
 
             dtype = [np.dtype("<f4"), np.dtype("<f2"), np.dtype(ml_dtypes.bfloat16)][self.dtype_code]
-            found = np.frombuffer(self.raw, dtype).reshape(self.shape).copy()
+            values = np.frombuffer(self.raw, dtype).reshape(self.shape).copy()
         elif self.kind == "TCAW":
             import ml_dtypes
 
-            found = np.array(self.codes, "<u2").view(ml_dtypes.bfloat16).reshape(self.shape)
+            values = np.array(self.codes, "<u2").view(ml_dtypes.bfloat16).reshape(self.shape)
         else:
             pairs, group = (self.pairs, self.group) if self.pairs else ([self.pair], max(self.count, 1))
             flat = [
                 np.float32(pairs[i // group][0]) * np.float32(code) + np.float32(pairs[i // group][1])
                 for i, code in enumerate(self.codes)
             ]
-            found = np.array(flat, np.float32).reshape(self.shape)
+            values = np.array(flat, np.float32).reshape(self.shape)
         if self.keep is not None:
             across = -(-self.shape[1] // side)
             for row in range(self.shape[0]):
                 for column in range(self.shape[1]):
                     if not self.keep[row // side * across + column // side]:
-                        found[row, column] = 0
-        return found
+                        values[row, column] = 0
+        return values
 
 
 def int4(rng: random.Random, rows: int, columns: int, group: int = 0, **more: Any) -> Tensor:
@@ -129,7 +129,7 @@ def int2(rng: random.Random, rows: int, columns: int, group: int = 0, **more: An
 
 
 def constant(white: int) -> bytes:
-    """An ASTC block (a void extent) of one colour, black or white."""
+    """An ASTC block (a void extent) of one color, black or white."""
     return bytes.fromhex("fcfdffffffffffff") + struct.pack("<4H", *[0xFFFF * white] * 3, 0xFFFF)
 
 
@@ -269,8 +269,8 @@ def build(
     out[:256] = head.ljust(128, b"\0") + sparsity.ljust(32, b"\0") + eagle.ljust(32, b"\0") + bytes(64)
     for number in range(len(layers)):
         start, length, masks = places[number]
-        quantised = any(tensor.kind in ("INT4", "INT2", "ASTW") for tensor in layers[number])
-        entry = struct.pack("<IQQQI", number, start, length, masks or (table if quantised else 0), 0)
+        quantized = any(tensor.kind in ("INT4", "INT2", "ASTW") for tensor in layers[number])
+        entry = struct.pack("<IQQQI", number, start, length, masks or (table if quantized else 0), 0)
         out[256 + 32 * number : 288 + 32 * number] = entry
     return bytes(out)
 

@@ -1,4 +1,4 @@
-"""SQUIZD to SQUIZD: the draft head, the CoreML package, masks, names and shapes come along."""
+"""SQUIZD to SQUIZD keeps the draft head, the CoreML package, masks, names and shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def archive() -> bytes:
 
 @pytest.fixture
 def model(sq: SimpleNamespace, archive: bytes, tmp_path: Path) -> Path:
-    """A file with everything that a SQUIZD file can hold."""
+    """A file with every kind of section."""
     rng = sq.rng
     keep = [1, 0, 1, 1, 0, 1, 1, 1]
     layers = [
@@ -64,7 +64,7 @@ def converted(source: Path, **arguments: Any) -> tuple[squish.Conversion, squish
 
 
 def sections(path: Path) -> dict[str, bytes]:
-    """The bytes of the draft head's blocks and of the package, from the map of the file."""
+    """Return the bytes of the draft head's blocks and of the package."""
     data = path.read_bytes()
     return {part.kind: data[part.offset : part.offset + part.size] for part in squish.open(path).index.sections}
 
@@ -152,7 +152,7 @@ def test_the_options_replace_the_draft_head_and_the_package(model: Path, tmp_pat
     assert {(item.kind, item.name) for item in report.dropped} == {("child", "eagle"), ("encoding", "ane.mlpackage")}
 
 
-def test_a_part_of_a_model_takes_no_companions_along(model: Path, tmp_path: Path) -> None:
+def test_a_conversion_of_some_tensors_drops_the_companions(model: Path, tmp_path: Path) -> None:
     report = squish.convert(model, tmp_path / "part.squizd", only="embed*")
     assert {(item.kind, item.name) for item in report.dropped} == {("child", "eagle"), ("encoding", "ane.mlpackage")}
     assert not squish.open(tmp_path / "part.squizd").children
@@ -164,7 +164,7 @@ def test_the_source_can_be_deleted(model: Path) -> None:
     assert not model.exists()
 
 
-def test_a_draft_head_of_other_blocks_is_reported(sq: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_draft_head_with_unsupported_blocks_is_reported_as_dropped(sq: SimpleNamespace, tmp_path: Path) -> None:
     rng = sq.rng
     data = sq.build([[sq.int2(rng, 4, 4)]], draft=[[sq.int2(rng, 4, 4)]])
     (tmp_path / "a.squizd").write_bytes(data)

@@ -1,11 +1,11 @@
-"""The example that the specification prints."""
+"""The example in the specification."""
 
 from __future__ import annotations
 
 import squish_core as squish
 
 
-def test_the_example_of_the_specification_reads_with_its_misprint() -> None:
+def test_the_specified_example_reads_despite_its_misprint() -> None:
     head = bytes.fromhex("53515a44 0100 04000000 0200 0000 5a2b0000 0000000000000000").ljust(256, b"\0")
     block = b"INT4" + bytes.fromhex("01000000 02000000 21")
     index = b"".join(

@@ -37,7 +37,7 @@ def whole(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_header_has_the_outcome_of_the_profile(data: Path, name: str) -> None:
+def test_header_outcome(data: Path, name: str) -> None:
     file, outcome = whole(data / f"{name}.squizd"), CASES[name]
     if outcome.startswith("P"):
         for strict in (False, True):
@@ -49,14 +49,14 @@ def test_a_header_has_the_outcome_of_the_profile(data: Path, name: str) -> None:
     assert {problem.severity for problem in opened.problems} == (set() if outcome == OK else {outcome})
     assert squish.verify(file).ok
     if outcome == WARNING:
-        with pytest.raises(squish.FormatError, match="strict"):
+        with pytest.raises(squish.FormatError):
             squish.open(file, strict=True)
     else:
         squish.open(file, strict=True)
 
 
 @pytest.mark.parametrize("name", ["eagle_hash_ok", "eagle_hash_zero_block"])
-def test_a_bad_draft_head_is_an_error_that_leaves_the_model_readable(data: Path, name: str) -> None:
+def test_invalid_draft_metadata_leaves_the_model_readable(data: Path, name: str) -> None:
     file = whole(data / f"{name}.squizd")
     opened = squish.open(file)
     assert [(problem.code, problem.severity) for problem in opened.problems] == [("P7", "error")]
@@ -67,24 +67,28 @@ def test_a_bad_draft_head_is_an_error_that_leaves_the_model_readable(data: Path,
 
 
 @pytest.mark.parametrize(("name", "size"), [("empty", 0), ("short_3", 3), ("short_255", 255)])
-def test_a_short_header_says_how_short(data: Path, name: str, size: int) -> None:
-    with pytest.raises(squish.FormatError, match=f"{size} bytes"):
+def test_short_header_error_states_the_size(data: Path, name: str, size: int) -> None:
+    with pytest.raises(squish.FormatError) as caught:
         squish.open((data / f"{name}.squizd").read_bytes(), "squizd")
+    assert f"{size} bytes" in str(caught.value)
 
 
-def test_a_swapped_version_is_named(sq: SimpleNamespace) -> None:
-    with pytest.raises(squish.UnsupportedVersionError, match="swapped"):
+def test_swapped_byte_order_is_explained(sq: SimpleNamespace) -> None:
+    with pytest.raises(squish.UnsupportedVersionError) as caught:
         squish.open(sq.header(version=256))
+    assert (caught.value.code, caught.value.part, caught.value.found) == ("P1", "version", 256)
+    assert "byte order" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("bit", range(7, 32))
-def test_reserved_flag_bits_are_named(sq: SimpleNamespace, bit: int) -> None:
-    with pytest.raises(squish.FormatError, match=rf"\[{bit}\]"):
+def test_reserved_flag_bits_are_refused(sq: SimpleNamespace, bit: int) -> None:
+    with pytest.raises(squish.FormatError) as caught:
         squish.open(sq.header(1 << bit))
+    assert (caught.value.part, caught.value.offset, caught.value.found) == ("flags", 6, f"{1 << bit:#010x}")
 
 
 @pytest.mark.parametrize("position", [*range(26, 128), *range(192, 256)])
-def test_every_reserved_byte_is_a_warning_with_its_place(sq: SimpleNamespace, position: int) -> None:
+def test_every_nonzero_reserved_byte_is_a_warning_with_its_offset(sq: SimpleNamespace, position: int) -> None:
     file = bytearray(sq.header())
     file[position] = 1
     (problem,) = squish.open(bytes(file)).problems
@@ -101,7 +105,7 @@ def test_fields_of_the_old_header_are_shown(sq: SimpleNamespace) -> None:
     assert opened.index.attrs["legacy.vocab_size"] == 32000
 
 
-def test_hashes_are_those_of_the_test_vectors() -> None:
+def test_hashes_match_the_test_vectors() -> None:
     import zlib
 
     from squish_squizd.read.header import fnv1a64
@@ -121,7 +125,7 @@ def test_verify_lists_all_findings_of_a_file_that_does_not_open(sq: SimpleNamesp
     assert {problem.severity for problem in report.problems} == {"error", "warning"}
 
 
-def test_all_flag_words_resolve_by_the_order_of_the_profile(sq: SimpleNamespace) -> None:
+def test_every_flag_word_resolves_in_the_specified_order(sq: SimpleNamespace) -> None:
     names = list(sq.bits)
     order = ["ANE_COREML", "ASTC", "TCA_TBE", "INT2", "INT4"]
     container = squish.registry().container("squizd")
@@ -132,25 +136,25 @@ def test_all_flag_words_resolve_by_the_order_of_the_profile(sq: SimpleNamespace)
         assert labels == [name for name in order if name in flags] + ([] if blocks else ["NumPy"])
 
 
-def test_resolve_explains_what_it_passed_over() -> None:
+def test_resolve_explains_rejected_encodings() -> None:
     chain = squish.registry().resolve(container="squizd", flags={"ANE_COREML", "INT4", "SPARSE"})
     assert chain.chosen.encoding.label == "INT4"
     assert str(chain.chosen.encoding.codec).startswith("masked")
     assert "ane.mlpackage" in chain.explain()
 
 
-def test_a_dtype_rules_out_what_cannot_hold_it() -> None:
+def test_resolve_rejects_encodings_that_cannot_store_the_dtype() -> None:
     resolve = squish.registry().resolve
     assert resolve(container="squizd", flags={"TCA_TBE"}, dtype="bf16").chosen.encoding.label == "TCA_TBE"
     chain = resolve(container="squizd", flags=set(), dtype="f16")
     assert (chain.chosen.encoding.label, chain.chosen.encoding.parts["data"].dtype) == ("NumPy", "f16")
-    with pytest.raises(SquishError, match=r"its bitmaps hold bf16 only, not f32 \[P5\]") as caught:
+    with pytest.raises(SquishError) as caught:
         resolve(container="squizd", flags={"TCA_TBE"}, dtype="f32")
     assert caught.value.code == "no-chain"
 
 
 @pytest.mark.parametrize("word", [0x24, "0x24", "36", {"INT4", "INT2"}, ["INT4", 0x20]])
-def test_a_word_of_flags_is_resolved_as_its_names_are(word: Any) -> None:
+def test_a_flag_word_resolves_like_its_names(word: Any) -> None:
     chain = squish.registry().resolve(container="squizd", flags=word)
     assert chain.chosen.encoding.label == "INT2"
     assert [offer.encoding.label for offer in chain.others if offer.backend == "numpy"][-1] == "INT4"
@@ -158,15 +162,15 @@ def test_a_word_of_flags_is_resolved_as_its_names_are(word: Any) -> None:
 
 
 @pytest.mark.parametrize("word", [0x80, "0x124", -1])
-def test_a_word_with_an_unknown_bit_is_refused(word: Any) -> None:
-    with pytest.raises(SquishError, match="INT4=0x4") as caught:
+def test_a_flag_word_with_an_unknown_bit_is_refused(word: Any) -> None:
+    with pytest.raises(SquishError) as caught:
         squish.registry().resolve(container="squizd", flags=word)
     assert caught.value.code == "feature"
 
 
 def test_astc_without_its_codec_is_not_run_as_dense() -> None:
-    known = squish.Registry(plugins="-squish-astc")
+    registry = squish.Registry(plugins="-squish-astc")
     with pytest.raises(MissingPluginError) as caught:
-        known.resolve(container="squizd", flags={"ASTC"})
+        registry.resolve(container="squizd", flags={"ASTC"})
     assert "squish-astc" in str(caught.value.hint) or "plugins/astc" in str(caught.value.hint)
     assert str(caught.value).count("is not installed") == 1

@@ -1,4 +1,4 @@
-"""Files laid out to the letter of the specification: sections at any byte, with any number of zeros between (P2)."""
+"""Layouts that the specification allows: sections at any byte, with any number of zeros between (P2)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_scale_offset_may_be_the_first_entry_of_the_layer(sq: SimpleNamespace) -
         assert (caught.value.code, caught.value.offset) == ("P3", 256 + 32 * layer + 20)
 
 
-def test_a_table_behind_padding_that_is_not_zero_is_where_a_scale_offset_points(sq: SimpleNamespace) -> None:
+def test_scale_offset_finds_a_table_after_nonzero_padding(sq: SimpleNamespace) -> None:
     data = sq.build([[sq.int4(sq.rng, 3, 5)]], align=50)
     assert struct.unpack_from("<Q", data, 276) == (data.index(b"SCZT"),)
     file = squish.open(changed(data, data.index(b"SCZT") - 1, "<B", 1))
@@ -83,7 +83,7 @@ def test_a_table_behind_padding_that_is_not_zero_is_where_a_scale_offset_points(
     assert file["layers.0.w0"].numpy().shape == (3, 5)
 
 
-def test_padding_before_masks_that_is_not_zero_is_a_warning(sq: SimpleNamespace) -> None:
+def test_nonzero_padding_before_masks_is_a_warning(sq: SimpleNamespace) -> None:
     data = sq.build([[sq.int4(sq.rng, 10, 10, keep=[1, 0, 1, 1, 1] * 5)]], side=2)
     (masks,) = struct.unpack_from("<Q", data, 276)
     assert data[masks - 1] == 0
@@ -95,7 +95,7 @@ def test_padding_before_masks_that_is_not_zero_is_a_warning(sq: SimpleNamespace)
 
 
 @pytest.mark.parametrize(("kind", "flag"), [("tcaw", "TCA_TBE"), ("int2", "INT2"), ("astw", "ASTC")])
-def test_a_draft_head_takes_the_kinds_whose_flags_are_set(sq: SimpleNamespace, kind: str, flag: str) -> None:
+def test_draft_heads_may_hold_every_kind_whose_flag_is_set(sq: SimpleNamespace, kind: str, flag: str) -> None:
     tensor = getattr(sq, kind)(sq.rng, 3, 70)
     flags = sq.bits["EAGLE"] | sq.bits[flag]
     data = sq.build([[sq.npcl(sq.rng, (2,))]], draft=[[tensor, sq.int4(sq.rng, 3, 5)]], flags=flags)

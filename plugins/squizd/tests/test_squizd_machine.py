@@ -34,8 +34,8 @@ RULE = re.compile(r"\[P\d+\]")
 def package() -> bytes:
     """A small CoreML package."""
     spool = io.BytesIO()
-    with zipfile.ZipFile(spool, "w") as made:
-        made.writestr(zipfile.ZipInfo("Manifest.json"), b"{}")
+    with zipfile.ZipFile(spool, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("Manifest.json"), b"{}")
     return spool.getvalue()
 
 
@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 32), side=st.sampled_from([0, 1, 3, 8]), names=st.booleans())
     def begin(self, seed: int, side: int, names: bool) -> None:
-        self.rng, self.made = random.Random(seed), 0
+        self.rng, self.count = random.Random(seed), 0
         self.layers: list[list[Any]] = []
         self.outside: list[Any] = []
         self.options: dict[str, Any] = {"side": side, "names": names}
@@ -76,16 +76,16 @@ class Machine(RuleBasedStateMachine):
         least = int(kind == "astw")  # a texture has an area
         shape = (self.rng.randrange(least, 7), self.rng.randrange(least, 80))
         if kind == "npcl":
-            made = self.sq.npcl(self.rng, shape, self.rng.randrange(3))
+            tensor = self.sq.npcl(self.rng, shape, self.rng.randrange(3))
         elif kind == "tcaw":
-            made = self.sq.tcaw(self.rng, *shape)
+            tensor = self.sq.tcaw(self.rng, *shape)
         else:
-            made = getattr(self.sq, kind)(self.rng, *shape, group)
-        side, self.made = self.options["side"], self.made + 1
-        made.name = f"layers.{len(self.layers)}.t{self.made}"  # what makes the writer put it there
+            tensor = getattr(self.sq, kind)(self.rng, *shape, group)
+        side, self.count = self.options["side"], self.count + 1
+        tensor.name = f"layers.{len(self.layers)}.t{self.count}"  # the name decides where the writer puts it
         if masked and side:
-            made.keep = [self.rng.randrange(2) for _ in range(-(-shape[0] // side) * -(-shape[1] // side))]
-        return made
+            tensor.keep = [self.rng.randrange(2) for _ in range(-(-shape[0] // side) * -(-shape[1] // side))]
+        return tensor
 
     @rule(kinds=st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw", "astw"]), max_size=3),
           group=st.sampled_from([0, 1, 4, 13, 64]), masked=st.booleans())  # fmt: skip
@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["int4", "npcl", "tcaw"]), group=st.sampled_from([0, 5, 32]))
     def add_global(self, kind: str, group: int) -> None:
         self.outside.append(self.tensor(kind, group, masked=False))
-        self.outside[-1].name = f"t{self.made}"
+        self.outside[-1].name = f"t{self.count}"
 
     @rule(layers=st.integers(0, 2))
     def set_draft(self, layers: int) -> None:
@@ -120,8 +120,12 @@ class Machine(RuleBasedStateMachine):
 
     def check_values(self, file: squish.File) -> None:
         for name, tensor in zip(file, self.expected(), strict=True):
-            found, wanted = file[name].numpy(), tensor.values(self.options["side"])
-            assert (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+            actual, expected = file[name].numpy(), tensor.values(self.options["side"])
+            assert (actual.dtype, actual.shape, actual.tobytes()) == (
+                expected.dtype,
+                expected.shape,
+                expected.tobytes(),
+            )
 
     @rule()
     def read(self) -> None:

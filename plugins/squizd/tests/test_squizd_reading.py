@@ -23,7 +23,7 @@ def same(found: np.ndarray, expected: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("group", [0, 1, 3, 8, 1000])
-def test_int4_blocks_decode_as_the_profile_says(sq: SimpleNamespace, group: int) -> None:
+def test_int4_blocks_decode_as_specified(sq: SimpleNamespace, group: int) -> None:
     tensor = sq.int4(sq.rng, 5, 7, group)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert same(file["layers.0.w0"].numpy(), tensor.values())
@@ -31,21 +31,21 @@ def test_int4_blocks_decode_as_the_profile_says(sq: SimpleNamespace, group: int)
 
 
 @pytest.mark.parametrize("group", [0, 1, 3, 8, 1000])
-def test_int2_blocks_decode_as_the_profile_says(sq: SimpleNamespace, group: int) -> None:
+def test_int2_blocks_decode_as_specified(sq: SimpleNamespace, group: int) -> None:
     tensor = sq.int2(sq.rng, 5, 7, group)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert same(file["layers.0.w0"].numpy(), tensor.values())
 
 
 @pytest.mark.parametrize(("shape", "code"), [((3, 5), 0), ((), 1), ((2, 3, 4), 2), ((0, 4), 0), ((1,) * 8, 1)])
-def test_npcl_blocks_hold_the_values(sq: SimpleNamespace, shape: tuple[int, ...], code: int) -> None:
+def test_npcl_blocks_decode_as_specified(sq: SimpleNamespace, shape: tuple[int, ...], code: int) -> None:
     tensor = sq.npcl(sq.rng, shape, code)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert file["layers.0.w0"].shape == shape
     assert same(file["layers.0.w0"].numpy(), tensor.values())
 
 
-def test_tca_tbe_gives_every_bf16_bit_pattern_back(sq: SimpleNamespace) -> None:
+def test_tca_tbe_decodes_every_bf16_bit_pattern(sq: SimpleNamespace) -> None:
     tensor = sq.Tensor("TCAW", (256, 256), list(range(1 << 16)), group=119)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert same(file["layers.0.w0"].numpy(), tensor.values())
@@ -75,7 +75,7 @@ def test_blocks_need_no_alignment(sq: SimpleNamespace) -> None:
     assert all(same(file[f"layers.0.w{i}"].numpy(), layer[i].values()) for i in range(3))
 
 
-def test_both_rounds_may_stand_in_one_table(sq: SimpleNamespace) -> None:
+def test_a_table_may_contain_both_kinds_of_entries(sq: SimpleNamespace) -> None:
     layer = [sq.int4(sq.rng, 4, 6, 6), sq.int2(sq.rng, 4, 6, 7)]
     file = squish.open(sq.build([layer], merged=True), strict=True)
     assert all(same(file[f"layers.0.w{i}"].numpy(), layer[i].values()) for i in range(2))
@@ -84,13 +84,13 @@ def test_both_rounds_may_stand_in_one_table(sq: SimpleNamespace) -> None:
 def test_entries_with_foreign_ids_are_matched_by_order(sq: SimpleNamespace) -> None:
     layer = [sq.int4(sq.rng, 4, 6, 6, name="a"), sq.int4(sq.rng, 4, 6, name="b")]
     data = sq.build([layer], names=True)
-    without = data[: data.index(b"SQXT")]  # ids were made from names that are now gone
+    without = data[: data.index(b"SQXT")]  # the ids were hashed from the removed names
     file = squish.open(without.rstrip(b"\0") + bytes(16))
     assert [problem.code for problem in file.problems] == ["P3", "P3"]
     assert same(file["layers.0.w0"].numpy(), layer[0].values())
 
 
-def test_a_name_may_be_as_long_as_the_limits_say(sq: SimpleNamespace) -> None:
+def test_names_may_be_as_long_as_the_limits(sq: SimpleNamespace) -> None:
     name = "n" * 2000
     data = sq.build([[sq.npcl(sq.rng, (4,), name=name)]], names=True)
     assert [problem.code for problem in squish.open(data).problems] == ["P9"]
@@ -136,7 +136,7 @@ SHAPES = ([4, 210], [210, 4], [3, 2, 140], [4, 3, 70, 1], [840], [1, 840], [2, 4
     ],
     ids=str,
 )
-def test_a_shape_of_sqxt_need_not_end_in_the_columns_of_the_block(
+def test_sqxt_shapes_need_not_end_in_the_columns_of_the_block(
     sq: SimpleNamespace, kind: str, shape: list[int], side: int, tmp_path: Path
 ) -> None:
     """A convolution [out, in, 3, 3] is stored as a block [out, 9 * in]."""
@@ -158,7 +158,7 @@ def test_a_shape_of_sqxt_need_not_end_in_the_columns_of_the_block(
         assert same(again[name].numpy(), values)
 
 
-def test_a_shape_of_sqxt_of_another_size_is_a_warning(sq: SimpleNamespace) -> None:
+def test_sqxt_shape_of_a_different_size_is_a_warning(sq: SimpleNamespace) -> None:
     tensor = sq.int4(sq.rng, 6, 8, name="a")
     data = sq.build([[tensor]], names=True, change=lambda root: {**root, "shapes": {"a": [6, 9]}})
     file = squish.open(data)
@@ -177,7 +177,7 @@ def test_shapes_beyond_two_dimensions_come_from_sqxt(sq: SimpleNamespace) -> Non
     assert same(file["model.layers.0.experts"][1], tensor.values().reshape(2, 3, 8)[1])
 
 
-def test_a_bad_names_section_is_a_warning_and_names_are_synthesised(sq: SimpleNamespace) -> None:
+def test_invalid_names_section_is_a_warning_and_names_are_synthesized(sq: SimpleNamespace) -> None:
     bad: list[Any] = [
         {"names": {}}, {"v": 2}, {"v": 1, "names": {0: ["a", "b"]}}, {"v": 1, "names": {7: ["a"]}},
         {"v": 1, "names": {0: [""]}},
@@ -197,18 +197,19 @@ def test_an_astc_tensor_is_listed_and_its_error_names_the_package(sq: SimpleName
     data = sq.build([[sq.Tensor("ASTW", (5, 9))]])
     tensor = squish.open(data, strict=True, registry=Registry(plugins="-squish-astc"))["layers.0.w0"]
     assert (tensor.shape, tensor.codec) == ((5, 9), "astc")
-    with pytest.raises(squish.MissingPluginError, match="squish-astc"):
+    with pytest.raises(squish.MissingPluginError) as caught:
         tensor.numpy()
+    assert "squish-astc" in str(caught.value)
 
 
 def test_astc_texels_are_scaled(sq: SimpleNamespace) -> None:
     tensor = sq.Tensor("ASTW", (5, 9), pair=(2.0, -0.5))
     data = sq.build([[tensor]])
-    half = bytes.fromhex("fcfdffffffffffff 0080 0080 0080 ffff")  # one colour: 0x8000 / 65536
+    half = bytes.fromhex("fcfdffffffffffff 0080 0080 0080 ffff")  # one color: 0x8000 / 65536
     filled = data[:336] + half * 6 + data[336 + 96 :]
-    found = squish.open(filled, strict=True)["layers.0.w0"]
-    assert (found.numpy() == np.full((5, 9), 0.5, np.float32)).all()
-    assert found[3:5, 4:].shape == (2, 5)
+    tensor = squish.open(filled, strict=True)["layers.0.w0"]
+    assert (tensor.numpy() == np.full((5, 9), 0.5, np.float32)).all()
+    assert tensor[3:5, 4:].shape == (2, 5)
 
 
 def test_the_map_of_sections_covers_the_file(sq: SimpleNamespace) -> None:
@@ -240,38 +241,38 @@ def models(draw: Any) -> tuple[int, dict[str, Any]]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(models())
-def test_any_valid_file_reads_as_it_was_built(sq: SimpleNamespace, model: tuple[int, dict[str, Any]]) -> None:
-    seed, wanted = model
+def test_any_valid_file_reads_as_built(sq: SimpleNamespace, model: tuple[int, dict[str, Any]]) -> None:
+    seed, options = model
     rng, number = random.Random(seed), iter(range(1000))
 
     def tensor(kind: str, masked: bool) -> Any:
         shape = (rng.randrange(0, 7), rng.randrange(0, 80))
         group = (rng.choice((0, 1, 4, 13, 64)),) if kind.startswith("int") else ()
-        made = (
+        tensor = (
             getattr(sq, kind)(rng, shape, rng.randrange(3))
             if kind == "npcl"
             else getattr(sq, kind)(rng, *shape, *group)
         )
-        made.name = f"t{next(number)}"
+        tensor.name = f"t{next(number)}"
         if masked:
-            tiles = -(-shape[0] // wanted["side"]) * -(-shape[1] // wanted["side"])
-            made.keep = [rng.randrange(2) for _ in range(tiles)]
-        return made
+            tiles = -(-shape[0] // options["side"]) * -(-shape[1] // options["side"])
+            tensor.keep = [rng.randrange(2) for _ in range(tiles)]
+        return tensor
 
-    layers = [[tensor(kind, bool(wanted["side"])) for kind in layer] for layer in wanted["layers"]]
-    outside = [tensor(kind, False) for kind in wanted["outside"]]
+    layers = [[tensor(kind, bool(options["side"])) for kind in layer] for layer in options["layers"]]
+    outside = [tensor(kind, False) for kind in options["outside"]]
     draft = (
         None
-        if wanted["draft"] is None
-        else [[tensor("int4", False), tensor("npcl", False)] for _ in range(wanted["draft"])]
+        if options["draft"] is None
+        else [[tensor("int4", False), tensor("npcl", False)] for _ in range(options["draft"])]
     )
     data = sq.build(
-        layers, outside, draft=draft, side=wanted["side"], names=wanted["names"], merged=wanted["merged"],
+        layers, outside, draft=draft, side=options["side"], names=options["names"], merged=options["merged"],
     )  # fmt: skip
     file = squish.open(data, strict=True)
     every = [tensor for layer in layers for tensor in layer] + outside
     assert len(file) == len(every)
     for name, expected in zip(file, every):
-        assert same(file[name].numpy(), expected.values(wanted["side"]))
+        assert same(file[name].numpy(), expected.values(options["side"]))
     for name, expected in zip(file.children.get("eagle", {}), [tensor for layer in draft or [] for tensor in layer]):
         assert same(file.children["eagle"][name].numpy(), expected.values())

@@ -20,11 +20,11 @@ import pytest
 import squish_core as squish
 from squish_core.testing.suite import typed_errors_only
 
-Make = Callable[[Any], bytes]
+Build = Callable[[Any], bytes]
 
 
 def changed(data: bytes, at: int, form: str, *values: Any) -> bytes:
-    """`data` with a field replaced, and the sums of the header made right again."""
+    """`data` with a field replaced, and the checksums of the header corrected."""
     out = bytearray(data)
     struct.pack_into(form, out, at, *values)
     if at >= 128:
@@ -63,11 +63,11 @@ def drafted(sq: Any) -> bytes:
 
 def packed(*entries: tuple[str, bytes], mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     spool = io.BytesIO()
-    with zipfile.ZipFile(spool, "w", method) as made:
+    with zipfile.ZipFile(spool, "w", method) as archive:
         for name, data in entries:
             info = zipfile.ZipInfo(name)
             info.external_attr, info.compress_type, info.create_system = mode << 16, method, 3
-            made.writestr(info, data)
+            archive.writestr(info, data)
     return spool.getvalue()
 
 
@@ -85,52 +85,53 @@ def tabled(sq: Any, change: Callable[[bytes, int], bytes]) -> bytes:
     return change(data, data.index(b"SCZT") + 8)
 
 
-# row -> (how the file is made, the rule, what the message says): opening fails in both modes
-ERRORS: dict[str, tuple[Make, str, str]] = {
-    "01_the_magic_alone": (lambda sq: b"SQZD", "P1", "header is truncated"),
-    "01_a_byte_short": (lambda sq: one(sq)[:255], "P1", "255 bytes"),
-    "03_version_0": (lambda sq: changed(one(sq), 4, "<H", 0), "P1", "unsupported version 0"),
-    "03_version_2": (lambda sq: changed(one(sq), 4, "<H", 2), "P1", "unsupported version 2"),
-    "03_version_swapped": (lambda sq: changed(one(sq), 4, "<H", 256), "P1", "swapped"),
-    "04_flag_bit_7": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 7), "P1", r"\[7\]"),
-    "04_flag_bit_31": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 31), "P1", r"\[31\]"),
-    "05_sparse_without_metadata": (lambda sq: sq.header(8, crc=zlib.crc32(bytes(32))), "P6", "sparsity version 0"),
-    "06_65535_layers_in_300_bytes": (lambda sq: changed(one(sq), 10, "<H", 65535)[:300], "P2", "65535 layers"),
-    "07_layers_unsorted": (lambda sq: changed(two(sq), 256, "<I", 2), "P2", "ascending"),
-    "07_layers_twice": (lambda sq: changed(two(sq), 288, "<I", 0), "P2", "ascending"),
-    "08_weights_in_the_header": (lambda sq: changed(one(sq), 260, "<Q", 64), "P2", "inside the header"),
-    "08_weights_in_the_index": (lambda sq: changed(one(sq), 260, "<Q", 256), "P2", "inside the header"),
-    "08_scale_offset_in_weights": (lambda sq: changed(one(sq), 276, "<Q", 320), "P3", "scale_offset"),
-    "09_past_the_end_by_one": (lambda sq: changed(two(sq), 300, "<Q", len(two(sq)) - 383), "P2", "past the end"),
-    "09_offset_that_wraps": (lambda sq: changed(one(sq), 260, "<QQ", (1 << 64) - 64, 128), "P2", "past the end"),
-    "10_overlap_in_part": (lambda sq: changed(two(sq), 292, "<Q", 321), "P2", "overlaps"),
-    "10_identical_ranges": (lambda sq: changed(two(sq), 292, "<Q", 320), "P2", "overlaps"),
-    "12_a_zip_behind": (lambda sq: one(sq) + packed(("a", b"x")), "P2", "follows the last section"),
-    "12_64_zeros_behind": (lambda sq: one(sq) + bytes(64), "P2", "follows the last section"),
-    "13_block_over_the_index": (lambda sq: changed(one(sq), 260, "<Q", 287), "P2", "inside the header"),
-    "14_block_without_its_flag": (lambda sq: changed(one(sq), 6, "<I", 32), "P2", "flag INT4 is not set"),
-    "15_product_over_2_64": (lambda sq: changed(one(sq), 324, "<II", 0xFFFFFFFF, 0xFFFFFFFF), "P2", "runs past"),
-    "15_product_over_the_length": (lambda sq: changed(one(sq), 324, "<II", 300, 500), "P2", "runs past"),
-    "15_zero_elements_with_data": (lambda sq: changed(one(sq), 324, "<II", 0, 5), "P2", "not a tensor block"),
-    "17_sub_block_len_0": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 0), "P3", "sub_block_len is 0"),
-    "18_astc_width_2_31": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 1 << 31), "P2", "runs past"),
-    "18_astc_without_area": (lambda sq: changed(alone(sq, "astw", 5, 9), 328, "<I", 0), "P5", "no area"),
-    "18_astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "footprint"),
-    "18_astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "footprint"),
-    "18_astc_other_length": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 400), "P2", "runs past"),
+# row -> (builder, rule, part, offset): opening fails in both modes
+ERRORS: dict[str, tuple[Build, str, str, int | None]] = {
+    "01_the_magic_alone": (lambda sq: b"SQZD", "P1", "header", None),
+    "01_a_byte_short": (lambda sq: one(sq)[:255], "P1", "header", None),
+    "03_version_0": (lambda sq: changed(one(sq), 4, "<H", 0), "P1", "version", 4),
+    "03_version_2": (lambda sq: changed(one(sq), 4, "<H", 2), "P1", "version", 4),
+    "03_version_swapped": (lambda sq: changed(one(sq), 4, "<H", 256), "P1", "version", 4),
+    "04_flag_bit_7": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 7), "P1", "flags", 6),
+    "04_flag_bit_31": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 31), "P1", "flags", 6),
+    "05_sparse_without_metadata": (lambda sq: sq.header(8, crc=zlib.crc32(bytes(32))), "P6", "sparsity_version", 128),
+    "06_65535_layers_in_300_bytes": (lambda sq: changed(one(sq), 10, "<H", 65535)[:300], "P2", "layer index", 256),
+    "07_layers_unsorted": (lambda sq: changed(two(sq), 256, "<I", 2), "P2", "layer 1", 288),
+    "07_layers_twice": (lambda sq: changed(two(sq), 288, "<I", 0), "P2", "layer 0", 288),
+    "08_weights_in_the_header": (lambda sq: changed(one(sq), 260, "<Q", 64), "P2", "layer 0", 260),
+    "08_weights_in_the_index": (lambda sq: changed(one(sq), 260, "<Q", 256), "P2", "layer 0", 260),
+    "08_scale_offset_in_weights": (lambda sq: changed(one(sq), 276, "<Q", 320), "P3", "layer 0", 276),
+    "09_past_the_end_by_one": (lambda sq: changed(two(sq), 300, "<Q", len(two(sq)) - 383), "P2", "layer 1", 292),
+    "09_offset_that_wraps": (lambda sq: changed(one(sq), 260, "<QQ", (1 << 64) - 64, 128), "P2", "layer 0", 260),
+    "10_overlap_in_part": (lambda sq: changed(two(sq), 292, "<Q", 321), "P2", "layer 1", 292),
+    "10_identical_ranges": (lambda sq: changed(two(sq), 292, "<Q", 320), "P2", "layer 1", 292),
+    "12_a_zip_behind": (lambda sq: one(sq) + packed(("a", b"x")), "P2", "end of file", 472),
+    "12_64_zeros_behind": (lambda sq: one(sq) + bytes(64), "P2", "end of file", 472),
+    "13_block_over_the_index": (lambda sq: changed(one(sq), 260, "<Q", 287), "P2", "layer 0", 260),
+    "14_block_without_its_flag": (lambda sq: changed(one(sq), 6, "<I", 32), "P2", "layer 0", 320),
+    "15_product_over_2_64": (lambda sq: changed(one(sq), 324, "<II", 0xFFFFFFFF, 0xFFFFFFFF), "P2", "layer 0", 320),
+    "15_product_over_the_length": (lambda sq: changed(one(sq), 324, "<II", 300, 500), "P2", "layer 0", 320),
+    "15_zero_elements_with_data": (lambda sq: changed(one(sq), 324, "<II", 0, 5), "P2", "layer 0", 332),
+    "17_sub_block_len_0": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 0), "P3", "layer 0", 332),
+    "18_astc_width_2_31": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 1 << 31), "P2", "layer 0", 320),
+    "18_astc_without_area": (lambda sq: changed(alone(sq, "astw", 5, 9), 328, "<I", 0), "P5", "layer 0", 324),
+    "18_astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "layer 0", 324),
+    "18_astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "layer 0", 324),
+    "18_astc_other_length": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 400), "P2", "layer 0", 320),
     "20_entries_2_32": (
-        lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", (1 << 32) - 1)), "P3", "run past"),
+        lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", (1 << 32) - 1)), "P3", "scale table", 452),
     "20_two_entries_with_one_id": (
-        lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", 2) + data[at : at + 16]), "P3", "same"),
-    "21_crc_wrong": (lambda sq: masked(sq)[:14] + b"\1\2\3\4" + masked(sq)[18:], "P1", "metadata is damaged"),
-    "21_hash_wrong": (lambda sq: drafted(sq)[:18] + bytes(8) + drafted(sq)[26:], "P1", "metadata is damaged"),
-    "24_npcl_rank_9": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 9), "P4", "too many dimensions"),
-    "24_npcl_rank_2_31": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 1 << 31), "P4", "too many"),
-    "24_npcl_zero_with_data": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 332, "<I", 0), "P2", "not a tensor block"),
+        lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", 2) + data[at : at + 16]),
+        "P3", "scale table", 456),
+    "21_crc_wrong": (lambda sq: masked(sq)[:14] + b"\1\2\3\4" + masked(sq)[18:], "P1", "sparsity_crc32", 14),
+    "21_hash_wrong": (lambda sq: drafted(sq)[:18] + bytes(8) + drafted(sq)[26:], "P1", "eagle_hash", 18),
+    "24_npcl_rank_9": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 9), "P4", "layer 0", 328),
+    "24_npcl_rank_2_31": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 1 << 31), "P4", "layer 0", 328),
+    "24_npcl_zero_with_data": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 332, "<I", 0), "P2", "layer 0", 340),
 }  # fmt: skip
 
-# row -> (how the file is made, the rule): opens in lenient mode with exactly this warning, strict mode refuses
-WARNINGS: dict[str, tuple[Make, str]] = {
+# row -> (builder, rule): opens in lenient mode with exactly this warning, strict mode refuses
+WARNINGS: dict[str, tuple[Build, str]] = {
     **{
         f"04_reserved_byte_{at}": (lambda sq, at=at: changed(one(sq), at, "<B", 1), "P1")
         for at in (52, 127, 192, 255)
@@ -155,8 +156,8 @@ def finite(sq: Any, scale: float, zero: float = 0.0) -> bytes:
     return bytes(sq.build([[tensor, sq.npcl(sq.rng, (2,))]]))
 
 
-# row -> (how the file is made, the rule): opens; `layers.0.w0` fails when it is read, and deep verification says so
-DECODE: dict[str, tuple[Make, str]] = {
+# row -> (builder, rule): opens; `layers.0.w0` fails when it is read, and in deep verification
+DECODE: dict[str, tuple[Build, str]] = {
     "17_entries_that_fit_no_length": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 3), "P3"),
     "19_bitmap_of_zeros": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", 0), "P5"),
     "19_bitmap_of_ones": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", (1 << 64) - 1), "P5"),
@@ -170,8 +171,8 @@ DECODE: dict[str, tuple[Make, str]] = {
         lambda sq: changed(sq.build([[sq.npcl(sq.rng, (2, 2))]]), 324, "<I", 3), "P4"),
 }  # fmt: skip
 
-# row -> (how the file is made, the rule): an error of one section; the model's tensors stay readable
-SECTION: dict[str, tuple[Make, str]] = {
+# row -> (builder, rule): an error of one section; the model's tensors stay readable
+SECTION: dict[str, tuple[Build, str]] = {
     "05_eagle_without_metadata": (
         lambda sq: changed(changed(one(sq), 6, "<I", 4 | 16), 160, "<Q", 0), "P7"),
     "22_draft_in_the_weights": (lambda sq: changed(drafted(sq), 160, "<Q", 320), "P7"),
@@ -202,15 +203,15 @@ SECTION: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("row", ERRORS)
 def test_row_refused(sq: SimpleNamespace, row: str) -> None:
-    make, rule, said = ERRORS[row]
-    data = make(sq)
+    build, rule, part, offset = ERRORS[row]
+    data = build(sq)
     squish.registry()
     tracemalloc.start()
     started = time.perf_counter()
     for strict in (False, True):
-        with pytest.raises(squish.FormatError, match=said) as caught:
+        with pytest.raises(squish.FormatError) as caught:
             squish.open(data, strict=strict, format="squizd")
-        assert caught.value.code == rule
+        assert (caught.value.code, caught.value.part, caught.value.offset) == (rule, part, offset)
         assert f"[{rule}]" in str(caught.value)
     assert time.perf_counter() - started < 30  # a guard against work in proportion to a lie
     peak = tracemalloc.get_traced_memory()[1]
@@ -221,29 +222,32 @@ def test_row_refused(sq: SimpleNamespace, row: str) -> None:
 
 @pytest.mark.parametrize("row", WARNINGS)
 def test_row_warned(sq: SimpleNamespace, row: str) -> None:
-    make, rule = WARNINGS[row]
-    data = make(sq)
+    build, rule = WARNINGS[row]
+    data = build(sq)
     assert [(p.code, p.severity) for p in squish.open(data).problems] == [(rule, "warning")], row
-    with pytest.raises(squish.FormatError, match=rf"\[{rule}\]"):
+    with pytest.raises(squish.FormatError) as caught:
         squish.open(data, strict=True)
+    assert f"[{rule}]" in str(caught.value)
     assert squish.verify(data).ok
 
 
 @pytest.mark.parametrize("row", DECODE)
 def test_row_fails_when_read(sq: SimpleNamespace, row: str) -> None:
-    make, rule = DECODE[row]
-    data = make(sq)
+    build, rule = DECODE[row]
+    data = build(sq)
     file = squish.open(data)
-    with pytest.raises(squish.SquishError, match=rf"layers\.0\.w0.*\[{rule}\]"):
+    with pytest.raises(squish.SquishError) as caught:
         file["layers.0.w0"].numpy()
+    assert caught.value.tensor == "layers.0.w0"
+    assert f"[{rule}]" in str(caught.value)
     assert all(file[name].numpy() is not None for name in file if name != "layers.0.w0")
     assert not squish.verify(data, deep=True).ok
 
 
 @pytest.mark.parametrize("row", SECTION)
 def test_row_leaves_the_model_readable(sq: SimpleNamespace, row: str) -> None:
-    make, rule = SECTION[row]
-    data = make(sq)
+    build, rule = SECTION[row]
+    data = build(sq)
     tracemalloc.start()
     file = squish.open(data)
     assert tracemalloc.get_traced_memory()[1] < 50_000_000
@@ -259,52 +263,53 @@ def test_row_leaves_the_model_readable(sq: SimpleNamespace, row: str) -> None:
 
 
 def test_no_bytes() -> None:
-    with pytest.raises(squish.FormatError, match="empty"):
+    with pytest.raises(squish.FormatError):
         squish.open(b"", format="squizd")
 
 
-def test_the_magic_of_another_kind_of_file(sq: SimpleNamespace) -> None:
+def test_wrong_magic(sq: SimpleNamespace) -> None:
     data = b"SQZX" + one(sq)[4:]
-    with pytest.raises(squish.FormatError, match=r"P1"):
+    with pytest.raises(squish.FormatError) as caught:
         squish.open(data, format="squizd")
-    with pytest.raises(squish.UnknownFormatError, match="git-lfs"):
+    assert (caught.value.code, caught.value.part, caught.value.offset) == ("P1", "magic", 0)
+    with pytest.raises(squish.UnknownFormatError):
         squish.open(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".ljust(300))
 
 
-def test_two_primary_flags_and_the_magic_of_the_blocks_decides(sq: SimpleNamespace) -> None:
+def test_with_two_primary_flags_the_magic_of_each_block_decides(sq: SimpleNamespace) -> None:
     file = squish.open(changed(one(sq), 6, "<I", 4 | 32 | 2), strict=True)  # INT4, INT2, TCA_TBE; P2 makes it legal
     assert file["layers.0.w0"].codec == "squizd.int4"
 
 
-def test_plain_blocks_beside_the_primary_encoding_are_legal(sq: SimpleNamespace) -> None:
+def test_dense_blocks_beside_the_primary_encoding_are_legal(sq: SimpleNamespace) -> None:
     assert {squish.open(one(sq), strict=True)[f"layers.0.w{i}"].codec for i in (0, 1)} == {"squizd.int4", "dense"}
 
 
 @pytest.mark.parametrize("group", [7, 1000])
-def test_a_sub_block_that_does_not_divide_or_is_longer_than_a_row_is_legal(sq: SimpleNamespace, group: int) -> None:
+def test_sub_blocks_need_not_divide_the_elements_or_fit_a_row(sq: SimpleNamespace, group: int) -> None:
     tensor = sq.int2(sq.rng, 5, 9, group)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert (file["layers.0.w0"].numpy() == tensor.values()).all()
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-42])
-def test_a_scale_of_0_or_a_denormal_one_is_a_warning_of_verify(sq: SimpleNamespace, scale: float) -> None:
+def test_verify_warns_about_zero_and_denormal_scales(sq: SimpleNamespace, scale: float) -> None:
     found = squish.verify(finite(sq, scale)).problems
     assert [(problem.code, problem.severity) for problem in found] == [("P3", "warning")]
 
 
-def test_the_misprint_of_the_specification_is_a_note_even_in_strict_mode(sq: SimpleNamespace) -> None:
+def test_the_misprinted_crc_is_a_note_in_strict_mode_too(sq: SimpleNamespace) -> None:
     data = one(sq)[:14] + bytes.fromhex("5a2b0000") + one(sq)[18:]
     assert [problem.severity for problem in squish.open(data, strict=True).problems] == ["note"]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_twice_in_the_appendix(sq: SimpleNamespace) -> None:
+def test_duplicate_name_in_the_appendix(sq: SimpleNamespace) -> None:
     file = squish.open(appended(sq, packed(("a", b"1"), ("a", b"2"))))
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P8", "error")]
 
 
-def test_an_archive_whose_sum_is_over_the_limit(sq: SimpleNamespace) -> None:
+def test_appendix_larger_than_the_limit_when_unpacked(sq: SimpleNamespace) -> None:
     data = appended(sq, packed(*((str(number), np.random.default_rng(number).bytes(9000)) for number in range(3))))
     assert squish.open(data, strict=True).index.whole
     file = squish.open(data, limits=squish.Limits(decoded=20_000))
@@ -323,14 +328,14 @@ def test_a_scalar_and_a_zero_in_the_shape_are_legal(sq: SimpleNamespace) -> None
 
 
 @pytest.mark.parametrize("name", ["", "a" * 1025, "a\0b"])
-def test_names_that_may_not_be(sq: SimpleNamespace, name: str) -> None:
+def test_invalid_names(sq: SimpleNamespace, name: str) -> None:
     data = sq.build([[sq.npcl(sq.rng, (2,), name=name)]], names=True)
     file = squish.open(data)
     assert list(file) == ["layers.0.w0"]
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P9", "warning")]
 
 
-def test_control_characters_and_look_alikes_are_kept(sq: SimpleNamespace) -> None:
+def test_control_characters_and_similar_letters_in_names_are_kept(sq: SimpleNamespace) -> None:
     names = ["\x1b[2J", "\u202e", "\u00e9", "e\u0301", "__metadata__"]
     data = sq.build([[sq.npcl(sq.rng, (2,), name=name) for name in names]], names=True)
     assert list(squish.open(data)) == names

@@ -1,4 +1,4 @@
-"""Writing: names, shapes, order and metadata survive; encodings, masks, draft heads and appendices are as asked."""
+"""Writing keeps names, shapes, order and metadata; encodings, masks, draft heads and appendices follow the options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def source(arrays: dict[str, np.ndarray], sq: SimpleNamespace) -> bytes:
-    """The arrays as a SQUIZD file that the builder made: every tensor dense."""
+    """The arrays as a SQUIZD file of dense tensors, from the builder."""
     tensors = [
         sq.Tensor("NPCL", array.shape, dtype_code=2, raw=array.tobytes(), name=name) for name, array in arrays.items()
     ]
@@ -44,10 +44,10 @@ def source(arrays: dict[str, np.ndarray], sq: SimpleNamespace) -> bytes:
 
 
 def written(source: Any, folder: Path, to: str = "squizd", encode: Any = None) -> squish.File:
-    squish.convert(source, folder / "made.squizd", to, encode)
-    report = squish.verify(folder / "made.squizd", deep=True)
+    squish.convert(source, folder / "out.squizd", to, encode)
+    report = squish.verify(folder / "out.squizd", deep=True)
     assert report.clean, report.problems
-    return squish.open(folder / "made.squizd", strict=True)
+    return squish.open(folder / "out.squizd", strict=True)
 
 
 @pytest.mark.parametrize(("encode", "codec", "error"), [
@@ -56,7 +56,7 @@ def written(source: Any, folder: Path, to: str = "squizd", encode: Any = None) -
     ("astc:footprint=4x4", "astc", 0.5),
     ("tca_tbe", "tca_tbe", 0.0), ("bf16", "dense", 0.0), ("f32", "dense", 0.0), (None, "dense", 0.0),
 ])  # fmt: skip
-def test_matrices_are_encoded_as_asked_and_vectors_stay(
+def test_matrices_are_encoded_and_vectors_stay_dense(
     source: bytes, arrays: dict[str, np.ndarray], tmp_path: Path, encode: str | None, codec: str, error: float
 ) -> None:
     file = written(source, tmp_path, encode=encode)
@@ -86,15 +86,16 @@ def test_activations_weigh_the_errors_of_their_columns(
                      names=True)  # fmt: skip
 
     def error(encode: str, **options: Any) -> float:
-        squish.convert(source, tmp_path / "made.squizd", "squizd", encode, **options)
-        file = squish.open(tmp_path / "made.squizd")
+        squish.convert(source, tmp_path / "out.squizd", "squizd", encode, **options)
+        file = squish.open(tmp_path / "out.squizd")
         gaps = (seen[name] * (file[name].numpy().astype("f4") - array) for name, array in matrices.items())
         return sum(float(np.square(gap).sum()) for gap in gaps)
 
-    plain = error("int4:search=mse")
-    assert error("int4:search=activations", activations=bytes(stats)) < plain
-    with pytest.raises(squish.SquishError, match="statistics"):
+    unweighted = error("int4:search=mse")
+    assert error("int4:search=activations", activations=bytes(stats)) < unweighted
+    with pytest.raises(squish.SquishError) as caught:
         error("int4:search=activations")
+    assert caught.value.code == "encode"
 
 
 def test_patterns_choose_encodings(source: bytes, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_nan_payloads_survive_tca_tbe(sq: SimpleNamespace, tmp_path: Path) -> No
     data = sq.build([[sq.Tensor("NPCL", (256, 256), dtype_code=2, raw=every.tobytes())]])
     file = written(data, tmp_path, encode="tca_tbe")
     assert (file["layers.0.w0"].numpy().view("u2") == every).all()
-    with written(tmp_path / "made.squizd", tmp_path, encode=None) as again:
+    with written(tmp_path / "out.squizd", tmp_path, encode=None) as again:
         assert again["layers.0.w0"].codec == "tca_tbe"
 
 
@@ -172,7 +173,7 @@ def test_order_and_metadata_survive(sq: SimpleNamespace, tmp_path: Path) -> None
 
 def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: Path) -> None:
     from squish_squizd.write.accept import accepts_codes
-    from squish_squizd.write.place import Wanted
+    from squish_squizd.write.place import WriteOptions
 
     from squish_core.api import Encoding, TensorSpec
 
@@ -181,36 +182,39 @@ def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: P
     params = {"bits": 4, "group_size": 32, "offset": "bias"}
     affine = registry.codec("affine")
     stored = affine.encode(np.random.default_rng(0).standard_normal((4, 64), np.float32), params)
-    held = accepts_codes(spec, affine.code_layout(spec, params), Wanted())
-    assert isinstance(held, Encoding)
-    assert held.codec.id == "squizd.int4"
+    answer = accepts_codes(spec, affine.code_layout(spec, params), WriteOptions())
+    assert isinstance(answer, Encoding)
+    assert answer.codec.id == "squizd.int4"
     whole = (slice(0, 4), slice(0, 64))
-    made = registry.codec("squizd.int4").from_codes(affine.codes(stored, spec, params, whole), spec, held.codec.params)
-    if made is not None:  # unsigned codes need a bias that is shifted by 8 scales, which float32 may not hold
-        assert made[1].kind == "values"
+    result = registry.codec("squizd.int4").from_codes(
+        affine.codes(stored, spec, params, whole), spec, answer.codec.params
+    )
+    if result is not None:  # unsigned codes need a bias that is shifted by 8 scales, which float32 may not hold
+        assert result[1].kind == "values"
 
 
 @pytest.mark.parametrize("options", ["sparsity=1", "sparsity=-1", "block_size=0", "arch=zzz", "sparsity=x"])
-def test_options_that_make_no_sense_are_refused(source: bytes, tmp_path: Path, options: str) -> None:
-    with pytest.raises(squish.SquishError):
-        squish.convert(source, tmp_path / "made.squizd", f"squizd:{options}")
+def test_invalid_options_are_refused(source: bytes, tmp_path: Path, options: str) -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "out.squizd", f"squizd:{options}")
+    assert caught.value.code == "option"
     assert not list(tmp_path.iterdir())
 
 
-def test_types_without_a_block_are_refused_with_what_to_do(sq: SimpleNamespace) -> None:
+def test_dtypes_without_a_block_are_refused(sq: SimpleNamespace) -> None:
     from squish_squizd.write.accept import accepts
-    from squish_squizd.write.place import Wanted
+    from squish_squizd.write.place import WriteOptions
 
     from squish_core.api import DENSE, Encoding, Part, Refusal, TensorSpec
 
     spec = TensorSpec(name="ids", shape=(4,), dtype="i64")
-    answer = accepts(spec, Encoding(codec=DENSE, parts={"data": Part(dtype="i64", shape=(4,))}), Wanted())
+    answer = accepts(spec, Encoding(codec=DENSE, parts={"data": Part(dtype="i64", shape=(4,))}), WriteOptions())
     assert isinstance(answer, Refusal)
     assert "i64" in answer.why
 
 
-def test_the_header_is_written_as_the_profile_says(source: bytes, tmp_path: Path) -> None:
+def test_written_header(source: bytes, tmp_path: Path) -> None:
     written(source, tmp_path, "squizd:arch=llama", "int4")
-    head = (tmp_path / "made.squizd").read_bytes()[:256]
+    head = (tmp_path / "out.squizd").read_bytes()[:256]
     assert struct.unpack("<4sHIHHIQ", head[:26]) == (b"SQZD", 1, 4, 2, 1, 0, 0)
     assert not any(head[26:])

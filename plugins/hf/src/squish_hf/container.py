@@ -23,6 +23,7 @@ from squish_core.api import (
     DENSE,
     CodeLayout,
     Encoding,
+    ErrorCode,
     Index,
     Limits,
     Options,
@@ -77,7 +78,7 @@ class HuggingFace(Checkpoint):
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
         if failure and not layers:  # layers are renamed too
-            code, reason = failure.code or "config", str(failure)
+            code, reason = failure.code or ErrorCode.CONFIG, str(failure)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=reason))
         refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         if layers or not failure:  # without layers, the declaration still describes the stored tensors

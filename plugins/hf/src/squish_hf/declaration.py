@@ -10,7 +10,7 @@ import regex
 from attrs import field, frozen
 from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFiles, config_parts
 
-from squish_core.api import FormatError, Problem
+from squish_core.api import ErrorCode, FormatError, Problem
 
 METHOD = "quant_method"
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
@@ -46,7 +46,7 @@ class Declared:
 def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG_FILE) -> FormatError:
     """Return the error for an invalid declared value."""
     return FormatError(
-        f"the declared {name} cannot be", part=part, expected=expected, found=repr(found)[:80], code="config"
+        f"the declared {name} cannot be", part=part, expected=expected, found=repr(found)[:80], code=ErrorCode.CONFIG
     )
 
 
@@ -66,7 +66,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
             declared = Declared(other, fields, name)
         elif declared is not None and other != declared.method:
             message = f"states the method {other[:40]!r}, and {declared.where} {declared.method[:40]!r}, which is taken"
-            problems.append(Problem(code="contradiction", severity="warning", where=name, message=message))
+            problems.append(Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=name, message=message))
         elif declared is not None:
             problems += _differences(declared, fields, name)
     return declared, problems
@@ -76,7 +76,7 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
     """Report settings that differ in a second declaration of the same method; the first one applies."""
     return [
         Problem(
-            code="contradiction", severity="warning", where=name,
+            code=ErrorCode.CONTRADICTION, severity="warning", where=name,
             message=f"states {key} {fields[key]!r:.40}; {declared.fields[key]!r:.40} of {declared.where} is taken",
         )
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")

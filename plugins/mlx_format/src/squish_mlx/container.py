@@ -20,6 +20,7 @@ from squish_safetensors.api import (
 from squish_core.api import (
     CodeLayout,
     Encoding,
+    ErrorCode,
     FormatError,
     Index,
     Limits,
@@ -53,7 +54,9 @@ class Mlx(Checkpoint):
         beside = config.get("quantization_config")
         if isinstance(beside, dict) and beside.get("quant_method") is not None:
             message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"
-            problems.append(Problem(code="contradiction", severity="warning", where=CONFIG_FILE, message=message))
+            problems.append(
+                Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=CONFIG_FILE, message=message)
+            )
         problems += [
             unmatched_override(name)
             for name, value in declared.items()
@@ -63,7 +66,9 @@ class Mlx(Checkpoint):
         def make(layer: str, parts: StoredParts) -> TensorSpec:
             override = declared.get(layer)
             if override is False:
-                raise FormatError("the configuration says it is not quantized", part=CONFIG_FILE, code="contradiction")
+                raise FormatError(
+                    "the configuration says it is not quantized", part=CONFIG_FILE, code=ErrorCode.CONTRADICTION
+                )
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)

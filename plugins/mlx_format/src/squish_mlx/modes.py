@@ -9,7 +9,7 @@ from attrs import frozen
 from squish_codecs.api import Affine, Mx
 from squish_safetensors.api import StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
 
 WEIGHT, SCALES, BIASES, WHOLE = ".weight", ".scales", ".biases", ".global_scale"
 AFFINE = "affine"
@@ -64,7 +64,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
         fields = {"data": ("weight", words), "scale": ("scales", scales), "offset": ("biases", biases)}
         return build_tensor(layer + WEIGHT, shape, codec, Affine(), fields)
     if BIASES in parts:
-        raise FormatError(f"{mode.name} has no biases", part="biases", code="contradiction")
+        raise FormatError(f"{mode.name} has no biases", part="biases", code=ErrorCode.CONTRADICTION)
     scales, params = require_part(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
     element = params.get("element")
     data = view_part(words, element, shape) if element else view_part(words, "u8", (*lead, 4 * width))
@@ -93,5 +93,5 @@ def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
 def _refuse(field: str, expected: str, found: Any) -> FormatError:
     return FormatError(
         f"the declared {field} is none of MLX", part="config.json", expected=expected, found=repr(found)[:80],
-        code="config",
+        code=ErrorCode.CONFIG,
     )  # fmt: skip

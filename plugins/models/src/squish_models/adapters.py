@@ -15,6 +15,7 @@ from squish_core.api import (
     ANY,
     Carried,
     Dropped,
+    ErrorCode,
     Expression,
     Family,
     FamilyTensor,
@@ -39,8 +40,10 @@ WEIGHT, HEAD = ".weight", "lm_head"
 SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
 """GGUF's suffix -> PEFT's. B has the rows of the weight, A its columns."""
 ALPHA = "adapter.lora.alpha"
-PLAIN = {"use_dora": False, "fan_in_fan_out": False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None}
-"""Settings of PEFT that only have a form in GGUF as these."""
+REQUIRED_VALUES = {
+    "use_dora": False, "fan_in_fan_out": False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None,
+}  # fmt: skip
+"""PEFT's settings -> the only value that GGUF can represent."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -77,7 +80,7 @@ class Adapter(Family):
         stated = model.value("general.architecture")
         if model.layout == "gguf" and stated != self.architecture:
             raise FormatError(
-                "is the config of another model than the adapter's", part=BASE, code="contradiction",
+                "is the config of another model than the adapter's", part=BASE, code=ErrorCode.CONTRADICTION,
                 expected=stated, found=self.architecture,
             )  # fmt: skip
         return self.base.settings(evolve(model, layout="hf", tensors={}))
@@ -176,10 +179,10 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
             "is an adapter of another kind", part=f"{CONFIG} peft_type", expected="LORA",
             found=repr(config.get("peft_type"))[:60], code="adapter",
         )  # fmt: skip
-    for key, plain in PLAIN.items():
-        if config.get(key) not in (None, plain):
+    for key, required in REQUIRED_VALUES.items():
+        if config.get(key) not in (None, required):
             raise FormatError(
-                f"has a {key} that an adapter in GGUF has no form for", part=CONFIG, expected=repr(plain),
+                f"has a {key} that an adapter in GGUF has no form for", part=CONFIG, expected=repr(required),
                 found=repr(config[key])[:60], code="adapter",
             )  # fmt: skip
     alpha, rank = config.get("lora_alpha"), config.get("r")
@@ -190,7 +193,7 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
     if not config.get("rank_pattern") and (other := next((m for m, r in ranks.items() if r != rank), None)):
         raise FormatError(
             "states another rank than the tensors have", part=f"{CONFIG} r", expected=ranks[other], found=rank,
-            code="contradiction",
+            code=ErrorCode.CONTRADICTION,
         )  # fmt: skip
     if not config.get("use_rslora"):
         return float(alpha)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, Options, Rule
+from squish_core.api import Carried, ErrorCode, Family, FamilyTensor, FormatError, Model, Options, Rule
 
 from .adapters import Adapter
 from .config.keys import Key, check_settings, settings_of
@@ -87,14 +87,14 @@ class TextModel(Family):
         if settings.get("head_dim") is None:
             if heads < 1 or settings["hidden_size"] % heads:
                 raise FormatError(
-                    "has a hidden size that its heads do not divide, and no head_dim", part=place, code="config",
-                    expected=f"a multiple of {heads}", found=settings["hidden_size"],
+                    "has a hidden size that its heads do not divide, and no head_dim", part=place,
+                    code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
                 )  # fmt: skip
             settings["head_dim"] = settings["hidden_size"] // heads
         groups = settings["num_key_value_heads"]
         if groups < 1 or heads % groups:
             raise FormatError(
-                "has a number of heads that the key-value heads do not divide", part=place, code="config",
+                "has a number of heads that the key-value heads do not divide", part=place, code=ErrorCode.CONFIG,
                 expected=f"a multiple of {groups}", found=heads,
             )  # fmt: skip
         return settings
@@ -149,7 +149,7 @@ class TextModel(Family):
             stated = settings.get(key, self.unstated.get(key, value))
             if key not in IGNORED and stated != value:
                 raise FormatError(
-                    f"has a {key} that GGUF has no key for", part=CONFIG, code="config",
+                    f"has a {key} that GGUF has no key for", part=CONFIG, code=ErrorCode.CONFIG,
                     expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
                     hint="Nothing that is written would say what this model says.",
                 )  # fmt: skip
@@ -180,7 +180,10 @@ class TextModel(Family):
             tied = self.tied_by_default or not has_head
         if not isinstance(tied, bool):
             raise FormatError(
-                "is neither true nor false", part=f"{CONFIG} tie_word_embeddings", found=repr(tied), code="config"
+                "is neither true nor false",
+                part=f"{CONFIG} tie_word_embeddings",
+                found=repr(tied),
+                code=ErrorCode.CONFIG,
             )
         check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
         settings = {**config, "tie_word_embeddings": tied}
@@ -204,7 +207,7 @@ class TextModel(Family):
             settings["vocab_size"] = embeddings.shape[0]
         elif "vocab_size" not in settings:
             raise FormatError(
-                "is missing, or no matrix, and nothing else says how many tokens there are", code="unmapped",
+                "is missing, or no matrix, and nothing else says how many tokens there are", code=ErrorCode.UNMAPPED,
                 part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
             )  # fmt: skip
         settings.setdefault("rope_theta", 10000.0)
@@ -229,5 +232,5 @@ def _check_types(config: Mapping[str, Any]) -> None:
         if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
             raise FormatError(
                 "has another type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
-                found=f"{type(value).__name__} {str(value)[:40]}", code="config",
+                found=f"{type(value).__name__} {str(value)[:40]}", code=ErrorCode.CONFIG,
             )  # fmt: skip

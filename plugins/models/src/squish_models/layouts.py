@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.api import Carried, Dropped, FormatError, Model, Options, SquishError, TensorSpec, Typed
+from squish_core.api import Carried, Dropped, ErrorCode, FormatError, Model, Options, SquishError, TensorSpec, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
@@ -136,7 +136,7 @@ def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tupl
     lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
     if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
         raise FormatError(
-            "contradicts the keys of the GGUF that it is to describe", part=CONFIG, code="contradiction",
+            "contradicts the keys of the GGUF that it is to describe", part=CONFIG, code=ErrorCode.CONTRADICTION,
             hint="Leave out assets=: the settings are in the GGUF.",
         )  # fmt: skip
     files = {**kept, **lent}

@@ -25,6 +25,11 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"awq_index.json", where="member"),
             ),
             can_write=True,
+            options={
+                "passthrough": "f16: store dense tensors that no rule changes as float16 (default: as they are)",
+                "scales": "f16 or f32 (default): dtype of scales and biases; Squish itself reads f32",
+            },
+            reading={"tiers": "build: while the model loads, build the tier that the next load will use"},
             features={"dialect": tuple(DIALECTS), "tier": tuple(TIERS)},
             aliases={
                 "int8": "affine:bits=8,word=i8",

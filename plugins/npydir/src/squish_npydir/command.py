@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
-    tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}.")],
+    tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}; int4:group_size=N,scales=f16.")],
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays once all values were compared.")
     ] = False,

@@ -38,10 +38,11 @@ from squish_core.api import (
 )
 
 from .features import DIALECTS, TIERS
+from .options import narrowed, option, quantized
 from .read import awq, dialects, manifest
 from .read.folder import Folder, Stored
 from .tiers import read, seal
-from .tiers.seal import PLACE, READY
+from .tiers.seal import INT4_READY, PLACE, READY
 from .write import accept, writer
 
 STATS = "stats.json"
@@ -63,6 +64,19 @@ class NpyDir(Container):
             return awq.read(folder)
         return Directory(folder).index()
 
+    def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
+        option(options, "tiers")
+        if source.path is None:
+            raise FormatError(
+                "tiers are built in a folder on this machine only", file=source.name, code=ErrorCode.OPTION,
+                hint="Open it without tiers=build, or download it.",
+            )  # fmt: skip
+        index = self.read_index(source, limits)
+        from .tiers import background
+
+        background.start(source.path)
+        return index
+
     def encodings_for(self, *, dialect: Any = (), tier: Any = (), **features: Any) -> tuple[Encoding, ...]:
         tables = ((tier, TIERS), (dialect, DIALECTS))
         chosen = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
@@ -75,7 +89,13 @@ class NpyDir(Container):
         return accept.accepts(spec, encoding)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        return accept.accepts_codes(spec, layout)
+        return accept.accepts_codes(spec, layout, option(options, "scales") or "f32")
+
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return quantized(specs, codec)
+
+    def dense_dtypes(self, specs: Sequence[TensorSpec], options: Options) -> Mapping[str, str]:
+        return narrowed(specs, options)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -251,8 +271,20 @@ class Directory:
             why = "" if self.folder.has(READY) else ", and it was never finished (.manifest_ready is missing)"
             message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {listing}"
             self.report("partial", "warning", "manifest.json", message)
+        self._state_of_int4(tensors)
         for label, count in self.missing.items():
             self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
+
+    def _state_of_int4(self, tensors: Mapping[str, TensorSpec]) -> None:
+        """Report four-bit arrays beside INT8 ones whose sentinel is missing: their conversion was interrupted."""
+        if self.folder.has(INT4_READY):
+            return
+        labels = [{encoding.label for encoding in spec.encodings} for spec in tensors.values()]
+        both = sum({"int4", "int8"} <= each for each in labels)
+        if both:
+            left = sum("int8" in each and "int4" not in each for each in labels)
+            message = f"the conversion to int4 was not finished ({INT4_READY} is missing): {both} tensors have four-bit"
+            self.report("tier", "warning", "int4", f"{message} arrays beside INT8 ones, {left} have INT8 ones only")
 
     def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
         """Raise FormatError for anything other than a file in place of an array (a pipe, a folder)."""

@@ -10,11 +10,21 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, SquishError, UsageError, redact
+from squish_core.api import (
+    ErrorCode,
+    MissingFileError,
+    RemoteTarget,
+    Source,
+    SourceOpener,
+    SquishError,
+    UsageError,
+    redact,
+)
 
 from .settings import Settings
 from .source import Connection, Place, RemoteFolder, RemoteSource
 from .store import Store
+from .upload import BucketTarget
 
 
 class WebOpener(SourceOpener):
@@ -47,6 +57,17 @@ class BucketOpener(SourceOpener):
             version=parse_qs(parts.query).get("versionId", [None])[0],
         )  # fmt: skip
         return open_file(Connection(place, settings), last)
+
+    def create(self, url: str, options: Mapping[str, Any]) -> RemoteTarget:
+        settings, parts = Settings.of(options), _split(url)
+        key = unquote(parts.path).strip("/")
+        if not key or parts.query:
+            raise UsageError(
+                "is not an object that can be written", found=redact(url), expected=f"{parts.scheme}://bucket/key",
+                code=ErrorCode.USAGE,
+            )  # fmt: skip
+        bucket = f"{parts.scheme}://{parts.netloc}"
+        return BucketTarget(redact(f"{bucket}/{key}"), key, Store(bucket, settings.deadline), settings, self.id)
 
 
 def _split(url: str) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import obstore
 from attrs import frozen
-from obstore.exceptions import BaseError, NotSupportedError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
 from obstore.store import HTTPStore, from_url
 
 RETRIES = 10
@@ -26,7 +27,8 @@ _REDIRECT = re.compile(r"kind: Redirect\b|URL scheme is not allowed|BadScheme")
 
 
 class RequestError(Exception):
-    """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused" or "unreachable".
+    """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists" or
+    "unreachable".
 
     It holds no text of the client, which would show passwords and signatures.
     """
@@ -91,6 +93,37 @@ class Store:
         listing = await self._within(obstore.list_with_delimiter_async(self._store, folder or None))
         return [meta["path"].rpartition("/")[2] for meta in listing["objects"]]
 
+    async def has(self, path: str) -> bool:
+        """Whether there is an object."""
+        try:
+            await self._within(obstore.head_async(self._store, path))
+        except RequestError as failure:
+            if failure.kind == "missing":
+                return False
+            raise
+        return True
+
+    async def below(self, folder: str) -> list[str]:
+        """Paths of all objects in a folder and the folders in it."""
+        listing = await self._within(_collected(obstore.list(self._store, folder)))
+        return [meta["path"].removeprefix(f"{folder}/") for meta in listing]
+
+    async def put(self, path: str, data: bytes, *, create: bool) -> None:
+        """Write a small object; `create`: RequestError "exists" if there is one."""
+        mode: Any = "create" if create else "overwrite"
+        await self._within(obstore.put_async(self._store, path, data, mode=mode, use_multipart=False))
+
+    async def upload(self, path: str, chunks: AsyncIterator[Any], part: int, concurrency: int) -> None:
+        """Write a large object in parts of `part` bytes; what `chunks` raises aborts it and is raised again."""
+        upload: Any = obstore.put_async(
+            self._store, path, chunks, use_multipart=True, chunk_size=part, max_concurrency=concurrency
+        )
+        await self._mapped(upload)
+
+    async def remove(self, path: str) -> None:
+        """Remove an object."""
+        await self._within(obstore.delete_async(self._store, path))
+
     async def _answer(self, path: str, options: dict[str, Any], most: int | None) -> Answer:
         return await self._within(self._get(path, options, most))
 
@@ -108,8 +141,12 @@ class Store:
         )  # fmt: skip
 
     async def _within(self, request: Any) -> Any:
+        return await self._mapped(asyncio.wait_for(request, self._deadline))
+
+    async def _mapped(self, request: Any) -> Any:
+        """The answer to a request; RequestError for every error of the client."""
         try:
-            return await asyncio.wait_for(request, self._deadline)
+            return await request
         except TimeoutError:
             failure = RequestError("unreachable")
         except (BaseError, OSError, ValueError) as error:
@@ -117,11 +154,17 @@ class Store:
         raise failure  # outside the handlers, so that it does not carry the client's error along
 
 
+async def _collected(listing: Any) -> list[Any]:
+    return [meta async for chunk in listing for meta in chunk]
+
+
 def _failure(error: Exception) -> RequestError:
     text = str(error)
     status, retries = (int(match[1]) if match else None for match in (_STATUS.search(text), _RETRIES.search(text)))
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return RequestError("missing", status)
+    if isinstance(error, AlreadyExistsError):
+        return RequestError("exists", status)
     if isinstance(error, PreconditionError):
         return RequestError("changed", status)
     if status in (401, 403):

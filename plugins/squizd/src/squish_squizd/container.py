@@ -1,4 +1,4 @@
-"""The SQUIZD container: a file's sections as an Index, its recipes, and its writer."""
+"""The SQUIZD container: a file's sections as an Index, its encodings without a file, and its writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from squish_codecs.api import rows_and_columns
 from squish_core.api import (
     DENSE,
     NO_COMPANIONS,
-    NOTHING_BESIDE,
+    NO_OUTGOING_COMPANIONS,
     CodecSpec,
     CodeLayout,
     Companions,
@@ -38,83 +38,83 @@ from squish_core.api import (
 from . import verify
 from .findings import Findings
 from .read import walk
+from .read.anatomy import Anatomy
 from .read.blocks import BITS, NPCL_DTYPES, Block
 from .read.header import ARCHITECTURES, GLOBAL_KEY, Header
 from .read.names import logical_shape
-from .read.parsed import Anatomy
 from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
 from .write.draft import CHILD, LAYERS, VOCABULARY
 from .write.names import ARCH, ATTRS, META, ORDER, other_attrs
-from .write.place import Wanted
+from .write.place import WriteOptions
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
-# The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
+# The order of preference that the format defines (P10); SPARSE and EAGLE select nothing.
 PRIORITY = (
     ("ANE_COREML", CodecSpec("ane.mlpackage")), ("ASTC", CodecSpec("astc", {"footprint": "6x6"})),
     ("TCA_TBE", CodecSpec("tca_tbe")),
     ("INT2", CodecSpec("squizd.int2")), ("INT4", CodecSpec("squizd.int4")), ("NumPy", DENSE),
 )  # fmt: skip
 BLOCK_FLAGS = frozenset(("ASTC", "TCA_TBE", "INT2", "INT4"))
-"""Flags of packed blocks; the tensors of a file without any of them are NumPy's."""
+"""Flags of packed blocks; a file without any of them stores its tensors as NumPy arrays."""
 
 
 class Squizd(CompositeContainer):
-    """SQUIZD 1.0 with the profile's rules; read_index reads headers, tables' ends and masks."""
+    """SQUIZD 1.0 under the rules P0 to P10; read_index reads headers, masks and the ends of tables."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
-        found = Findings()
-        anatomy = walk.read(source, limits, found)
-        return _Builder(anatomy, source, limits, found).index()
+        findings = Findings()
+        anatomy = walk.read(source, limits, findings)
+        return _Builder(anatomy, source, limits, findings).index()
 
     def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
         dtype = single_value("dtype", dtype)
-        recipes: list[Encoding | Refusal] = []
+        encodings: list[Encoding | Refusal] = []
         packed = flags & BLOCK_FLAGS
         for label, codec in PRIORITY:
             if label not in flags and (packed or label != "NumPy"):
-                continue  # packed blocks have no NumPy form
+                continue  # tensors in packed blocks are not stored as NumPy arrays too
             if "SPARSE" in flags and label != "ANE_COREML":
                 codec = CodecSpec("masked", {"block_size": 64}, inner=codec)
             parts = {"data": Part(dtype=dtype, shape=())} if dtype and label == "NumPy" else {}
             encoding = Encoding(codec=codec, parts=parts, label=label)
             if label == "TCA_TBE" and dtype not in (None, "bf16"):
-                why = f"its bitmaps hold bf16 only, not {dtype} [P5]"
-                recipes.append(Refusal(backend=None, encoding=encoding, code="dtype", why=why))
+                why = f"TCA-TBE stores bf16 only, not {dtype} [P5]"
+                encodings.append(Refusal(backend=None, encoding=encoding, code="dtype", why=why))
             else:
-                recipes.append(encoding)
-        return tuple(recipes)
+                encodings.append(encoding)
+        return tuple(encodings)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return accepts(spec, encoding, Wanted.parse(options))
+        return accepts(spec, encoding, WriteOptions.parse(options))
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        return accepts_codes(spec, layout, Wanted.parse(options))
+        return accepts_codes(spec, layout, WriteOptions.parse(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options,
         companions: Companions = NO_COMPANIONS,
     ) -> WritePlan:  # fmt: skip
-        return writer.plan_file(specs, meta, assets, Wanted.parse(options), companions)
+        return writer.plan_file(specs, meta, assets, WriteOptions.parse(options), companions)
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options, companions: OutgoingCompanions = NOTHING_BESIDE,
+        options: Options, companions: OutgoingCompanions = NO_OUTGOING_COMPANIONS,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, meta, assets, Wanted.parse(options), companions)
+        writer.write(sink, tensors, meta, assets, WriteOptions.parse(options), companions)
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
-        # The draft head, a child of its own here, is verified with the file it lies in.
+        # The draft head is a child Index; verifying the file covers it.
         return verify.verify(source, limits) if index.kind == "model" else ()
 
 
 class _Builder:
-    """From an Anatomy to an Index."""
+    """Builds the Index of an Anatomy."""
 
-    def __init__(self, anatomy: Anatomy, source: Source, limits: Limits, found: Findings) -> None:
-        self.anatomy, self.source, self.limits, self.found = anatomy, source, limits, found
+    def __init__(self, anatomy: Anatomy, source: Source, limits: Limits, findings: Findings) -> None:
+        self.anatomy, self.source, self.limits, self.findings = anatomy, source, limits, findings
 
     def index(self) -> Index:
         """The Index of the whole file."""
@@ -136,7 +136,7 @@ class _Builder:
         return Index(
             format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
             assets={name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in assets.items()},
-            whole=self._whole(), problems=tuple(self.found.problems), attrs=_attrs(header),
+            whole=self._whole(), problems=tuple(self.findings.problems), attrs=_attrs(header),
             sections=tuple(anatomy.ordered_sections()),
         )  # fmt: skip
 
@@ -146,18 +146,18 @@ class _Builder:
             return {}, {}
         try:
             if not isinstance(packed, bytes):
-                raise SquishError("it is not a byte string")
+                raise SquishError("not a byte string")
             return load_meta(packed, self.limits)
         except SquishError as error:
-            self.found.warn("P9", "SQXT", f"its metadata cannot be used: {error.message}")
+            self.findings.warn("P9", "SQXT", f"metadata ignored: {error.message}")
             return {}, {}
 
     def _tensors(self) -> dict[str, TensorSpec]:
         tensors = {}
         for key, name, block in self.anatomy.named():
             tensors[name] = self._spec(key, name, block)
-            for other in self.anatomy.global_names(block)[1:] if key == GLOBAL_KEY else ():
-                tensors[other] = self._spec(key, other, block, tied_to=name)
+            for alias in self.anatomy.global_names(block)[1:] if key == GLOBAL_KEY else ():
+                tensors[alias] = self._spec(key, alias, block, tied_to=name)
         return tensors
 
     def _ordered(self, tensors: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
@@ -171,7 +171,7 @@ class _Builder:
         return {names[place]: tensors[names[place]] for place in order}
 
     def _spec(self, key: int, name: str, block: Block, tied_to: str | None = None) -> TensorSpec:
-        shape = logical_shape(block, name, self.anatomy.names, self.found)
+        shape = logical_shape(block, name, self.anatomy.names, self.findings)
         scales = self.anatomy.scales.get(block.start)
         problem = block.problem or (scales.problem if scales else None)
         spec = TensorSpec(name=name, shape=shape, dtype=_dtype(block), tied_to=tied_to)
@@ -179,7 +179,7 @@ class _Builder:
             extras = {"data": _part("u8", (block.length,), block.data, block.length)}
             return TensorSpec(name=name, shape=shape, dtype=spec.dtype, extras=extras, problem=problem, tied_to=tied_to)
         mask = self.anatomy.masks.get(key, {}).get(block.start)
-        # Codes in flat order fit any matrix; tiles, bitmaps and textures belong to their block.
+        # Codes in flat order fit any matrix; tiles, bitmaps and textures need the shape of their block.
         flat = mask is None and block.kind in BITS
         fits = len(shape) > 1 and (flat or rows_and_columns(shape) == block.shape)
         stored = shape if fits or (mask is None and block.kind == "NPCL") else block.shape

@@ -1,4 +1,4 @@
-"""Findings that need the data: table entries, spare bits, the contents of the appendix."""
+"""Checks that need the data: scale table entries, and the contents of the CoreML appendix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 16
 
 
 def verify(source: Source, limits: Limits) -> list[Problem]:
-    """Findings that opening does not report."""
+    """List the findings that only the data shows; `open` reports the others."""
     findings = Findings()
     anatomy = walk.read(source, limits, Findings())
     for _, name, block in (*anatomy.named(), *anatomy.named(draft=True)):
@@ -34,20 +34,20 @@ def _check_entries(source: Source, name: str, block: Block, scales: Scales, find
     first = int.from_bytes(source.read(scales.runs[0][0], 8), "little")
     for number, offset, rows in _entries(source, scales):
         if (rows["id"] != first).any():
-            findings.error("P3", name, "entries of other tensors stand between its sub-blocks", offset=offset)
+            findings.error("P3", name, "entries of other tensors lie among its sub-blocks", offset=offset)
         if not np.isfinite(rows["pair"]).all():
-            findings.error("P3", name, "a scale or zero is not finite", offset=offset)
+            findings.error("P3", name, "a scale or zero point is NaN or infinite", offset=offset)
         scale = np.abs(rows["pair"][:, 0])
         if ((scale > 0) & (scale < np.finfo(np.float32).tiny)).any():
             findings.warn("P3", name, "a scale is denormal", offset=offset)
         if block.kind in BITS:
             _check_zero_scales(source, name, block, scales, number + np.flatnonzero(scale == 0), findings)
     if bool(first & SUB_BLOCK) != (scales.group_size is not None):
-        findings.warn("P3", name, "its entries have the wrong top bit", offset=scales.runs[0][0])
+        findings.warn("P3", name, "the top bit of its tensor_id is wrong", offset=scales.runs[0][0])
 
 
 def _entries(source: Source, scales: Scales) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(number of the first one, offset, entries), a chunk at a time."""
+    """Yield (number of the first entry, offset, entries) by chunk."""
     number = 0
     for offset, count in scales.runs:
         for start in range(0, count, _CHUNK):
@@ -59,18 +59,18 @@ def _entries(source: Source, scales: Scales) -> Iterator[tuple[int, int, np.ndar
 def _check_zero_scales(
     source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, findings: Findings
 ) -> None:
-    """A scale of 0 makes its codes meaningless, unless they are all 0."""
+    """Warn if a scale is 0 but its codes are not: their values are lost."""
     length = scales.group_size or block.elements
     for run in np.split(zero, np.flatnonzero(np.diff(zero) != 1) + 1) if len(zero) else ():
         start, stop = int(run[0]) * length, min((int(run[-1]) + 1) * length, block.elements)
         if _any_code(source, block, start, stop):
             at = block.data + start * BITS[block.kind] // 8
-            findings.warn("P3", name, "a scale is 0 although its codes are not", offset=at)
+            findings.warn("P3", name, "a scale is 0, but its codes are not", offset=at)
             return
 
 
 def _any_code(source: Source, block: Block, start: int, stop: int) -> bool:
-    """Whether a code of a range of elements is not 0."""
+    """Whether a range of elements has a nonzero code."""
     low, high = start * BITS[block.kind], stop * BITS[block.kind]
     begin, end = block.data + low // 8, block.data + -(-high // 8)
     at = skip_zeros(source, begin, end)

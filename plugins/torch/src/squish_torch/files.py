@@ -134,8 +134,8 @@ def load_model(
     absent = {name for name in missing if id(own[name]) not in filled}
     if strict and (absent or unexpected):
         names_of = {"missing": sorted(absent), "unexpected": sorted(unexpected)}
-        found = "; ".join(f"{what}: {', '.join(which[:5])}" for what, which in names_of.items() if which)
-        raise TensorError("the file does not fit the model", file=str(filename), code="state", found=found)
+        summary = "; ".join(f"{what}: {', '.join(which[:5])}" for what, which in names_of.items() if which)
+        raise TensorError("the file does not fit the model", file=str(filename), code="state", found=summary)
     return absent, list(unexpected)
 
 

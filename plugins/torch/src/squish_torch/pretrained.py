@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from squish_core.api import File, FormatError, TensorError, with_names
+from squish_core.api import ErrorCode, File, FormatError, TensorError, with_names
 from squish_core.api import open as open_file
 
 from .quantizer import SquishConfig
@@ -97,14 +97,16 @@ def config_of(path: Any) -> Any:
     file = named_file(path)
     if CONFIG not in file.assets:
         raise FormatError(
-            "has no config", file=file.name, part=CONFIG, code="config",
+            "has no config", file=file.name, part=CONFIG, code=ErrorCode.CONFIG,
             hint="Put config.json beside it, or pass config=.",
         )  # fmt: skip
     settings = json.loads(bytes(file.assets[CONFIG].raw))
     settings.pop(QUANTIZATION, None)
     kind = settings.get("model_type")
     if kind not in CONFIG_MAPPING:
-        raise FormatError("transformers has no such model", file=file.name, part=CONFIG, code="config", found=kind)
+        raise FormatError(
+            "transformers has no such model", file=file.name, part=CONFIG, code=ErrorCode.CONFIG, found=kind
+        )
     return CONFIG_MAPPING[kind].from_dict(settings)
 
 
@@ -152,7 +154,7 @@ def class_of(config: Any, file: File) -> Any:
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     raise FormatError(
-        "transformers has no causal model for its config", file=file.name, part=CONFIG, code="config",
+        "transformers has no causal model for its config", file=file.name, part=CONFIG, code=ErrorCode.CONFIG,
         found=config.model_type,
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ def replaceable(model: Any, file: File) -> Iterator[tuple[str, nn.Module, str]]:
     for path, module in list(model.named_modules()):
         name = f"{path}{WEIGHT}"
         source = name if name in file else ties.get(name)
-        if source is not None and source in file and is_plain(module) and is_compressed(file[source]):
+        if source is not None and source in file and is_replaceable(module) and is_compressed(file[source]):
             yield path, module, source
 
 
@@ -36,7 +36,7 @@ def is_compressed(tensor: StoredTensor) -> bool:
     return len(tensor.shape) == 2 and tensor.bound.encoding.codec != DENSE
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_replaceable(module: nn.Module) -> bool:
     """Whether a compressed module computes the same: a subclass may compute something else."""
     if type(module) in (nn.Linear, nn.Embedding):
         return True
@@ -116,8 +116,8 @@ def experts_module(
 
     def projection(name: str) -> nn.Module:
         rows, columns = file[name].shape
-        plain = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
-        return compressed_module(plain, file[name], backend, dtype) if is_compressed(file[name]) else plain
+        linear = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
+        return compressed_module(linear, file[name], backend, dtype) if is_compressed(file[name]) else linear
 
     groups = [(projection(gate), projection(up), projection(down)) for gate, up, down in tensors]
     return CompressedExperts(groups, module.act_fn)

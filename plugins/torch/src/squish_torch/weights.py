@@ -85,7 +85,7 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     with _lock:
         _added += 1
         if _added % SWEEP == 0:
-            for stale in [known for known, old in _entries.items() if not old.is_alive]:
+            for stale in [each for each, old in _entries.items() if not old.is_alive]:
                 del _entries[stale]
         _entries[key] = entry
     return entry

@@ -65,16 +65,16 @@ class Uqff(Refinement):
             problems += [_absent(what, why) for what, why in _COMPANIONS.items() if what not in members]
         reported = {(problem.code, problem.where) for problem in index.problems}
         problems = [problem for problem in problems if (problem.code, problem.where) not in reported]
-        beside = [source.member(asset) for asset in shards.ASSETS if asset in members]
+        assets = [source.member(asset) for asset in shards.ASSETS if asset in members]
         return Index(
             format="uqff",
             version=".".join(map(str, version)),
-            files=tuple(FileRef(file.filename, file.size) for file in (*files.sources, *beside)),
+            files=tuple(FileRef(file.filename, file.size) for file in (*files.sources, *assets)),
             tensors=tensors,
             meta=index.meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
-                for number, file in enumerate(beside, len(files.sources))
+                for number, file in enumerate(assets, len(files.sources))
             },
             problems=(*index.problems, *problems),
             declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),

@@ -8,7 +8,7 @@ from functools import partial
 from squish_codecs.api import Affine
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part
 
-from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.awq_gemv import AwqFast, AwqGemv
 from squish_hf.methods.base import CACHE, Method
@@ -38,7 +38,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if ".weight" in parts:
-            raise FormatError("is stored quantized and as it is", part="weight", code="contradiction")
+            raise FormatError("is stored quantized and as it is", part="weight", code=ErrorCode.CONTRADICTION)
         return MAKERS[version](layer, parts, group)
 
     return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)

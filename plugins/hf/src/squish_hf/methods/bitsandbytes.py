@@ -14,6 +14,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     CodecSpec,
+    ErrorCode,
     FormatError,
     Params,
     Part,
@@ -72,7 +73,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         if any(suffix in parts for suffix in FOUR):
             return _four(layer, parts, files)
         if both[0]:
-            raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code="contradiction")
+            raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code=ErrorCode.CONTRADICTION)
         return _eight(layer, parts, files)
 
     return Method(

@@ -9,7 +9,7 @@ from attrs import frozen
 from squish_codecs.api import FLOAT8_DTYPES
 from squish_safetensors.api import CheckpointFiles, StoredParts
 
-from squish_core.api import FormatError, SquishError, TensorSpec
+from squish_core.api import ErrorCode, FormatError, SquishError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods import compressed_formats as formats
 from squish_hf.methods.base import CACHE, Method
@@ -73,7 +73,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
-            raise FormatError("is quantized, and `ignore` names it", part=declared.where, code="contradiction")
+            raise FormatError("is quantized, and `ignore` names it", part=declared.where, code=ErrorCode.CONTRADICTION)
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
             return read_sparse(layer, parts, sparsity, files)
         mismatch: SquishError | None = None
@@ -83,7 +83,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             except SquishError as error:
                 mismatch = mismatch or error
         raise mismatch or FormatError(
-            "is quantized, and no group names it", part=declared.where, code="contradiction"
+            "is quantized, and no group names it", part=declared.where, code=ErrorCode.CONTRADICTION
         )  # fmt: skip
 
     return Method(
@@ -95,7 +95,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 def _layer_tensor(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
     """Build a layer's tensor in this group; SquishError if its parts do not fit."""
     if group.weights is None:
-        raise FormatError("is quantized, and its group has no weights", part=where, code="contradiction")
+        raise FormatError("is quantized, and its group has no weights", part=where, code=ErrorCode.CONTRADICTION)
     if group.format == "marlin-24":
         raise refuse_marlin(where)
     maker = FORMATS.get(group.format or "")

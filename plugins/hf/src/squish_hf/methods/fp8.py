@@ -7,7 +7,7 @@ from typing import Any
 from squish_codecs.api import FLOAT8_DTYPES, FLOAT8_SCALES, Float8, Mx
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import CACHE, Method
 
@@ -45,7 +45,7 @@ def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec
     fields = [name for name in (base + INVERSE, base + SCALE, DOTTED_SCALE) if name in parts]
     if len(fields) > 1:
         raise FormatError(
-            "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code="contradiction"
+            "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code=ErrorCode.CONTRADICTION
         )
     field = fields[0] if fields else base + INVERSE
     scale, weight = (

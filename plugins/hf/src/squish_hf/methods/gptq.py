@@ -9,7 +9,7 @@ from attrs import evolve
 from squish_codecs.api import Affine
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part
 
-from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods.act_order import ActOrder
 from squish_hf.methods.base import CACHE, Method
@@ -53,7 +53,9 @@ class Settings:
             if self._names(key, layer):
                 if key.startswith(EXCLUDED):
                     raise FormatError(
-                        f"is quantized, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
+                        f"is quantized, and {key[:80]!r} excludes it",
+                        part=self.declared.where,
+                        code=ErrorCode.CONTRADICTION,
                     )
                 if not isinstance(changes, dict):
                     raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
@@ -78,7 +80,7 @@ def _make(
     if word is None:
         raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
     if ".weight" in parts:
-        raise FormatError("is stored quantized and as it is", part="weight", code="contradiction")
+        raise FormatError("is stored quantized and as it is", part="weight", code=ErrorCode.CONTRADICTION)
     codes = require_part(parts, ".qweight", (word,), rank=2)
     zeros = require_part(parts, ".qzeros", (word,), rank=2)
     scales = require_part(parts, ".scales", FLOATS, rank=2)
@@ -113,7 +115,7 @@ def layout(declared: Declared, default: str, *names: str) -> str:
     if len(layouts) > 1:
         raise FormatError(
             f"{' and '.join(names)} contradict each other", part=declared.where,
-            found=" and ".join(sorted(layouts))[:80], code="contradiction",
+            found=" and ".join(sorted(layouts))[:80], code=ErrorCode.CONTRADICTION,
         )  # fmt: skip
     return layouts.pop() if layouts else default
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from squish_codecs.api import Mx
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
 from squish_hf.declaration import Declared
 from squish_hf.methods.base import Method
 
@@ -19,7 +19,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 def _make(layer: str, parts: StoredParts) -> TensorSpec:
     if "" in parts:
-        raise FormatError("is stored quantized and as it is", tensor=layer, code="contradiction")
+        raise FormatError("is stored quantized and as it is", tensor=layer, code=ErrorCode.CONTRADICTION)
     blocks, scales = require_part(parts, "_blocks", ("u8",)), require_part(parts, "_scales", ("u8",))
     if len(blocks.shape) < 2 or blocks.shape[-1] != 16:
         raise FormatError(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import FormatError, Typed
+from squish_core.api import ErrorCode, FormatError, Typed
 
 SIZES_LIST = "array:i32"
 """Type of a setting that is several sizes."""
@@ -58,13 +58,13 @@ def shortest(value: float) -> float:
 
 def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any]) -> dict[str, Typed]:
     """The GGUF keys of settings; those without a value are left out."""
-    made = {}
+    entries = {}
     for key in keys:
         value = settings.get(key.hf)
         if value is not None:
             name = f"{architecture}.{key.gguf}"
-            made[name] = Typed(key.type, _stored(key, name, value))
-    return made
+            entries[name] = Typed(key.type, _stored(key, name, value))
+    return entries
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,9 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         name = f"{architecture}.{key.gguf}"
         if name not in meta:
             if key.required:
-                raise FormatError("is missing, and the model cannot be run without it", part=name, code="config")
+                raise FormatError(
+                    "is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG
+                )
             continue
         stored = meta[name]
         value = stored.value if isinstance(stored, Typed) else stored
@@ -82,7 +84,11 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value:
             raise FormatError(
-                "contradicts another key", part=name, expected=settings[key.hf], found=value, code="contradiction"
+                "contradicts another key",
+                part=name,
+                expected=settings[key.hf],
+                found=value,
+                code=ErrorCode.CONTRADICTION,
             )
     return settings
 
@@ -92,7 +98,9 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
     for key in keys:
         value = settings.get(key.hf)
         if value is None and key.required:
-            raise FormatError(f"has no {key.hf}, and the model cannot be run without it", part=file, code="config")
+            raise FormatError(
+                f"has no {key.hf}, and the model cannot be run without it", part=file, code=ErrorCode.CONFIG
+            )
         if value is not None:
             _check(key, f"{file} {key.hf}", value)
 
@@ -101,16 +109,22 @@ def _check(key: Key, place: str, value: Any) -> None:
     if key.type == SIZES_LIST:
         sizes = _sizes(value)
         if sizes is None or not all(type(size) is int and 0 <= size < 1 << 31 for size in sizes):
-            raise FormatError("are no sizes", part=place, expected="integers", found=_shown(value), code="config")
+            raise FormatError(
+                "are no sizes", part=place, expected="integers", found=_shown(value), code=ErrorCode.CONFIG
+            )
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
         raise FormatError(
-            "is no size", part=place, expected="an integer from 0 to 4294967295", found=_shown(value), code="config"
+            "is no size",
+            part=place,
+            expected="an integer from 0 to 4294967295",
+            found=_shown(value),
+            code=ErrorCode.CONFIG,
         )
     if key.type == "f32" and not (number and np.isfinite(np.float32(value)) and value > 0):
         raise FormatError(
-            "is no positive number", part=place, expected="a positive f32", found=_shown(value), code="config"
+            "is no positive number", part=place, expected="a positive f32", found=_shown(value), code=ErrorCode.CONFIG
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import FormatError
+from squish_core.api import ErrorCode, FormatError
 
 RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pattern"}
 """Keys of transformers 5 that have another name."""
@@ -83,7 +83,7 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
     expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
     if kinds != expected:
         raise FormatError(
-            "has layer_types that no sliding_window_pattern gives", part="config.json", code="config",
+            "has layer_types that no sliding_window_pattern gives", part="config.json", code=ErrorCode.CONFIG,
             expected=f"every layer number {pattern} with full attention",
         )  # fmt: skip
     spelled["sliding_window_pattern"] = pattern

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import (
+    ErrorCode,
     File,
     FormatError,
     Inventory,
@@ -144,10 +145,10 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
         first = group[0]
-        numbers = f" (expected {first.expected}, found {first.found})" if code == "contradiction" else ""
+        numbers = f" (expected {first.expected}, found {first.found})" if code == ErrorCode.CONTRADICTION else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
         # Classes of folders have a default for every setting that their table does not list.
-        defaulted = inventory.settings is None and code == "config" and inventory.naming.layout != "gguf"
+        defaulted = inventory.settings is None and code == ErrorCode.CONFIG and inventory.naming.layout != "gguf"
         yield Problem(
             code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),

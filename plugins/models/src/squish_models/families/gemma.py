@@ -80,7 +80,7 @@ class Gemma3(Gemma2):
     windowless = ()
     pattern = 6
     layers_27b = 62
-    beside = (
+    other_modalities = (
         "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
     )  # fmt: skip
     prefixes: ClassVar = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import FormatError, Model
+from squish_core.api import ErrorCode, FormatError, Model
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key
 from ..family import CONFIG, TextModel
@@ -74,7 +74,7 @@ class Lfm2(TextModel):
         kinds = settings.get("layer_types")
         if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {ATTENTION, CONVOLUTION}:
             raise FormatError(
-                "has no kind for each layer", part=f"{CONFIG} layer_types", code="config",
+                "has no kind for each layer", part=f"{CONFIG} layer_types", code=ErrorCode.CONFIG,
                 expected=f"{layers} of {ATTENTION} and {CONVOLUTION}", found=str(kinds)[:60],
             )  # fmt: skip
         settings["kv_heads"] = [groups if kind == ATTENTION else 0 for kind in kinds]
@@ -89,7 +89,7 @@ class Lfm2(TextModel):
         if len(heads) != settings["num_hidden_layers"] or len(groups) != 1:
             raise FormatError(
                 "has not one number of heads for all layers with attention", part="lfm2.attention.head_count_kv",
-                code="config", expected="0 or one other number for each layer", found=str(heads)[:60],
+                code=ErrorCode.CONFIG, expected="0 or one other number for each layer", found=str(heads)[:60],
             )  # fmt: skip
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
         written = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import FormatError
+from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
 from ..config.spelling import text_config
@@ -40,7 +40,7 @@ class Qwen2VL(Qwen2):
 
     architecture = "qwen2vl"
     keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
-    beside = ("visual.*", "model.visual.*")
+    other_modalities = ("visual.*", "model.visual.*")
     prefixes: ClassVar = {"model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Qwen2VL(Qwen2):
         super().check_for_gguf(settings)
         if settings.get("mrope_section") is None:
             raise FormatError(
-                "has no mrope_section, without which llama.cpp loads no model", part=CONFIG, code="config"
+                "has no mrope_section, without which llama.cpp loads no model", part=CONFIG, code=ErrorCode.CONFIG
             )
 
 

@@ -88,17 +88,17 @@ def _check(tokenizer: Tokenizer) -> None:
     kinds = set(np.unique(tokenizer.kinds).tolist())
     if kinds - set(Kind):
         raise tokenizer_error("a token is of an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
-    known: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for number, token in enumerate(tokenizer.tokens):
-        if known.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
-            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{known[token]} and {number}")
+        if ids.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
+            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
     for role, number in tokenizer.special.items():
         if not 0 <= number < count:
             raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
     if outside := [number for number in tokenizer.end_ids if not 0 <= number < count]:
         raise tokenizer_error("an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0])
     for rank, (left, right) in enumerate(tokenizer.merges):
-        if left not in known or right not in known or left + right not in known:
+        if left not in ids or right not in ids or left + right not in ids:
             raise tokenizer_error(
                 f"merge {rank} joins what is no token", "tokens of the vocabulary", f"{left[:40]!r} {right[:40]!r}"
             )

@@ -219,9 +219,9 @@ def _added_tokens(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, A
     """Added tokens of a folder without tokenizer.json."""
     listed = settings.get("tokenizer_config.json", {}).get("added_tokens_decoder") or {}
     added = [{"id": int(key), **value} for key, value in listed.items() if str(key).isdecimal()]
-    known = {each["id"] for each in added}
+    listed_ids = {each["id"] for each in added}
     extra = settings.get("added_tokens.json", {}).items()
-    return added + [{"id": number, "content": text} for text, number in extra if number not in known]
+    return added + [{"id": number, "content": text} for text, number in extra if number not in listed_ids]
 
 
 def _prepends_space(stored: Mapping[str, Any]) -> bool:

@@ -112,7 +112,8 @@ def _rows(codec: str = "affine", **params: Any) -> Callable[[Shape, Files, Folde
 
     def spec_of(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
         axis = {} if shape else {"axis": "flat"}
-        return CodecSpec(codec, {**params, "group_size": _group(shape, files["scale"]), **axis})
+        dtype = {"scale_dtype": "f16"} if files["scale"].npy.dtype == "f16" else {}
+        return CodecSpec(codec, {**params, "group_size": _group(shape, files["scale"]), **axis, **dtype})
 
     return spec_of
 

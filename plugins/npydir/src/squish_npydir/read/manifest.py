@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import ErrorCode, FormatError, LimitError, Limits, SquishError, check_file_name, check_name
 
 from .folder import Folder
@@ -15,9 +17,21 @@ ALONE = {"squish_4bit/config.json": "squish_4bit", "squish_3bit/config.json": "s
 def read(folder: Folder) -> dict[str, str]:
     """Return name -> safe key in load order; keys are unique file names, ignoring case."""
     try:
-        return _checked(folder.json(MANIFEST, "manifest"), folder.limits)
+        return _checked(_by_name(folder.json(MANIFEST, "manifest")), folder.limits)
     except SquishError as error:
         raise (_absent(folder) if error.code == ErrorCode.MISSING else error).within(file=MANIFEST) from None
+
+
+def _by_name(entries: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest from names to keys; one from keys to names, as the architecture document has it, is inverted.
+
+    Such a manifest has only keys that Squish makes of the names beside them. Names without dots are their own keys, so
+    their direction does not matter.
+    """
+    pairs = entries.items()
+    if not all(type(name) is str and key == name.replace(".", "__") for key, name in pairs):
+        return entries
+    return {name: key for key, name in pairs}
 
 
 def _absent(folder: Folder) -> SquishError:

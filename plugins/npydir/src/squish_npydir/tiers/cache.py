@@ -7,12 +7,25 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from glob import escape
 from pathlib import Path
+from types import MappingProxyType
 
 from attrs import evolve, frozen
 
-from squish_core.api import Conversion, ErrorCode, File, FormatError, LimitError, TensorSpec, atomic_file, convert
+from squish_core.api import (
+    Conversion,
+    ErrorCode,
+    File,
+    FormatError,
+    LimitError,
+    Params,
+    TensorSpec,
+    atomic_file,
+    convert,
+    parse_spec,
+)  # fmt: skip
 from squish_core.api import open as open_model
 
 from ..read.dialects import PANELS
@@ -29,7 +42,9 @@ BATCH = 256 * MIB
 ROOM = ".squish-build-"
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
+NO_PARAMS: Params = MappingProxyType({})
 Progress = Callable[[str, int, int | None], None]
+Builder = Callable[[File, Path, Progress | None], "Built"]
 
 
 @frozen(kw_only=True)
@@ -47,19 +62,29 @@ def build(
 ) -> Built:  # fmt: skip
     """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, panels, or int4 (INT8 to INT4 in place).
 
+    `int4:group_size=128,scales=f16` sets the columns of a scale (0: whole rows; by default 32, or fewer where 32 do not
+    divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
     A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
     do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
     arrays go once every four-bit value was compared with them.
     """
+    spec = parse_spec(tier)
+    tier, params = spec.id, spec.params
     if tier not in BUILDERS:
         raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+    unknown = [name for name in params if tier != "int4" or name not in ("group_size", "scales")]
+    if unknown or spec.inner is not None:
+        raise FormatError(
+            f"the tier {tier} has no such option", found=", ".join(unknown), code=ErrorCode.OPTION,
+            expected="group_size and scales" if tier == "int4" else "no options",
+        )  # fmt: skip
     if delete_source and tier != "int4":
         raise FormatError(
             f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
             hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
         )  # fmt: skip
     try:
-        result = _build(path, tier, progress)
+        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress)
         if delete_source:
             delete_eights(Path(path))
             _seal(Path(path))
@@ -68,9 +93,9 @@ def build(
     return result
 
 
-def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
+def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None) -> Built:
     folder = Path(path)
-    sentinel, share, make = BUILDERS[tier]
+    sentinel, share, _ = BUILDERS[tier]
     with open_model(folder, "npydir") as file:
         own = _own(file)
         if (folder / sentinel).exists():
@@ -111,7 +136,7 @@ def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
     return Built(tier="", made=len(rules), kept=len(own) - len(rules), size=size)
 
 
-def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
+def _int4(own: File, folder: Path, progress: Progress | None, params: Params = NO_PARAMS) -> Built:
     """Build asymmetric 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
@@ -128,8 +153,9 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
     for name in eights:
         columns = own[name].shape[-1]
         group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
-        rules[name] = f"affine:bits=4,group_size={group},offset=bias"
-    for name, arrays in _converted(own, rules, progress):
+        rules[name] = f"affine:bits=4,group_size={params.get('group_size', group)},offset=bias"
+    target = f"npydir:scales={params.get('scales', 'f32')}"
+    for name, arrays in _converted(own, rules, progress, target):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
         for suffix in ("s4a", "z4a", "q4a"):  # codes last, so that their presence implies the scales
             size += arrays[suffix].stat().st_size
@@ -209,7 +235,7 @@ F16 = "f16:overflow=saturate"
 BUILDERS = {
     "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
     "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
-    "int4": (".squish_int4_ready", 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
+    "int4": (seal.INT4_READY, 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
 }  # fmt: skip
 """Tier -> sentinel, bits of a weight on disk at most, builder."""
 
@@ -219,28 +245,28 @@ def _is_float(spec: TensorSpec) -> bool:
 
 
 def _converted(
-    own: File, rules: Mapping[str, str], progress: Progress | None
+    own: File, rules: Mapping[str, str], progress: Progress | None, target: str = "npydir"
 ) -> Iterator[tuple[str, dict[str, Path]]]:  # fmt: skip
     """Yield each tensor's arrays by suffix, converted in batches in a temporary directory."""
     sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
     done, total = 0, sum(sizes.values())
     for batch in _batches(sizes):
         with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
-            target = Path(room) / "made"
+            output = Path(room) / "made"
             patterns = {escape(name): rules[name] for name in batch}
-            report = convert(own, target, "npydir", patterns, only=patterns, requantize=True)
+            report = convert(own, output, target, patterns, only=patterns, requantize=True)
             beyond = _beyond(report)
             arrays: dict[str, dict[str, Path]] = {}
-            for path in (target / "tensors").glob("*.npy"):
+            for path in (output / "tensors").glob("*.npy"):
                 key, _, suffix = path.stem.rpartition("__")
                 arrays.setdefault(key, {})[suffix] = path
-            for name, key in json.loads((target / MANIFEST).read_text()).items():
+            for name, key in json.loads((output / MANIFEST).read_text()).items():
                 if name not in beyond:
                     yield name, arrays[key]
                 done += sizes[name]
                 if progress:
                     progress(name, done, total)
-            yield from _converted(own, beyond, None)
+            yield from _converted(own, beyond, None, target)
 
 
 def _beyond(report: Conversion) -> dict[str, str]:

@@ -24,6 +24,7 @@ from squish_core.api import (
     SquishError,
     TensorError,
     TensorSpec,
+    check_file_name,
 )  # fmt: skip
 
 from ..read.dialects import PANELS, encoding
@@ -154,11 +155,21 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
 
     def find(name: str, key: str) -> Held | None:
         stored = folder.find(f"{tier.label}/{key}")  # Squish uses the safe keys for these files too
+        if stored is None and _is_file_name(name):  # the names themselves, as its architecture document has it
+            stored = folder.find(f"{tier.label}/{name}")
         if stored is None:
             return None
         return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
 
     return Found(tier=tier, find=find)
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        check_file_name(name, "finalized")
+    except SquishError:
+        return False
+    return True
 
 
 def _records(folder: Folder, path: str) -> Mapping[str, TensorRecord]:

@@ -33,6 +33,8 @@ from ..read.manifest import MANIFEST
 
 SEALS = "squish_seals.json"
 PLACE, READY = "tensors", "tensors/.manifest_ready"
+INT4_READY = ".squish_int4_ready"
+"""Sentinel of INT8 arrays that all have four-bit ones beside them."""
 
 
 class Sealed(LazyTensors):

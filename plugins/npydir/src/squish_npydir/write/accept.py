@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from squish_codecs.api import Affine, Tables
 
 from squish_core.api import DENSE, STORED_TABLE, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec
@@ -32,12 +33,14 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Refusal(why=f"a npy directory has no dialect for {codec}")
 
 
-def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """Return the dialect for integer codes, or a refusal."""
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, scale_dtype: str) -> Encoding | Refusal | None:
+    """Return the dialect for integer codes with scales and biases of `scale_dtype`, or a refusal."""
     dialect = _affine(spec, layout) if layout.table is None else _palette(spec, layout)
     if dialect is None or isinstance(dialect, Refusal):
         return dialect
     label, codec = dialect
+    if scale_dtype != "f32":
+        codec = evolve(codec, params={**codec.params, "scale_dtype": scale_dtype})
     return Encoding(codec=codec, parts=_declared(spec, codec), label=label)
 
 

@@ -1,4 +1,4 @@
-"""Tensor blocks: self-delimiting runs with a magic each (specification 5; profile P2, P3, P4, P5)."""
+"""Tensor blocks: each has a magic and a header that gives its length (specification 5; profile P2, P3, P4, P5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
 NPCL_RANK = 8
 
-# code -> footprint: the specification's own enumeration, and every footprint as x<<4 | y
+# code -> footprint: those that the specification lists, and every footprint as x<<4 | y
 FOOTPRINTS = {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)} | {
     x << 4 | y: (x, y)
     for x, y in (
@@ -29,7 +29,7 @@ FOOTPRINTS = {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10,
 
 @frozen(kw_only=True)
 class Block:
-    """One tensor block: where it starts, where its data lies, and what its header says."""
+    """One tensor block: its start, the place of its data, and the fields of its header."""
 
     kind: str
     start: int
@@ -54,7 +54,7 @@ class Block:
 
 
 class _At(NamedTuple):
-    """Where a block header is being read."""
+    """The position at which a block header is read."""
 
     source: Source
     start: int
@@ -63,11 +63,11 @@ class _At(NamedTuple):
     where: str
 
     def words(self, count: int, offset: int = 4) -> tuple[int, ...] | None:
-        """u32 words after the magic; None (and a finding) when the section ends before them."""
+        """Read u32 words after the magic; None, with a finding, if the section ends before them."""
         if self.start + offset + 4 * count > self.end:
             self.findings.error(
-                "P2", self.where, "a block header runs past its section", kind="truncated", offset=self.start,
-                expected=f"{offset + 4 * count} bytes", found=f"{self.end - self.start} bytes",
+                "P2", self.where, "a block header extends past the end of its section", kind="truncated",
+                offset=self.start, expected=f"{offset + 4 * count} bytes", found=f"{self.end - self.start} bytes",
             )  # fmt: skip
             return None
         return struct.unpack(f"<{count}I", self.source.read(self.start + offset, 4 * count))
@@ -114,10 +114,10 @@ def _npcl(at: _At) -> Block | None:
     for size in shape:
         length *= size
     if dtype is None:
-        # The size of an unknown type is unknown: the block is taken to fill the rest of its section.
+        # The size of an unknown type is unknown: the block is assumed to fill the rest of its section.
         return Block(
             kind="NPCL", start=at.start, data=data, length=at.end - data, shape=shape, facts={"dtype_code": code},
-            problem=f"dtype_code {code} is not known (0 f32, 1 f16, 2 bf16) [P4]",
+            problem=f"unknown dtype_code {code} (expected 0 for f32, 1 for f16, 2 for bf16) [P4]",
         )  # fmt: skip
     return Block(kind="NPCL", start=at.start, data=data, length=length, shape=shape, facts={"dtype_code": code})
 
@@ -129,9 +129,9 @@ def _astw(at: _At) -> Block | None:
     width, height, code = words
     footprint = FOOTPRINTS.get(code)
     if footprint is None or not width or not height:
-        what = "unknown footprint" if footprint is None else "a texture has no area"
+        message = "unknown ASTC footprint code" if footprint is None else "an ASTC texture has no texels"
         size = f"{code:#x}" if footprint is None else f"{width}x{height}"
-        at.findings.error("P5", at.where, what, offset=at.start + 4, found=size)
+        at.findings.error("P5", at.where, message, offset=at.start + 4, found=size)
         return None
     length = -(-width // footprint[0]) * -(-height // footprint[1]) * 16
     return Block(
@@ -152,12 +152,19 @@ def _tcaw(at: _At) -> Block | None:
     full_at = high_at + high + high % 2
     problem = None
     if (word_width, dtype, planes) != (64, 2, 3):
-        problem = f"word width {word_width}, dtype {dtype} and {planes} planes are not decodable (64, 2, 3 are) [P5]"
-    if base > 248 or high + full != rows * columns:
+        problem = (
+            f"unsupported TCA-TBE block: word width {word_width}, dtype {dtype}, {planes} planes"
+            " (expected 64, 2, 3) [P5]"
+        )
+    if base > 248:
         at.findings.error(
-            "P5", at.where, "the counts of values do not fit the shape" if base <= 248 else "base_exponent is over 248",
-            offset=at.start + 17 if base > 248 else at.start + 20,
-            expected="at most 248" if base > 248 else rows * columns, found=base if base > 248 else high + full,
+            "P5", at.where, "base_exponent too large", offset=at.start + 17, expected="at most 248", found=base
+        )
+        return None
+    if high + full != rows * columns:
+        at.findings.error(
+            "P5", at.where, "the numbers of short and full values do not add up to the shape", offset=at.start + 20,
+            expected=rows * columns, found=high + full,
         )  # fmt: skip
         return None
     if zero:
@@ -179,16 +186,15 @@ FLAG_OF = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "N
 
 
 def aligned(position: int) -> int:
-    """The next multiple of 64."""
+    """Return the next multiple of 64."""
     return align_up(position, ALIGNMENT)
 
 
 def parse_run(
     source: Source, start: int, end: int, flags: frozenset[str], findings: Findings, where: str, most: int
 ) -> tuple[list[Block], int]:
-    """Blocks from `start`, with zero padding between, up to `end` or to where none follows; and that position.
-
-    `flags` are those whose blocks are allowed; `most` blocks.
+    """Parse blocks from `start`, with zero padding between, to `end` or to the first other data; returns them and that
+    position. `flags` are those whose blocks are allowed, `most` is the maximum number of blocks.
     """
     blocks: list[Block] = []
     position = start
@@ -205,14 +211,14 @@ def parse_run(
             return blocks, end
         if block.end > end:
             findings.error(
-                "P2", where, f"a {block.kind} block runs past its section", kind="truncated", offset=block.start,
-                expected=f"{block.end - block.start} bytes", found=f"{end - block.start} bytes",
+                "P2", where, f"a block of kind {block.kind} extends past the end of its section", kind="truncated",
+                offset=block.start, expected=f"{block.end - block.start} bytes", found=f"{end - block.start} bytes",
             )  # fmt: skip
             return blocks, end
         flag = FLAG_OF[block.kind]
         if flag and flag not in flags:
             findings.error(
-                "P2", where, f"a {block.kind} block, but the flag {flag} is not set", offset=block.start,
+                "P2", where, f"a block of kind {block.kind}, but the flag {flag} is not set", offset=block.start,
                 expected=f"flag {flag}", found=", ".join(sorted(flags)) or "no flags",
             )  # fmt: skip
         _check_spare(source, block, findings, where)
@@ -225,22 +231,22 @@ def parse_run(
 
 
 def _check_spare(source: Source, block: Block, findings: Findings, where: str) -> None:
-    """Bits and bytes of a block that hold nothing are zero."""
+    """Warn about unused bits and padding of a block that are not zero."""
     bits = block.elements * BITS.get(block.kind, 0) % 8
     if bits and source.read(block.end - 1, 1)[0] >> bits:
-        findings.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
+        findings.warn("P3", where, f"unused bits of an {block.kind} block are set", offset=block.end - 1)
     if block.kind == "TCAW" and block.problem is None:
         facts = block.facts
         for start, end in ((block.start + TCAW.size, block.data), (facts["high_at"] + facts["high"], facts["full_at"])):
             at = skip_zeros(source, start, end)
             if at < end:
-                findings.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
+                findings.warn("P5", where, "the padding inside a TCAW block is not zero", offset=at)
 
 
 def find_section(source: Source, magic: bytes, position: int, end: int, offsets: Iterable[int] = ()) -> int:
-    """Start of the section with this magic after zero padding of any length (P2); `position` where there is none.
+    """Find the section with this magic after zero padding of any length (P2); returns `position` if there is none.
 
-    Padding that is not zero hides no section: it also starts where an offset points, or at the next multiple of 64.
+    Padding that is not zero does not hide a section: the targets of `offsets` and the next multiple of 64 are tried.
     """
     pointed = [offset for offset in offsets if offset >= position]
     candidates = (skip_zeros(source, position, end), *([min(pointed)] if pointed else ()), aligned(position))
@@ -248,7 +254,7 @@ def find_section(source: Source, magic: bytes, position: int, end: int, offsets:
 
 
 def skip_zeros(source: Source, start: int, end: int) -> int:
-    """Position of the first byte that is not zero, or `end`; reads in small steps first."""
+    """Return the position of the first nonzero byte, or `end`; reads in small steps first."""
     step = 64
     while start < end:
         piece = source.read(start, min(step, end - start))

@@ -1,4 +1,4 @@
-"""The CoreML appendix: a zip that is checked entry by entry before anyone unpacks it (specification 9; profile P8)."""
+"""The CoreML appendix: a zip archive, checked entry by entry before it is unpacked (specification 9; profile P8)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from squish_core.api import Limits, Source
 from ..findings import Findings
 from .blocks import skip_zeros
 
-MAGIC, MOST_ENTRIES, RATIO, TOTAL = b"ANLX", 100_000, 1000, 64 << 30
+MAGIC, MAX_ENTRIES, MAX_RATIO, MAX_TOTAL = b"ANLX", 100_000, 1000, 64 << 30
 _LOCAL = struct.Struct("<4s5H3I2H")
-_TAIL, _MOST_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
+_TAIL, _MAX_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
 
 
 @frozen(kw_only=True)
 class Appendix:
-    """The zip's place and the names in it."""
+    """Where the zip archive lies, and the names of its entries."""
 
     offset: int
     length: int
@@ -30,7 +30,7 @@ class Appendix:
 
 
 class _View(io.RawIOBase):
-    """The zip's bytes as a file, so that its directory is read without the rest."""
+    """The archive as a file object, so that its directory can be read without the rest."""
 
     def __init__(self, source: Source, offset: int, length: int) -> None:
         self._source, self._offset, self._length, self._position = source, offset, length, 0
@@ -53,18 +53,18 @@ class _View(io.RawIOBase):
 
 
 def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -> Appendix | None:
-    """The appendix at `at`; None when there is none (a warning) or it is bad (an error of the appendix alone)."""
+    """Read the appendix at `at`; None if it is missing (a warning) or invalid (an error of the appendix alone)."""
     if at + 12 > source.size or source.read(at, 4) != MAGIC:
         findings.warn(
-            "P8", "CoreML appendix", "the flag ANE_COREML is set, but there is no appendix", offset=at, expected=MAGIC
+            "P8", "CoreML appendix", "missing, although the flag ANE_COREML is set", offset=at, expected=MAGIC
         )
         return None
     (length,) = struct.unpack("<Q", source.read(at + 4, 8))
     stop = at + 12 + length
     if not stop <= source.size <= stop + 63 or skip_zeros(source, stop, source.size) < source.size:
         findings.error(
-            "P8", "CoreML appendix", "does not end with the file, but for 63 zero bytes", offset=at + 4,
-            expected=source.size - at - 12, found=length,
+            "P8", "CoreML appendix", "its length does not match the end of the file", offset=at + 4,
+            expected=f"{source.size - at - 12} bytes, and at most 63 zero bytes after them", found=length,
         )  # fmt: skip
         return None
     try:
@@ -84,7 +84,7 @@ def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -
         OSError,
         UnicodeError,
     ) as error:
-        findings.error("P8", "CoreML appendix", f"is a corrupt zip archive: {error}", offset=at + 12)
+        findings.error("P8", "CoreML appendix", f"corrupt zip archive: {error}", offset=at + 12)
     if findings.first is not None:
         return None
     return Appendix(offset=at + 12, length=length, names=tuple(entry.filename for entry in entries))
@@ -98,8 +98,8 @@ def _check_directory(source: Source, offset: int, length: int) -> None:
     if tail[max(at - 20, 0) :].startswith(b"PK\6\7"):
         (record,) = struct.unpack_from("<Q", tail, at - 12)
         size = int.from_bytes(source.read(offset + record + 40, 8), "little") if record + 48 <= length else size
-    if size > _MOST_DIRECTORY:
-        raise ValueError(f"its directory has {size} bytes, more than {_MOST_DIRECTORY}")
+    if size > _MAX_DIRECTORY:
+        raise ValueError(f"its directory has {size} bytes, at most {_MAX_DIRECTORY} are allowed")
 
 
 def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:
@@ -108,7 +108,7 @@ def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:
 
 
 def check_contents(source: Source, appendix: Appendix, findings: Findings) -> None:
-    """CRC of every entry, unpacked in pieces and never to disk."""
+    """Check the CRC of every entry by unpacking it in pieces, never to disk."""
     with zipfile.ZipFile(open_view(source, appendix.offset, appendix.length)) as archive:
         for entry in archive.infolist():
             try:
@@ -124,15 +124,15 @@ def check_contents(source: Source, appendix: Appendix, findings: Findings) -> No
                 ValueError,
                 OSError,
             ) as error:
-                findings.error("P8", f"CoreML appendix/{entry.filename}", f"cannot be unpacked: {error}")
+                findings.error("P8", f"CoreML appendix/{entry.filename}", f"cannot unpack it: {error}")
 
 
 def _check(entries: list[zipfile.ZipInfo], limits: Limits, findings: Findings, at: int) -> None:
     names: set[str] = set()
     where, total = "CoreML appendix", 0
-    if len(entries) > MOST_ENTRIES:
+    if len(entries) > MAX_ENTRIES:
         findings.error(
-            "P8", where, "too many entries", offset=at, expected=f"at most {MOST_ENTRIES}", found=len(entries)
+            "P8", where, "too many entries", offset=at, expected=f"at most {MAX_ENTRIES}", found=len(entries)
         )
         return
     for entry in entries:
@@ -140,26 +140,26 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, findings: Findings, a
         total += entry.file_size
         kind = entry.external_attr >> 28
         fault = (
-            "an unsafe path" if not _is_relative(name)
-            else "a duplicate name" if name.rstrip("/").casefold() in names
-            else "encryption" if entry.flag_bits & 0x41
-            else "a link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
-            else "an unknown compression" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-            else f"a ratio over {RATIO}" if entry.file_size > RATIO * max(entry.compress_size, 1)
-            else "two sizes although stored" if not entry.compress_type and entry.file_size != entry.compress_size
+            "unsafe path" if not _is_relative(name)
+            else "duplicate name" if name.rstrip("/").casefold() in names
+            else "encrypted" if entry.flag_bits & 0x41
+            else "link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
+            else "unknown compression method" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            else f"compression ratio over {MAX_RATIO}" if entry.file_size > MAX_RATIO * max(entry.compress_size, 1)
+            else "two sizes, but no compression" if not entry.compress_type and entry.file_size != entry.compress_size
             else None
         )  # fmt: skip
         names.add(name.rstrip("/").casefold())
         if fault:
-            findings.error("P8", f"{where}/{name[:80]}", f"has {fault}", offset=at + 12 + entry.header_offset)
+            findings.error("P8", f"{where}/{name[:80]}", fault, offset=at + 12 + entry.header_offset)
             return
-    if total > min(TOTAL, limits.decoded):
+    if total > min(MAX_TOTAL, limits.decoded):
         findings.error(
             "P8",
             where,
-            "would unpack to too much",
+            "too large when unpacked",
             offset=at,
-            expected=f"at most {min(TOTAL, limits.decoded)} bytes",
+            expected=f"at most {min(MAX_TOTAL, limits.decoded)} bytes",
             found=total,
         )
 
@@ -173,17 +173,17 @@ def _is_relative(name: str) -> bool:
 
 
 def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo, findings: Findings) -> None:
-    """The local header says the same as the central directory, and the data lies inside."""
+    """Check that the local header matches the central directory, and that the data lies inside."""
     where, at = f"CoreML appendix/{entry.filename}", entry.header_offset
     if at < 0 or at + _LOCAL.size > length:
-        findings.error("P8", where, "its local header lies outside the archive", offset=start + max(at, 0))
+        findings.error("P8", where, "its local header is outside the archive", offset=start + max(at, 0))
         return
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(
         source.read(start + at, _LOCAL.size)
     )
     data = at + _LOCAL.size + name_length + extra
     if data + entry.compress_size > length:
-        findings.error("P8", where, "its data runs past the archive", kind="truncated", offset=start + at)
+        findings.error("P8", where, "its data extends past the end of the archive", kind="truncated", offset=start + at)
         return
     name = source.read(start + at + _LOCAL.size, name_length)
     encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
@@ -192,4 +192,4 @@ def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo
     deferred = bool(flags & 8) or 0xFFFFFFFF in (packed, size)
     same = same and not (flags ^ entry.flag_bits) & 0x49
     if not same or (not deferred and (crc, packed, size) != (entry.CRC, entry.compress_size, entry.file_size)):
-        findings.error("P8", where, "its local header contradicts the directory", offset=start + at)
+        findings.error("P8", where, "its local header differs from the central directory", offset=start + at)

@@ -1,23 +1,23 @@
-"""The draft head: a section whose faults leave the main tensors readable (specification 7; profile P7)."""
+"""The draft head: a section whose errors leave the main tensors readable (specification 7; profile P7)."""
 
 from __future__ import annotations
 
 from squish_core.api import Limits, Source
 
 from ..findings import Findings
+from .anatomy import Anatomy
 from .blocks import Block, parse_run
 from .header import DRAFT_KEY
-from .parsed import Anatomy
 
 
 def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findings: Findings) -> int | None:
-    """The draft head; returns where it ends, or None when it is bad (the main tensors stay readable)."""
+    """Read the draft head; returns its end, or None if it is invalid (the main tensors stay readable)."""
     if anatomy.header.eagle is None:
         return end
     own = Findings()
-    flags = anatomy.header.flags | {"INT4"}  # always allowed here, the others where the file's flag is set
+    flags = anatomy.header.flags | {"INT4"}  # always allowed here; other kinds need the file's flag
     anatomy.draft = _draft_blocks(anatomy.header.eagle, flags, source, end, limits, own)
-    findings.section(own)
+    findings.extend(own)
     if anatomy.draft is None:
         return None
     offset, length, layers, vocab = anatomy.header.eagle
@@ -32,37 +32,29 @@ def _draft_blocks(
     where = "draft head"
     if offset < end or length < 8 or offset + length > source.size or not vocab:
         findings.error(
-            "P7", where, "its metadata names no possible section", offset=160,
-            expected=f"an offset in {end}..{source.size}, 8 bytes or more, a vocabulary",
-            found=f"{offset}, {length} bytes, vocabulary {vocab}",
+            "P7", where, "invalid section in its metadata", offset=160,
+            expected=f"an offset in {end}..{source.size}, at least 8 bytes, a vocabulary of at least 1",
+            found=f"offset {offset}, {length} bytes, vocabulary {vocab}",
         )  # fmt: skip
         return None
     magic, stored = source.read(offset, 4), int.from_bytes(source.read(offset + 4, 4), "little")
     if magic != b"EGDH" or stored != layers:
         findings.error(
-            "P7",
-            where,
-            "its payload contradicts its metadata",
-            offset=offset,
-            expected=f"EGDH, {layers} layers",
-            found=f"{magic!r}, {stored} layers",
-        )
+            "P7", where, "its section differs from its metadata in the header", offset=offset,
+            expected=f"EGDH, {layers} layers", found=f"{magic!r}, {stored} layers",
+        )  # fmt: skip
         return None
     blocks, position = parse_run(source, offset + 8, offset + length, flags, findings, where, limits.tensors)
     if position < offset + length:
-        findings.error("P7", where, "holds something that is not a tensor block", offset=position)
+        findings.error("P7", where, "unexpected data between its tensor blocks", offset=position)
     if len(blocks) % layers if layers else blocks:
         findings.error(
-            "P7",
-            where,
-            "its blocks do not divide over its layers",
-            offset=offset + 4,
-            expected=f"a multiple of {layers}",
-            found=len(blocks),
-        )
+            "P7", where, "its number of blocks is not a multiple of its number of layers", offset=offset + 4,
+            expected=f"a multiple of {layers}", found=len(blocks),
+        )  # fmt: skip
     if findings.first:
         return None
-    each = len(blocks) // layers if layers else 0
-    if not each:
+    per_layer = len(blocks) // layers if layers else 0
+    if not per_layer:
         return {}
-    return {DRAFT_KEY + number: blocks[number * each : (number + 1) * each] for number in range(layers)}
+    return {DRAFT_KEY + number: blocks[number * per_layer : (number + 1) * per_layer] for number in range(layers)}

@@ -17,7 +17,7 @@ DRAFT_KEY, GLOBAL_KEY = 0x80000000, 0xFFFFFFFF
 
 _FIXED = struct.Struct("<4sHIHHIQ")
 _SPARSITY, _EAGLE = struct.Struct("<IIIf16x"), struct.Struct("<QQII8x")
-_PRINTED_CRC = 0x00002B5A  # Appendix A prints it for a header without SPARSE (P1, erratum)
+_PRINTED_CRC = 0x00002B5A  # in Appendix A, for a header without SPARSE (P1, erratum)
 _LEGACY = struct.Struct("<IHIffQ")
 _LEGACY_NAMES = ("hidden_dim", "num_heads", "vocab_size", "compression_bpw", "sparsity_ratio", "calibration_hash")
 _RESERVED = ((26, 128), (144, 160), (184, 192), (192, 256))
@@ -47,7 +47,7 @@ class Header:
 
 
 def fnv1a64(data: bytes) -> int:
-    """FNV-1a, 64 bits."""
+    """Return the 64-bit FNV-1a hash."""
     value = 0xCBF29CE484222325
     for byte in data:
         value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
@@ -55,44 +55,30 @@ def fnv1a64(data: bytes) -> int:
 
 
 def parse_header(data: bytes, findings: Findings) -> Header | None:
-    """The header of a file's first 256 bytes; None if nothing after it can be trusted."""
+    """Parse the first 256 bytes of a file; None if nothing after them can be read."""
     if len(data) < SIZE:
         findings.error(
-            "P1",
-            "header",
-            "the header is truncated",
-            kind="truncated",
-            expected=f"{SIZE} bytes",
-            found=f"{len(data)} bytes",
-        )
+            "P1", "header", "truncated", kind="truncated",
+            expected=f"{SIZE} bytes", found=f"{len(data)} bytes",
+        )  # fmt: skip
         return None
     magic, version, flags, layers, arch, crc, digest = _FIXED.unpack_from(data)
     if magic != MAGIC:
-        findings.error("P1", "magic", "is not a SQUIZD file", offset=0, expected=MAGIC, found=magic)
+        findings.error("P1", "magic", "not a SQUIZD file", offset=0, expected=MAGIC, found=magic)
         return None
     if version != VERSION:
-        hint = "Its bytes are swapped." if version == VERSION << 8 else None
+        hint = "The byte order is swapped: SQUIZD files are little-endian." if version == VERSION << 8 else None
         findings.error(
-            "P1",
-            "version",
-            f"unsupported version {version}",
-            kind="version",
-            offset=4,
-            expected=VERSION,
-            found=version,
-            hint=hint,
-        )
+            "P1", "version", "unsupported version of SQUIZD", kind="version", offset=4, expected=VERSION,
+            found=version, hint=hint,
+        )  # fmt: skip
         return None
     if flags >> len(FLAGS):
         bits = [bit for bit in range(len(FLAGS), 32) if flags >> bit & 1]
         findings.error(
-            "P1",
-            "flags",
-            f"reserved flag bits {bits} are set",
-            offset=6,
-            expected="bits 7..31 zero",
+            "P1", "flags", f"reserved flag bits {bits} are set", offset=6, expected="bits 7..31 zero",
             found=f"{flags:#010x}",
-        )
+        )  # fmt: skip
         return None
     names = frozenset(name for bit, name in enumerate(FLAGS) if flags >> bit & 1)
     legacy = _legacy(data, findings)
@@ -108,34 +94,28 @@ def _sparsity(data: bytes, crc: int, flagged: bool, findings: Findings) -> tuple
     block = data[128:160]
     if not flagged:
         if crc:
-            say = findings.note if crc == _PRINTED_CRC else findings.warn
-            say("P1", "sparsity_crc32", "is set although SPARSE is not", offset=14, expected=0, found=f"{crc:#010x}")
+            report = findings.note if crc == _PRINTED_CRC else findings.warn
+            report(
+                "P1", "sparsity_crc32", "set, although the flag SPARSE is not", offset=14, expected=0,
+                found=f"{crc:#010x}",
+            )  # fmt: skip
         if any(block):
-            findings.warn("P1", "sparsity_meta", "is filled although SPARSE is not set", offset=128)
+            findings.warn("P1", "sparsity_meta", "not zero, although the flag SPARSE is not set", offset=128)
         return None
     actual = zlib.crc32(block)
     if crc != actual:
         findings.error(
-            "P1",
-            "sparsity_crc32",
-            "the sparsity metadata is damaged",
-            offset=14,
-            expected=f"{actual:#010x}",
-            found=f"{crc:#010x}",
-        )
+            "P1", "sparsity_crc32", "checksum mismatch: the sparsity metadata is damaged", offset=14,
+            expected=f"{actual:#010x}", found=f"{crc:#010x}",
+        )  # fmt: skip
     version, block_size, layers, mean = _SPARSITY.unpack(block)
     if version != 1:
         findings.error(
-            "P6",
-            "sparsity_version",
-            f"unsupported sparsity version {version}",
-            kind="version",
-            offset=128,
-            expected=1,
-            found=version,
-        )
+            "P6", "sparsity_version", "unsupported version of the sparsity metadata", kind="version", offset=128,
+            expected=1, found=version,
+        )  # fmt: skip
     if block_size == 0:
-        findings.error("P6", "block_size", "a tile has no size", offset=132, expected="1 or more", found=0)
+        findings.error("P6", "block_size", "invalid tile size", offset=132, expected="1 or more", found=0)
     return block_size, layers, mean
 
 
@@ -144,21 +124,22 @@ def _eagle(data: bytes, digest: int, flagged: bool, findings: Findings) -> tuple
     if not flagged:
         if digest:
             findings.warn(
-                "P1", "eagle_hash", "is set although EAGLE is not", offset=18, expected=0, found=f"{digest:#018x}"
+                "P1",
+                "eagle_hash",
+                "set, although the flag EAGLE is not",
+                offset=18,
+                expected=0,
+                found=f"{digest:#018x}",
             )
         if any(block):
-            findings.warn("P1", "eagle_meta", "is filled although EAGLE is not set", offset=160)
+            findings.warn("P1", "eagle_meta", "not zero, although the flag EAGLE is not set", offset=160)
         return None
     actual = fnv1a64(block)
     if digest != actual:
         findings.error(
-            "P1",
-            "eagle_hash",
-            "the draft head metadata is damaged",
-            offset=18,
-            expected=f"{actual:#018x}",
-            found=f"{digest:#018x}",
-        )
+            "P1", "eagle_hash", "checksum mismatch: the metadata of the draft head is damaged", offset=18,
+            expected=f"{actual:#018x}", found=f"{digest:#018x}",
+        )  # fmt: skip
     offset, length, layers, vocab = _EAGLE.unpack(block)
     return offset, length, layers, vocab
 
@@ -166,7 +147,7 @@ def _eagle(data: bytes, digest: int, flagged: bool, findings: Findings) -> tuple
 def _legacy(data: bytes, findings: Findings) -> dict[str, int | float]:
     if not any(data[26:52]) or any(data[52:128]):
         return {}
-    findings.warn("P1", "reserved", "holds fields of a pre-1.0 header, kept as attributes legacy.*", offset=26)
+    findings.warn("P1", "reserved", "fields of a pre-1.0 header, shown as attributes legacy.*", offset=26)
     return dict(zip(_LEGACY_NAMES, _LEGACY.unpack_from(data, 26)))
 
 
@@ -181,7 +162,7 @@ def _reserved(data: bytes, findings: Findings, *, skip: bool) -> None:
 
 
 def parse_index(data: bytes, layers: int, size: int, findings: Findings) -> list[Layer]:
-    """Entries of the layer index (`data` starts at byte 256): ascending, in bounds, disjoint."""
+    """Parse the layer index (`data` starts at byte 256); entries must be ascending, in bounds and disjoint."""
     entries: list[Layer] = []
     floor, previous = SIZE + ENTRY.size * layers, -1
     for number in range(layers):
@@ -199,15 +180,20 @@ def parse_index(data: bytes, layers: int, size: int, findings: Findings) -> list
                 found=index,
             )
         elif index != previous + 1:
-            findings.warn("P2", where, "layers are missing before it", offset=at, expected=previous + 1, found=index)
+            findings.warn("P2", where, "missing layers before it", offset=at, expected=previous + 1, found=index)
         if reserved:
             findings.warn(
-                "P1", where, "the reserved word of its entry is not zero", offset=at + 28, expected=0, found=reserved
+                "P1",
+                where,
+                "the reserved word of its index entry is not zero",
+                offset=at + 28,
+                expected=0,
+                found=reserved,
             )
         if length and (offset < floor or offset + length > size):
-            what = "lies inside the header or index" if offset < floor else "runs past the end of the file"
+            fault = "overlaps the header or index" if offset < floor else "extends past the end of the file"
             findings.error(
-                "P2", where, f"its weight block {what}", kind="format" if offset < floor else "truncated",
+                "P2", where, f"its weight block {fault}", kind="format" if offset < floor else "truncated",
                 offset=at + 4, expected=f"{floor}..{size}", found=f"{offset}..{offset + length}",
             )  # fmt: skip
         previous = max(previous, index)

@@ -16,12 +16,12 @@ from ..findings import Findings
 from . import cbor
 from .blocks import Block
 
-MAGIC, MOST = b"SQXT", 64 << 20
+MAGIC, MAX_LENGTH = b"SQXT", 64 << 20
 
 
 @frozen(kw_only=True)
 class Names:
-    """What the section says; empty when there is none."""
+    """The content of the section; empty if the file has none."""
 
     names: Mapping[int, list[str]] = field(factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
@@ -30,7 +30,7 @@ class Names:
 
     @cached_property
     def by_extent(self) -> dict[tuple[int, int], list[str]]:
-        """(offset, length) -> names of the globals there."""
+        """Names of globals by (offset, length)."""
         extents: dict[tuple[int, int], list[str]] = {}
         for name, offset, length in self.globals:
             extents.setdefault((offset, length), []).append(name)
@@ -38,51 +38,46 @@ class Names:
 
 
 def read_names(source: Source, at: int, end: int, limits: Limits, findings: Findings) -> tuple[Names | None, int]:
-    """The section at `at` (None when it is not there, or bad) and where it ends."""
+    """Read the section at `at`; returns it (None if missing or invalid) and its end."""
     if at + 8 > end or source.read(at, 4) != MAGIC:
         return None, at
     (length,) = struct.unpack("<I", source.read(at + 4, 4))
     if at + 8 + length > end:
-        # Where it ends is where other sections are found, so this one cannot be passed over.
+        # Other sections are found from the end of this one, so it cannot be skipped.
         findings.error(
-            "P9",
-            "SQXT",
-            "runs past the end of the file",
-            kind="truncated",
-            offset=at + 4,
-            expected=f"at most {end - at - 8}",
-            found=length,
-        )
+            "P9", "SQXT", "extends past the end of the file", kind="truncated", offset=at + 4,
+            expected=f"at most {end - at - 8} bytes", found=f"{length} bytes",
+        )  # fmt: skip
         return None, end
     stop = at + 8 + length
     try:
-        if length > MOST:
-            raise ValueError(f"longer than {MOST} bytes")
+        if length > MAX_LENGTH:
+            raise ValueError(f"{length} bytes, at most {MAX_LENGTH} are allowed")
         return _parse(cbor.loads(source.read(at + 8, length)), limits), stop
     except (ValueError, SquishError) as error:
-        findings.warn("P9", "SQXT", f"cannot be used, names are synthesized: {error}", offset=at)
+        findings.warn("P9", "SQXT", f"ignored, so tensors get names such as layers.0.w0: {error}", offset=at)
         return None, stop
 
 
 def _parse(root: Any, limits: Limits) -> Names:
     if not isinstance(root, dict) or type(root.get("v")) is not int:
-        raise ValueError("it is not a map with an integer v")
+        raise ValueError("not a map with an integer v")
     if root["v"] != 1:
-        raise ValueError(f"version {root['v']}")
-    names, shapes, outside = root.get("names", {}), root.get("shapes", {}), root.get("globals", [])
+        raise ValueError(f"unsupported version {root['v']} (expected 1)")
+    names, shapes, global_items = root.get("names", {}), root.get("shapes", {}), root.get("globals", [])
     attrs = root.get("attrs", {})
     if not (isinstance(names, dict) and isinstance(shapes, dict) and isinstance(attrs, dict)):
-        raise ValueError("names, shapes or attrs is not a map")
+        raise ValueError("names, shapes and attrs must be maps")
     for key, listed in names.items():
         if type(key) is not int or not 0 <= key < 1 << 32 or not isinstance(listed, list):
-            raise ValueError(f"names has an entry that is not layer: list ({key!r})")
+            raise ValueError(f"names must map layer numbers to lists of names (key {key!r})")
         for name in listed:
             _encodable(check_name(name, limits))
-    if not isinstance(outside, list):
-        raise ValueError("globals is not a list")
-    for item in outside:
+    if not isinstance(global_items, list):
+        raise ValueError("globals must be a list")
+    for item in global_items:
         if not (isinstance(item, list) and len(item) == 3 and type(item[1]) is type(item[2]) is int):
-            raise ValueError("a global is not [name, offset, length]")
+            raise ValueError("each global must be [name, offset, length]")
         _encodable(check_name(item[0], limits))
     for name, shape in shapes.items():
         if not (
@@ -90,40 +85,47 @@ def _parse(root: Any, limits: Limits) -> Names:
             and len(shape) <= limits.rank
             and all(type(size) is int and size >= 0 for size in shape)
         ):
-            raise ValueError(f"the shape of {name!r} is not a list of sizes")
+            raise ValueError(f"the shape of {name!r} must be a list of at most {limits.rank} sizes")
     return Names(
         names=names, shapes={name: tuple(shape) for name, shape in shapes.items()},
-        globals=[(item[0], item[1], item[2]) for item in outside], attrs=attrs,
+        globals=[(item[0], item[1], item[2]) for item in global_items], attrs=attrs,
     )  # fmt: skip
 
 
 def check_names(
-    names: Names, blocks: Mapping[int, Sequence[Block]], outside: Sequence[Block], draft: Mapping[int, Sequence[Block]]
+    names: Names,
+    blocks: Mapping[int, Sequence[Block]],
+    global_blocks: Sequence[Block],
+    draft: Mapping[int, Sequence[Block]],
 ) -> None:
-    """The section fits the file's blocks; ValueError when not."""
+    """Raise ValueError if the section does not fit the blocks of the file."""
     layers = {**blocks, **draft}
     for key, listed in names.names.items():
         if key not in layers or len(listed) != len(layers[key]):
-            raise ValueError(f"layer key {key} has {len(layers.get(key, ()))} blocks, but {len(listed)} names")
-    extents = {(block.start, block.end - block.start) for block in outside}
+            raise ValueError(f"layer {key} has {len(layers.get(key, ()))} blocks, but {len(listed)} names")
+    extents = {(block.start, block.end - block.start) for block in global_blocks}
     for name, offset, length in names.globals:
         if (offset, length) not in extents:
-            raise ValueError(f"{name!r} points at no tensor block")
+            raise ValueError(f"global {name!r} does not point to a tensor block")
     for keys in (blocks, draft):
-        every = [name for key, listed in names.names.items() if key in keys for name in listed]
-        every += [name for name, _, _ in names.globals] if keys is blocks else []
-        if len(set(every)) != len(every):
-            raise ValueError("two tensors have the same name")
+        all_names = [name for key, listed in names.names.items() if key in keys for name in listed]
+        all_names += [name for name, _, _ in names.globals] if keys is blocks else []
+        if len(set(all_names)) != len(all_names):
+            raise ValueError("several tensors have the same name")
 
 
 def logical_shape(block: Block, name: str, names: Names, findings: Findings) -> tuple[int, ...]:
-    """The shape that the section gives, where it has as many elements as the block."""
+    """Return the shape from the section, if it has as many elements as the block."""
     shape = names.shapes.get(name)
     if shape is None:
         return block.shape
     if math.prod(shape) != block.elements:
         findings.warn(
-            "P9", name, "its shape has another size than its block", expected=list(block.shape), found=list(shape)
+            "P9",
+            name,
+            "its shape in SQXT has a different number of elements than its block",
+            expected=list(block.shape),
+            found=list(shape),
         )
         return block.shape
     return shape
@@ -133,4 +135,4 @@ def _encodable(name: str) -> None:
     try:
         name.encode()
     except UnicodeError:
-        raise ValueError(f"{name!r} is not Unicode text") from None
+        raise ValueError(f"the name {name!r} is not valid Unicode") from None

@@ -1,4 +1,4 @@
-"""Scale and zero tables: which entries belong to which quantized block (specification 8; profile P3)."""
+"""Scale tables: which entries belong to which quantized block (specification 8; profile P3)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .blocks import Block, find_section
 from .header import fnv1a64
 
 MAGIC, ENTRY, SUB_BLOCK = b"SCZT", struct.Struct("<Qff"), 1 << 63
-QUANTISED = ("INT4", "INT2", "ASTW")
-_SCATTERED = 1 << 16
-"""Runs of entries beyond four a tensor: a hostile table may have as many as entries."""
+QUANTIZED = ("INT4", "INT2", "ASTW")
+_MAX_EXTRA_RUNS = 1 << 16
+"""Runs of entries allowed beyond four per tensor: in a hostile table, every entry may be a run."""
 
 
 @frozen
 class Table:
-    """A table at `at` with `count` entries."""
+    """A table: its offset and number of entries."""
 
     at: int
     count: int
@@ -33,13 +33,13 @@ class Table:
         return self.at + 8 + ENTRY.size * self.count
 
     def offset(self, number: int) -> int:
-        """Where an entry lies."""
+        """Offset of an entry."""
         return self.at + 8 + ENTRY.size * number
 
 
 @frozen(kw_only=True)
 class Scales:
-    """The entries of one block: `runs` of (offset, count) hold its sub-blocks, or the one of the whole tensor."""
+    """The entries of one block: `runs` of (offset, count) for its sub-blocks, or one for the tensor."""
 
     runs: tuple[tuple[int, int], ...] = ()
     group_size: int | None = None
@@ -56,23 +56,23 @@ class Scales:
 
 
 def tensor_id(key: int, name: str) -> int:
-    """Id of a tensor in the tables: FNV-1a-64 of the u32 layer key and the name, top bit cleared."""
+    """Return the id of a tensor in the tables: FNV-1a-64 of the u32 layer key and the name, top bit cleared."""
     return fnv1a64(struct.pack("<I", key) + name.encode()) & ~SUB_BLOCK
 
 
 def read_tables(source: Source, start: int, end: int, findings: Findings) -> list[Table]:
-    """The one or two tables from `start`, where the first one begins."""
+    """Read one or two tables; the first begins at `start`."""
     tables: list[Table] = []
     at = start
     while len(tables) < 2 and at + 4 <= end and source.read(at, 4) == MAGIC:
         if at + 8 > end:
-            findings.error("P3", "scale table", "its count is truncated", kind="truncated", offset=at)
+            findings.error("P3", "scale table", "truncated before its number of entries", kind="truncated", offset=at)
             break
         (count,) = struct.unpack("<I", source.read(at + 4, 4))
         table = Table(at, count)
         if table.end > end:
             findings.error(
-                "P3", "scale table", "its entries run past the end", kind="truncated", offset=at + 4,
+                "P3", "scale table", "its entries extend past the end of the file", kind="truncated", offset=at + 4,
                 expected=f"at most {(end - at - 8) // ENTRY.size} entries", found=count,
             )  # fmt: skip
             break
@@ -84,13 +84,18 @@ def read_tables(source: Source, start: int, end: int, findings: Findings) -> lis
 def match(
     source: Source, tables: Sequence[Table], blocks: Sequence[tuple[int, str, Block]], findings: Findings
 ) -> list[Scales]:
-    """Entries of every quantized block; `blocks` holds (id, name, block) in the order of the tables."""
+    """Match entries with quantized blocks, given as (id, name, block) in table order."""
     entries = _Entries()
     for number, run in enumerate(_runs(source, tables)):
         entries.add(*run, findings)
-        if number > _SCATTERED + 4 * len(blocks):
-            findings.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
-            return [Scales(problem="its scales are ambiguous [P3]") for _ in blocks]
+        if number > _MAX_EXTRA_RUNS + 4 * len(blocks):
+            findings.error("P3", "scale table", "too many separate runs of entries", offset=run[1])
+            return [
+                Scales(
+                    problem="its scales are ambiguous: the entries of the scale table are not grouped by tensor [P3]"
+                )
+                for _ in blocks
+            ]
     stored = _stored_ids(blocks, entries, findings)
     levels = [None if own is None else entries.level[own] for own in stored]
     scales = [
@@ -109,7 +114,7 @@ class _Entries:
     sub: dict[int, list[tuple[int, int]]] = field(factory=dict)
 
     def add(self, own: int, offset: int, count: int, findings: Findings) -> None:
-        """One run of equal ids."""
+        """Add a run of entries with the same id."""
         if own & SUB_BLOCK:
             self.sub.setdefault(own & ~SUB_BLOCK, []).append((offset, count))
             return
@@ -121,9 +126,9 @@ class _Entries:
 
 
 def _runs(source: Source, tables: Sequence[Table]) -> Iterator[tuple[int, int, int]]:
-    """(id, offset, count) of neighboring entries with the same id, found by doubling steps.
+    """Yield (id, offset, count) of runs of adjacent entries with the same id, searching in doubling steps.
 
-    A run is as long as its ends show; that all ids between are the same is checked where the entries are read.
+    Only the ends of a run are compared; the ids between are checked when the entries are read.
     """
     for table in tables:
         start = 0
@@ -145,7 +150,7 @@ def _id(source: Source, table: Table, number: int) -> int:
 
 
 def _stored_ids(blocks: Sequence[tuple[int, str, Block]], entries: _Entries, findings: Findings) -> list[int | None]:
-    """The id under which each block's entry is stored: its own, else the one at its place in the order."""
+    """Return the id under which each block's entry is stored: its own id, else the one at its place in the order."""
     ours = {own for own, _, _ in blocks}
     by_order = list(entries.level) if len(entries.level) == len(blocks) else []
     stored: list[int | None] = []
@@ -156,7 +161,7 @@ def _stored_ids(blocks: Sequence[tuple[int, str, Block]], entries: _Entries, fin
             findings.warn(
                 "P3",
                 name,
-                "its scale entry has another tensor_id and was matched by order",
+                "wrong tensor_id in its scale entry, which was matched by order",
                 expected=f"{own:#018x}",
                 found=f"{by_order[place]:#018x}",
             )
@@ -169,29 +174,29 @@ def _stored_ids(blocks: Sequence[tuple[int, str, Block]], entries: _Entries, fin
 def _check_order(entries: _Entries, stored: Sequence[int | None], findings: Findings) -> None:
     in_order = [own for own in stored if own is not None]
     tensor_ids = set(in_order)
-    for what, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
+    for label, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
         orphans = [own for own in ids if own not in tensor_ids]
         if orphans:
             findings.warn(
-                "P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}"
+                "P3", "scale table", f"{len(orphans)} {label} entries belong to no tensor", found=f"{orphans[0]:#018x}"
             )  # fmt: skip
         if [own for own in in_order if own in ids] != [own for own in ids if own in tensor_ids]:
-            findings.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")
+            findings.warn("P3", "scale table", f"{label} entries are not in tensor order")
 
 
 def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], block: Block) -> Scales:
     if level is None:
-        return Scales(problem="it has no entry in the scale table [P3]")
+        return Scales(problem="no entry in the scale table [P3]")
     _, scale, zero = ENTRY.unpack(source.read(level, ENTRY.size))
     if not (math.isfinite(scale) and math.isfinite(zero)):
-        return Scales(problem=f"its scale or zero is not finite: {scale}, {zero} (at byte {level + 8}) [P3]")
+        return Scales(problem=f"its scale or zero point is NaN or infinite: {scale}, {zero} (at byte {level + 8}) [P3]")
     if not runs or block.kind == "ASTW":
         return Scales(runs=((level, 1),), scale=scale, zero=zero)
     count = sum(number for _, number in runs)
     length = block.facts.get("sub_block_len") or -(-block.elements // count) or 1
     if count != -(-block.elements // length):
         return Scales(
-            problem=f"{count} sub-block entries do not divide {block.elements} elements"
-            f" (expected {-(-block.elements // length)} of {length}) [P3]"
+            problem=f"{count} sub-block entries do not fit {block.elements} elements"
+            f" (expected {-(-block.elements // length)} of {length} elements each) [P3]"
         )  # fmt: skip
     return Scales(runs=tuple(runs), group_size=length, scale=scale, zero=zero)

@@ -1,4 +1,4 @@
-"""The walk through a file: which section lies where, and what it holds (specification 2; profile P2, P3, P6 to P9)."""
+"""Parsing a whole file: where its sections lie and what they hold (specification 2; profile P2, P3, P6 to P9)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from squish_core.api import Limits, Source
 
 from ..findings import Findings
 from . import tables
+from .anatomy import Anatomy
 from .blocks import Block, aligned, find_section, parse_run, skip_zeros
 from .coreml import MAGIC as APPENDIX
 from .coreml import read_appendix
@@ -14,11 +15,10 @@ from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
 from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
 from .names import Names, check_names, read_names
-from .parsed import Anatomy
 
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
-    """Take a file apart; raises the first error of what all else depends on, with every finding."""
+    """Parse a file. An error that affects the tensors is raised with all findings, other errors are collected."""
     header = parse_header(source.read(0, min(SIZE, source.size)), findings)
     if header is None:
         findings.raise_first()
@@ -26,7 +26,7 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     index_end = SIZE + ENTRY.size * header.layer_count
     if index_end > source.size:
         findings.error(
-            "P2", "layer index", "runs past the end of the file", kind="truncated", offset=SIZE,
+            "P2", "layer index", "extends past the end of the file", kind="truncated", offset=SIZE,
             expected=f"{index_end} bytes for {header.layer_count} layers", found=f"{source.size} bytes",
         )  # fmt: skip
         findings.raise_first()
@@ -66,10 +66,10 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
     anatomy.count += len(blocks)
     last = blocks[-1].end if blocks else layer.offset
     if masked and position < stop <= aligned(last):
-        findings.warn("P2", where, "padding before its masks is not zero", offset=position)
+        findings.warn("P2", where, "the padding before its masks is not zero", offset=position)
     elif position < stop and layer.length:
         findings.error(
-            "P2", where, "its weight block holds something that is not a tensor block", offset=position,
+            "P2", where, "unexpected data in its weight block", offset=position,
             expected="INT4, INT2, NPCL, ASTW or TCAW", found=source.read(position, min(4, stop - position)),
         )  # fmt: skip
         return
@@ -80,7 +80,7 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
 
 
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, findings: Findings) -> int:
-    """Globals, tables and names; returns where they end."""
+    """Read globals, tables and names; returns their end."""
     end = source.size
     most = limits.tensors - anatomy.count
     anatomy.globals, _ = parse_run(source, start, end, anatomy.header.flags, findings, "globals", most)
@@ -105,27 +105,27 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
 
 
 def _check_padding(anatomy: Anatomy, source: Source, findings: Findings) -> None:
-    """Padding between sections is zero; what follows a bad draft head is unknown."""
+    """Warn about padding between sections that is not zero; what follows an invalid draft head is unknown."""
     end = 0
     for section in anatomy.ordered_sections():
         if section.kind == "CoreML appendix" and anatomy.header.eagle and anatomy.draft is None:
             continue
         at = skip_zeros(source, end, section.offset)
         if at < section.offset:
-            findings.warn("P2", "padding", "is not zero", offset=at)
+            findings.warn("P2", "padding", "not zero", offset=at)
         end = max(end, section.offset + section.size)
 
 
 def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
-    """Each offset is the first table, the layer's own first entry in it, its masks, or 0 where nothing is quantized."""
+    """Check that each offset is that of the first table, of the layer's first entry, of its masks, or 0."""
     for layer in anatomy.layers:
-        quantized = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTISED]
+        quantized = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTIZED]
         allowed = {table.at for table in anatomy.tables[:1]} | (set() if quantized else {0})
         if quantized and (level := anatomy.scales[quantized[0].start].level) is not None:
             allowed.add(level)
         if layer.scale_offset not in allowed and layer.number not in anatomy.masks:
             findings.error(
-                "P3", f"layer {layer.number}", "its scale_offset points neither at the scale table nor at masks",
+                "P3", f"layer {layer.number}", "its scale_offset points neither to the scale table nor to masks",
                 offset=layer.at + 20, expected=" or ".join(map(str, sorted(allowed))) or "a scale table in the file",
                 found=layer.scale_offset,
             )  # fmt: skip
@@ -134,13 +134,13 @@ def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
 def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     names = anatomy.names
     try:
-        # When the draft head is bad, its names cannot be judged.
-        keep = {key: listed for key, listed in names.names.items() if key < DRAFT_KEY or anatomy.draft is not None}
-        names = Names(names=keep, shapes=names.shapes, globals=names.globals, attrs=names.attrs)
+        # The names of an invalid draft head cannot be checked.
+        checkable = {key: listed for key, listed in names.names.items() if key < DRAFT_KEY or anatomy.draft is not None}
+        names = Names(names=checkable, shapes=names.shapes, globals=names.globals, attrs=names.attrs)
         check_names(names, anatomy.blocks, anatomy.globals, anatomy.draft or {})
         anatomy.names = names
     except ValueError as error:
-        findings.warn("P9", "SQXT", f"cannot be used, names are synthesized: {error}")
+        findings.warn("P9", "SQXT", f"ignored, so tensors get names such as layers.0.w0: {error}")
         anatomy.names = Names()
 
 
@@ -148,7 +148,7 @@ def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:
     blocks = [
         (tables.tensor_id(key, name), name, block)
         for key, name, block in (*anatomy.named(), *anatomy.named(draft=True))
-        if block.kind in tables.QUANTISED
+        if block.kind in tables.QUANTIZED
     ]
     scales = tables.match(source, anatomy.tables, blocks, findings)
     anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
@@ -157,7 +157,7 @@ def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:
 def _tail(
     anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings
 ) -> None:
-    """The CoreML appendix, or the end of the file."""
+    """Read the CoreML appendix, or check the end of the file."""
     last = draft_end
     if last is None and anatomy.header.eagle is not None:
         declared = anatomy.header.eagle[0] + anatomy.header.eagle[1]
@@ -169,16 +169,17 @@ def _tail(
         if anatomy.appendix is not None:
             stop = anatomy.appendix.offset + anatomy.appendix.length
             anatomy.add("CoreML appendix", at, stop, f"{len(anatomy.appendix.names)} files")
-        findings.section(own)
+        findings.extend(own)
         if anatomy.appendix is not None or own.first is not None:
             return
-    if draft_end is None or last is None:  # the end of a bad draft head is unknown
+    if draft_end is None or last is None:  # the end of an invalid draft head is unknown
         return
     rest = skip_zeros(source, last, min(source.size, last + 64))
     if rest < source.size or source.size - last > 63:
         findings.error(
-            "P2", "end of file", "something follows the last section", offset=last, expected="at most 63 zero bytes",
-            found=f"{source.size - last} bytes", hint="Two files joined, or an unknown section?",
+            "P2", "end of file", "unexpected data after the last section", offset=last,
+            expected="at most 63 zero bytes", found=f"{source.size - last} bytes",
+            hint="Perhaps two files were joined, or the file has an unknown section.",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The CoreML appendix of a new file: a package from a folder, or the source's own appendix."""
+"""Writing the CoreML appendix: a package from a folder, or the appendix of the source."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ HEADER = struct.Struct("<4sQ")
 
 
 def copy_appendix(sink: Sink, whole: OutgoingWhole) -> None:
-    """The source's package, byte for byte."""
+    """Copy the source's package byte for byte."""
     archive = whole.parts[ROLE]
     _begin(sink, archive.part.nbytes)
     archive.write_to(sink)
 
 
 def write_package(sink: Sink, path: str) -> None:
-    """An .mlpackage folder as a zip, entries sorted and undated: the same input gives the same bytes."""
+    """Write an .mlpackage folder as a zip with sorted entries and fixed dates, so that it is reproducible."""
     root = Path(path)
     files = sorted(item for item in root.rglob("*") if item.is_file() and not item.is_symlink())
     if not files:
-        raise SquishError("is not a folder with a CoreML package", file=path, code="coreml")
+        raise SquishError("not a CoreML package: expected an .mlpackage folder with files", file=path, code="coreml")
     with tempfile.TemporaryFile() as spool:
         with zipfile.ZipFile(spool, "w", zipfile.ZIP_STORED) as archive:
             for item in files:

@@ -1,4 +1,4 @@
-"""The draft head of a new file: the source's own, or another model's tensors; INT4 and NPCL blocks."""
+"""The draft head of a new file, from the source or from another model: INT4 and NPCL blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..read.header import DRAFT_KEY
 from . import place
 from .accept import accepts
 from .entries import Entries
-from .place import Placed, Wanted
+from .place import PlacedBlock, WriteOptions
 
 CHILD = "eagle"
 LAYERS, VOCABULARY = "squizd.draft_layers", "squizd.draft_vocab"
@@ -36,37 +36,37 @@ _CODECS = ("dense", "squizd.int4")
 
 @frozen(kw_only=True)
 class Draft:
-    """A draft head: its tensors by draft layer, and the size of its vocabulary. None of them: no draft head."""
+    """A draft head: its tensors by layer, and the size of its vocabulary."""
 
     layers: Mapping[int, Sequence[OutgoingTensor]]
     vocabulary: int
 
     @property
     def names(self) -> dict[int, list[str]]:
-        """Names by layer key."""
+        """Tensor names by layer key."""
         return {DRAFT_KEY + layer: [each.spec.name for each in tensors] for layer, tensors in self.layers.items()}
 
-    def blocks(self, position: int) -> list[tuple[Placed, OutgoingTensor]]:
-        """The blocks, the first at the next multiple of 64 from `position`."""
-        placed: list[tuple[Placed, OutgoingTensor]] = []
+    def blocks(self, position: int) -> list[tuple[PlacedBlock, OutgoingTensor]]:
+        """Place the blocks; the first starts at the next multiple of 64 from `position`."""
+        placed: list[tuple[PlacedBlock, OutgoingTensor]] = []
         for layer, tensors in self.layers.items():
             blocks, position = place.place_blocks([each.spec for each in tensors], DRAFT_KEY + layer, position)
             placed += zip(blocks, tensors)
         return placed
 
     def end(self, position: int) -> int:
-        """Where the section ends that is written from `position` on."""
+        """Return the end of the section if it is written at `position`."""
         position = aligned(position) + 8
         blocks = self.blocks(position)
         return blocks[-1][0].start + len(blocks[-1][0].header) + blocks[-1][0].length if blocks else position
 
     def collect(self, entries: Entries) -> None:
-        """The tables of all blocks, ahead of the blocks: tables come before the draft head."""
+        """Collect the tables of all blocks, which are written before the draft head."""
         for block, outgoing in self.blocks(0):
             entries.add(block, outgoing.parts)
 
     def write_to(self, sink: Sink) -> bytes:
-        """The section; returns the header's metadata."""
+        """Write the section; returns its metadata for the header."""
         sink.pad(ALIGNMENT)
         start = sink.tell()
         sink.write(struct.pack("<4sI", b"EGDH", len(self.layers)))
@@ -80,33 +80,34 @@ class Draft:
 
 
 def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
-    """The draft head that another file holds; Refusal where this format cannot hold it."""
+    """Convert a child of the source to a draft head, or refuse if SQUIZD cannot store it."""
     layers, vocabulary = child.meta.get(LAYERS), child.meta.get(VOCABULARY)
     tensors = []
     for outgoing in child.tensors:
-        spec = _held(outgoing.spec)
+        spec = _as_block(outgoing.spec)
         if isinstance(spec, Refusal):
             return evolve(spec, why=f"{outgoing.spec.name}: {spec.why}")
         tensors.append(OutgoingTensor(spec, outgoing.parts))
     if type(layers) is not int or type(vocabulary) is not int:
         return _draft(tensors) if tensors else Refusal(why="it has no tensors")
     if layers < 0 or not 0 < vocabulary < 1 << 32 or (len(tensors) % layers if layers else tensors):
-        return Refusal(why=f"{len(tensors)} tensors do not divide over {layers} layers")
-    each = len(tensors) // layers if layers else 0
+        return Refusal(why=f"its {len(tensors)} tensors cannot be divided evenly among its {layers} layers")
+    per_layer = len(tensors) // layers if layers else 0
     return Draft(
-        layers={layer: tensors[layer * each : (layer + 1) * each] for layer in range(layers)}, vocabulary=vocabulary
+        layers={layer: tensors[layer * per_layer : (layer + 1) * per_layer] for layer in range(layers)},
+        vocabulary=vocabulary,
     )
 
 
-def draft_of_file(path: str, opened: ExitStack) -> Draft:
-    """The tensors of another file as a draft head; it stays open as long as `opened`."""
-    file = opened.enter_context(api.open(path))
+def draft_of_file(path: str, stack: ExitStack) -> Draft:
+    """Make a draft head of another file's tensors; the file is closed with `stack`."""
+    file = stack.enter_context(api.open(path))
     tensors = []
     for name, stored in file.index.tensors.items():
-        spec = _held(stored)
+        spec = _as_block(stored)
         if isinstance(spec, Refusal):
             raise FormatError(
-                f"cannot be a draft head: {spec.why}", file=file.name, tensor=name, code="draft",
+                f"not usable as a draft head: {spec.why}", file=file.name, tensor=name, code="draft",
                 hint="Convert it to SQUIZD with --encode int4 first.",
             )  # fmt: skip
         parts = spec.encodings[0].parts
@@ -114,30 +115,30 @@ def draft_of_file(path: str, opened: ExitStack) -> Draft:
         streams = {role: Stream(parts[role], arrays[role].chunks, arrays[role]) for role in parts}
         tensors.append(OutgoingTensor(spec, streams))
     if not tensors:
-        raise FormatError("has no tensors to make a draft head of", file=file.name, code="draft")
+        raise FormatError("not usable as a draft head: it has no tensors", file=file.name, code="draft")
     return _draft(tensors)
 
 
-def _held(spec: TensorSpec) -> TensorSpec | Refusal:
-    """A tensor as a block of the section, or why it cannot be one."""
+def _as_block(spec: TensorSpec) -> TensorSpec | Refusal:
+    """Return a tensor encoded as a block of the section, or why that is impossible."""
     if not spec.encodings:
         return Refusal(why=spec.problem or "it has no encoding")
     encoding = spec.encodings[0]
-    block: Any = accepts(spec, encoding, Wanted())
+    block: Any = accepts(spec, encoding, WriteOptions())
     if isinstance(block, Refusal):
         return block
     codec = place.unwrapped(encoding.codec, "reshaped")
     if codec.id not in _CODECS:
-        return Refusal(why=f"a draft head holds dense and INT4 tensors as SQUIZD has them, not {codec.id}")
+        return Refusal(why=f"draft heads store dense and INT4 tensors, not {codec.id}")
     return TensorSpec(name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(block,))
 
 
 def _draft(tensors: Sequence[OutgoingTensor]) -> Draft:
-    """Tensors grouped by the layers of their names."""
+    """Group tensors by the layers in their names."""
     layers: dict[int, list[OutgoingTensor]] = {}
     for outgoing in tensors:
         layers.setdefault(place.layer_of(outgoing.spec.name) or 0, []).append(outgoing)
-    # Blocks must divide evenly over the layers (P7); where they do not, they count as one layer.
+    # Layers must have equal numbers of blocks (P7); otherwise all blocks form one layer.
     even = len({len(group) for group in layers.values()}) == 1
     groups = [layers[layer] for layer in sorted(layers)]
     numbered = dict(enumerate(groups)) if even else {0: [outgoing for group in groups for outgoing in group]}

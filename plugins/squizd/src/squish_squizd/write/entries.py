@@ -1,4 +1,4 @@
-"""Table entries on their way into a file: collected while blocks are written, spooled, given their ids."""
+"""Scale table entries: collected while blocks are written, spooled, with the ids of their tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from squish_core.api import Sink
 
 from ..read.tables import ENTRY, MAGIC, SUB_BLOCK
-from .place import Placed
+from .place import PlacedBlock
 
 _CODES = {"INT4": (-8, 7), "INT2": (0, 3)}
 
@@ -34,23 +34,23 @@ class Entries:
     def __bool__(self) -> bool:
         return bool(self._level)
 
-    def add(self, block: Placed, streams: Mapping[str, Any]) -> None:
-        """The entries of one block, if it is quantised."""
+    def add(self, block: PlacedBlock, streams: Mapping[str, Any]) -> None:
+        """Add the entries of a block, if it is quantized."""
         if block.kind == "ASTW":
             self._level.append(ENTRY.pack(block.id, block.codec.params["scale"], block.codec.params["zero"]))
         elif "table" in streams:
             self._add_table(block, streams["table"].chunks())
 
-    def _add_table(self, block: Placed, chunks: Iterable[Any]) -> None:
-        """The table of one block. Beside sub-blocks the tensor-level pair is the coarsest: it spans them all."""
+    def _add_table(self, block: PlacedBlock, chunks: Iterable[Any]) -> None:
+        """Add the table of a block; if it has sub-blocks, the tensor-level pair spans the range of all of them."""
         low, high, pair = np.inf, -np.inf, (0.0, 0.0)
         sub = "group_size" in block.codec.params
-        wanted = block.id | (SUB_BLOCK if sub else 0)
+        tensor_id = block.id | (SUB_BLOCK if sub else 0)
         for chunk in chunks:
             rows = np.frombuffer(chunk, "<u4").reshape(-1, 4).copy()
             if not len(rows):
                 continue
-            rows[:, 0], rows[:, 1] = wanted & 0xFFFFFFFF, wanted >> 32
+            rows[:, 0], rows[:, 1] = tensor_id & 0xFFFFFFFF, tensor_id >> 32
             scale, zero = rows[:, 2:].copy().view("<f4").astype(np.float64).T
             if sub:
                 ends = [scale * code + zero for code in _CODES[block.kind]]
@@ -70,7 +70,7 @@ class Entries:
         self._level.append(ENTRY.pack(block.id, *pair))
 
     def write_to(self, sink: Sink) -> None:
-        """Both tables; the second only when there are sub-blocks."""
+        """Write both tables; the second only if there are sub-blocks."""
         sink.write(struct.pack("<4sI", MAGIC, len(self._level)) + b"".join(self._level))
         if self._pairs:
             sink.pad(64)

@@ -1,4 +1,4 @@
-"""Where everything goes in a new file: decided from the specs alone, before anything is written."""
+"""The layout of a new file, decided from the specs alone before anything is written."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FFN = re.compile(r"\.(?:mlp|ffn\w*|feed_forward|block_sparse_moe)\.")
 
 
 @frozen(kw_only=True)
-class Wanted:
-    """The options of a conversion, parsed."""
+class WriteOptions:
+    """The parsed options of a conversion."""
 
     sparsity: float | None = None
     block_size: int | None = None
@@ -35,20 +35,20 @@ class Wanted:
     coreml: str | None = None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Wanted:
-        """Options as numbers; SquishError for what makes no sense."""
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Parse the options; SquishError for an invalid one."""
         try:
             sparsity = float(options["sparsity"]) if "sparsity" in options else None
             block_size = int(options["block_size"]) if "block_size" in options else None
             arch = options.get("arch")
             number = None if arch is None else ARCHITECTURES.index(arch) if arch in ARCHITECTURES else int(arch)
-            sane = 0 <= (sparsity or 0) < 1 and (block_size is None or 1 <= block_size < 1 << 32)
-            if not sane or not 0 <= (number or 0) < 1 << 16:
+            valid = 0 <= (sparsity or 0) < 1 and (block_size is None or 1 <= block_size < 1 << 32)
+            if not valid or not 0 <= (number or 0) < 1 << 16:
                 raise ValueError
         except ValueError:
             raise SquishError(
-                "an option of squizd makes no sense",
-                expected="sparsity 0..1, block_size 1 or more, arch a name or number",
+                "invalid squizd option",
+                expected="0 <= sparsity < 1, block_size of at least 1, arch a name or a 16-bit number",
                 found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.OPTION,
             ) from None  # fmt: skip
         return cls(
@@ -58,8 +58,8 @@ class Wanted:
 
 
 @define(kw_only=True)
-class Placed:
-    """One tensor block: its place, its header's bytes (padding included), and its stored parts in order."""
+class PlacedBlock:
+    """One tensor block: its start, the bytes of its header with padding, and the length of its data."""
 
     spec: TensorSpec
     codec: CodecSpec
@@ -70,7 +70,7 @@ class Placed:
 
     @property
     def kind(self) -> str:
-        """Block magic."""
+        """Magic of the block."""
         return KINDS[self.codec.id]
 
     @property
@@ -90,47 +90,49 @@ class Placed:
 
     @property
     def pairs(self) -> int:
-        """Sub-block entries."""
+        """Number of sub-block entries."""
         return self.spec.encodings[0].parts["table"].shape[0] if "group_size" in self.codec.params else 0
 
 
 @define
 class Placement:
-    """All blocks of a file, and the sections that depend on them."""
+    """All blocks of a file, and what the other sections state about them."""
 
     block_size: int = 64
-    layers: dict[int, list[Placed]] = field(factory=dict)
-    extents: dict[int, tuple[int, int, int]] = field(factory=dict)  # layer -> offset, length, masks at (0: none)
-    globals: list[Placed] = field(factory=list)
-    tied: list[tuple[str, Placed]] = field(factory=list)
+    layers: dict[int, list[PlacedBlock]] = field(factory=dict)
+    extents: dict[int, tuple[int, int, int]] = field(
+        factory=dict
+    )  # layer -> offset, length, offset of the masks (0: none)
+    globals: list[PlacedBlock] = field(factory=list)
+    tied: list[tuple[str, PlacedBlock]] = field(factory=list)
     order: list[str] = field(factory=list)
     end: int = 0
 
     @property
-    def placed(self) -> list[Placed]:
-        """Blocks in file order, which is the order of the tables."""
+    def blocks(self) -> list[PlacedBlock]:
+        """All blocks in file order, which is table order."""
         return [*(block for blocks in self.layers.values() for block in blocks), *self.globals]
 
     def flags(self) -> set[str]:
-        """Flags that the blocks need."""
-        of_kind = {"INT4": "INT4", "INT2": "INT2", "TCAW": "TCA_TBE", "ASTW": "ASTC"}
-        flags = {of_kind[block.kind] for block in self.placed if block.kind in of_kind}
+        """Return the flags that the blocks need."""
+        flag_of = {"INT4": "INT4", "INT2": "INT2", "TCAW": "TCA_TBE", "ASTW": "ASTC"}
+        flags = {flag_of[block.kind] for block in self.blocks if block.kind in flag_of}
         return flags | ({"SPARSE"} if any(masks for *_, masks in self.extents.values()) else set())
 
 
-def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
+def place(specs: Sequence[TensorSpec], options: WriteOptions) -> Placement:
     """Place the blocks of layers, then globals."""
-    placement = Placement(block_size=_block_size(specs, wanted))
+    placement = Placement(block_size=_block_size(specs, options))
     by_layer: dict[int, list[TensorSpec]] = {}
-    outside: list[TensorSpec] = []
+    global_specs: list[TensorSpec] = []
     for spec in specs:
         layer = layer_of(spec.name)
-        (outside if layer is None else by_layer.setdefault(layer, [])).append(spec)
+        (global_specs if layer is None else by_layer.setdefault(layer, [])).append(spec)
     if len(by_layer) > 0xFFFF:
         raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
     numbers = sorted(by_layer)
     if numbers and numbers[-1] < 0xFFFF:
-        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a gap is a warning (P2)
+        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a missing layer is a warning (P2)
     position = SIZE + ENTRY.size * len(numbers)
     for layer in numbers:
         if layer not in by_layer:
@@ -138,16 +140,16 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
             continue
         blocks, end = place_blocks(by_layer[layer], layer, position)
         masks = 0
-        # Masks of no tile cannot be pointed at: their place would be the end of the block.
+        # Empty masks have no offset: it would be the end of the block.
         if any(is_masked(block.spec) and mask_length(block, placement.block_size) for block in blocks):
             masks = aligned(end)
             end = masks + sum(mask_length(block, placement.block_size) for block in blocks)
         start = blocks[0].start
         placement.layers[layer], placement.extents[layer] = blocks, (start, end - start, masks)
         position = end
-    names = {spec.name: spec for spec in outside}
-    tied = {spec.name: spec for spec in outside if _shares(spec, names)}
-    own = [spec for spec in outside if spec.name not in tied]
+    names = {spec.name: spec for spec in global_specs}
+    tied = {spec.name: spec for spec in global_specs if _shares(spec, names)}
+    own = [spec for spec in global_specs if spec.name not in tied]
     placement.globals, placement.end = place_blocks(own, GLOBAL_KEY, position)
     by_name = {block.spec.name: block for block in placement.globals}
     placement.tied = [(name, by_name[str(spec.tied_to)]) for name, spec in tied.items()]
@@ -155,9 +157,9 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
     return placement
 
 
-def place_blocks(specs: Iterable[TensorSpec], key: int, position: int) -> tuple[list[Placed], int]:
-    """Blocks one after the other, each at a multiple of 64; and where they end."""
-    placed = []
+def place_blocks(specs: Iterable[TensorSpec], key: int, position: int) -> tuple[list[PlacedBlock], int]:
+    """Place blocks in sequence, each at a multiple of 64; returns them and their end."""
+    blocks = []
     for spec in specs:
         codec = unwrapped(spec.encodings[0].codec)
         start = aligned(position)
@@ -166,90 +168,94 @@ def place_blocks(specs: Iterable[TensorSpec], key: int, position: int) -> tuple[
         length = sum(part.nbytes for role, part in parts.items() if role not in ("table", "mask"))
         if codec.id == "tca_tbe":
             length += parts["high"].nbytes % 2
-        placed.append(Placed(spec=spec, codec=codec, key=key, start=start, header=header, length=length))
+        blocks.append(PlacedBlock(spec=spec, codec=codec, key=key, start=start, header=header, length=length))
         position = start + len(header) + length
-    return placed, position
+    return blocks, position
 
 
 def layer_of(name: str) -> int | None:
-    """The transformer layer that a tensor's name says, if any."""
+    """Return the number of the transformer layer in a tensor's name, if any."""
     match = _LAYER.match(name)
     layer = int(match[1]) if match and len(match[1]) < 10 else None
     return layer if layer is not None and layer < DRAFT_KEY else None
 
 
 def is_ffn(name: str) -> bool:
-    """Whether a name belongs to a feed-forward matrix."""
+    """Whether a name is that of a feed-forward matrix."""
     return bool(_FFN.search(name))
 
 
 def unwrapped(codec: CodecSpec, *wrappers: str) -> CodecSpec:
-    """The codec inside these wrappers; the block's own codec by default."""
+    """Return the codec inside these wrappers; by default the codec of the block."""
     for wrapper in wrappers or ("reshaped", "masked"):
         codec = codec.inner if codec.id == wrapper and codec.inner is not None else codec
     return codec
 
 
 def stored_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The tensor's shape in its block."""
+    """Return the tensor's shape in its block."""
     codec = spec.encodings[0].codec
     return tuple(codec.params["shape"]) if codec.id == "reshaped" else spec.shape
 
 
 def is_masked(spec: TensorSpec) -> bool:
-    """Whether a tensor brings its own mask."""
+    """Whether a tensor already has a mask."""
     return unwrapped(spec.encodings[0].codec, "reshaped").id == "masked"
 
 
-def has_mask(block: Placed) -> bool:
-    """Whether a sparse layer has a bitmap for the block: those that are two-dimensional in the file."""
+def has_mask(block: PlacedBlock) -> bool:
+    """Whether sparse layers have a bitmap for the block: only if it is two-dimensional in the file."""
     return len(block.shape) == 2
 
 
-def tiles(block: Placed, side: int) -> int:
-    """Number of tiles of a block."""
+def tiles(block: PlacedBlock, side: int) -> int:
+    """Return the number of tiles of a block."""
     rows, columns = block.matrix
     return -(-rows // side) * -(-columns // side)
 
 
-def mask_length(block: Placed, side: int) -> int:
-    """Bytes of a block's bitmap."""
+def mask_length(block: PlacedBlock, side: int) -> int:
+    """Return the size of a block's bitmap in bytes."""
     return -(-tiles(block, side) // 8) if has_mask(block) else 0
 
 
 def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refusal | None:
-    """Why a tensor cannot become a block, if it cannot."""
+    """Return why a tensor cannot be stored as a block, or None."""
     if codec.id not in KINDS:
-        return Refusal(why=f"SQUIZD has no block for {codec.id}; encode it as int4, int2, tca_tbe, bf16, f16 or f32")
+        return Refusal(
+            why=f"SQUIZD has no block for codec {codec.id}; encode it as int4, int2, tca_tbe, bf16, f16 or f32"
+        )
     if any(size >= 1 << 32 for size in (*spec.shape, *rows_and_columns(spec.shape))):
-        return Refusal(why="a dimension does not fit 32 bits", code="shape")
+        return Refusal(why="a dimension exceeds 32 bits", code="shape")
     if codec.id == "dense" and (spec.dtype not in NPCL_CODES or len(spec.shape) > 8):
         return Refusal(
-            why=f"NPCL blocks hold f32, f16 and bf16 of at most 8 dimensions, not {spec.dtype} {list(spec.shape)}"
+            why=f"NPCL blocks store f32, f16 and bf16 with at most 8 dimensions, not {spec.dtype} {list(spec.shape)}"
         )
     if codec.id != "dense" and len(spec.shape) < 2:
-        return Refusal(why="only matrices are packed", code="shape")
+        return Refusal(why="only tensors of two or more dimensions can be packed", code="shape")
     if codec.id == "astc" and not spec.elements:
-        return Refusal(why="a texture has no area", code="shape")
+        return Refusal(why="an empty tensor cannot be an ASTC texture", code="shape")
     try:
         spec.name.encode()
     except UnicodeError:
-        return Refusal(why="its name is not Unicode text", code="name")
+        return Refusal(why="its name is not valid Unicode", code="name")
     return None
 
 
-def _block_size(specs: Sequence[TensorSpec], wanted: Wanted) -> int:
+def _block_size(specs: Sequence[TensorSpec], options: WriteOptions) -> int:
     masked = [unwrapped(spec.encodings[0].codec, "reshaped") for spec in specs if is_masked(spec)]
     sizes = {codec.params["block_size"] for codec in masked}
     if len(sizes) > 1:
         raise SquishError(
-            "masks have different tile sizes", found=", ".join(map(str, sorted(sizes))), code="block_size"
+            "the masks have different tile sizes; SQUIZD stores one per file",
+            found=", ".join(map(str, sorted(sizes))),
+            code="block_size",
         )
-    return next(iter(sizes), wanted.block_size or 64)
+    return next(iter(sizes), options.block_size or 64)
 
 
 def _shares(spec: TensorSpec, names: Mapping[str, TensorSpec]) -> bool:
-    """Tied weights share a block when both are globals stored in the same way."""
+    """Whether tied weights share a block: both are globals and stored in the same way."""
     other = names.get(spec.tied_to or "")
     return other is not None and other is not spec and not other.tied_to and (
         (other.shape, other.dtype, other.encodings[0]) == (spec.shape, spec.dtype, spec.encodings[0])

@@ -1,4 +1,4 @@
-"""Writing SQUIZD: blocks first, tables and names after them, the header's sums patched in at the end."""
+"""Writing SQUIZD: blocks, then tables and names; the header is written last, at the start of the file."""
 
 from __future__ import annotations
 
@@ -24,40 +24,41 @@ from squish_core.api import (
 
 from ..read.blocks import ALIGNMENT, aligned
 from ..read.header import ARCHITECTURES, ENTRY, FLAGS, SIZE, fnv1a64
-from ..read.tables import QUANTISED
-from . import place as placing
-from .beside import open_draft, plan_appendix, plan_draft, write_appendix
+from ..read.tables import QUANTIZED
+from . import place
+from .companions import open_draft, plan_appendix, plan_draft, write_appendix
 from .coreml import HEADER
 from .entries import Entries
-from .names import ARCH, MOST_META, fits_names, names_section
-from .place import Placed, Placement, Wanted
+from .names import ARCH, MAX_META, fits_names, names_section
+from .place import PlacedBlock, Placement, WriteOptions
 
 
 def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted,
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions,
     companions: Companions,
 ) -> WritePlan:  # fmt: skip
-    """The exact size, from the placement alone, and which companions have no place."""
-    placement = placing.place(specs, wanted)
-    small = sum(part.nbytes for part in assets.values()) <= MOST_META
-    stand_in = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
-    carried, reason = small and fits_names(meta, stand_in), f"metadata and assets of more than {MOST_META >> 20} MiB"
-    dropped = () if carried else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
-    draft, lost = plan_draft(companions, wanted, placement)
-    appendix, excess = plan_appendix(companions, wanted)
-    dropped = (*dropped, *lost, *excess)
-    if wanted.draft or wanted.coreml:
+    """Return the exact size, from the placement alone, and what SQUIZD cannot store."""
+    placement = place.place(specs, options)
+    small = sum(part.nbytes for part in assets.values()) <= MAX_META
+    zeros = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
+    fits = small and fits_names(meta, zeros)
+    reason = f"metadata and assets of more than {MAX_META >> 20} MiB"
+    dropped = () if fits else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
+    draft, dropped_children = plan_draft(companions, options, placement)
+    appendix, dropped_encodings = plan_appendix(companions, options)
+    dropped = (*dropped, *dropped_children, *dropped_encodings)
+    if options.draft or options.coreml:
         return WritePlan(size=None, dropped=dropped)
     position = placement.end
-    quantised = [block for block in placement.placed if block.kind in QUANTISED]
-    quantised += [block for block, _ in draft.blocks(0) if block.kind in QUANTISED] if draft else []
-    if quantised:
-        position = aligned(position) + 8 + 16 * len(quantised)
-    pairs = sum(block.pairs for block in quantised)
+    quantized = [block for block in placement.blocks if block.kind in QUANTIZED]
+    quantized += [block for block, _ in draft.blocks(0) if block.kind in QUANTIZED] if draft else []
+    if quantized:
+        position = aligned(position) + 8 + 16 * len(quantized)
+    pairs = sum(block.pairs for block in quantized)
     if pairs:
         position = aligned(position) + 8 + 16 * pairs
-    held = (meta, stand_in) if carried else ({}, {})
-    position = aligned(position) + 8 + len(names_section(placement, *held, draft))
+    stored = (meta, zeros) if fits else ({}, {})
+    position = aligned(position) + 8 + len(names_section(placement, *stored, draft))
     if draft is not None:
         position = draft.end(position)
     if appendix is not None:
@@ -66,19 +67,19 @@ def plan_file(
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted,
-    companions: OutgoingCompanions,
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+    options: WriteOptions, companions: OutgoingCompanions,
 ) -> None:  # fmt: skip
-    """Header and index, layers with their masks, globals, tables, names, draft head, CoreML appendix."""
-    placement = placing.place([outgoing.spec for outgoing in tensors], wanted)
+    """Write header, index, layers with masks, globals, tables, names, draft head and CoreML appendix."""
+    placement = place.place([outgoing.spec for outgoing in tensors], options)
     streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}
-    with Entries() as entries, ExitStack() as opened:
-        draft = open_draft(companions, wanted, opened)
+    with Entries() as entries, ExitStack() as stack:
+        draft = open_draft(companions, options, stack)
         table_at = _table_at(placement)
         sink.write(bytes(SIZE))
         for layer, (start, length, masks) in placement.extents.items():
-            quantised = any(block.kind in QUANTISED for block in placement.layers[layer])
-            sink.write(ENTRY.pack(layer, start, length, masks or (table_at if quantised else 0), 0))
+            quantized = any(block.kind in QUANTIZED for block in placement.layers[layer])
+            sink.write(ENTRY.pack(layer, start, length, masks or (table_at if quantized else 0), 0))
         tiles, kept = _layers(sink, placement, streams, entries)
         for block in placement.globals:
             _block(sink, block, streams[block.spec.name], entries)
@@ -93,17 +94,17 @@ def write(
         sink.pad(ALIGNMENT)
         sink.write(struct.pack("<4sI", b"SQXT", len(packed)) + packed)
         eagle = b"" if draft is None else draft.write_to(sink)
-        coreml = write_appendix(sink, companions, wanted)
+        coreml = write_appendix(sink, companions, options)
     flags = placement.flags() | ({"EAGLE"} if eagle else set()) | ({"ANE_COREML"} if coreml else set())
     sparsity = b""
     if "SPARSE" in flags:
         layers = sum(1 for *_, masks in placement.extents.values() if masks)
         sparsity = struct.pack("<IIIf16x", 1, placement.block_size, layers, (tiles - kept) / tiles if tiles else 0.0)
-    sink.patch(0, _header(flags, len(placement.layers), _arch(wanted, meta, assets), sparsity, eagle))
+    sink.patch(0, _header(flags, len(placement.layers), _arch(options, meta, assets), sparsity, eagle))
 
 
 def _layers(sink: Sink, placement: Placement, streams: Mapping[str, Any], entries: Entries) -> tuple[int, int]:
-    """All layers with their masks; the tiles of the masks, and how many are kept."""
+    """Write all layers with their masks; returns the number of tiles, and of kept tiles."""
     tiles = kept = 0
     for layer, blocks in placement.layers.items():
         bitmaps = [_block(sink, block, streams[block.spec.name], entries) for block in blocks]
@@ -123,8 +124,8 @@ def _header(flags: set[str], layers: int, arch: int, sparsity: bytes, eagle: byt
     return fixed.ljust(128, b"\0") + sparsity.ljust(32, b"\0") + eagle.ljust(32, b"\0") + bytes(64)
 
 
-def _block(sink: Sink, block: Placed, streams: Mapping[str, Any], entries: Entries) -> bytes | None:
-    """One tensor block; its table goes to `entries`, its mask is returned."""
+def _block(sink: Sink, block: PlacedBlock, streams: Mapping[str, Any], entries: Entries) -> bytes | None:
+    """Write a tensor block, add its table to `entries` and return its mask."""
     sink.pad(ALIGNMENT)
     assert sink.tell() == block.start
     sink.write(block.header)
@@ -138,37 +139,35 @@ def _block(sink: Sink, block: Placed, streams: Mapping[str, Any], entries: Entri
     return b"".join(bytes(chunk) for chunk in streams["mask"].chunks()) if "mask" in streams else None
 
 
-def _mask(sink: Sink, block: Placed, bitmap: bytes | None, side: int) -> tuple[int, int]:
-    """A block's bitmap, all ones where it was not pruned; its tiles, and how many are kept."""
-    if not placing.has_mask(block):
+def _mask(sink: Sink, block: PlacedBlock, bitmap: bytes | None, side: int) -> tuple[int, int]:
+    """Write the bitmap of a block, all ones if it has no mask; returns the number of tiles, and of kept tiles."""
+    if not place.has_mask(block):
         return 0, 0
-    count = placing.tiles(block, side)
+    count = place.tiles(block, side)
     ones = ((1 << count) - 1).to_bytes(-(-count // 8), "little")
     if bitmap is not None and len(bitmap) != len(ones):
-        raise FormatError(
-            "a mask came out in another size", tensor=block.spec.name, expected=len(ones), found=len(bitmap)
-        )
+        raise FormatError("mask size mismatch", tensor=block.spec.name, expected=len(ones), found=len(bitmap))
     sink.write(ones if bitmap is None else bitmap)
-    held = int.from_bytes(ones if bitmap is None else bitmap, "little") & ((1 << count) - 1)
-    return count, held.bit_count()
+    kept = int.from_bytes(ones if bitmap is None else bitmap, "little") & ((1 << count) - 1)
+    return count, kept.bit_count()
 
 
 def _table_at(placement: Placement) -> int:
-    return aligned(placement.end) if any(block.kind in QUANTISED for block in placement.placed) else 0
+    return aligned(placement.end) if any(block.kind in QUANTIZED for block in placement.blocks) else 0
 
 
-def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> int:
-    """The architecture's number: as asked, as it was, or from what the model says of itself."""
-    if wanted.arch is not None:
-        return wanted.arch
+def _arch(options: WriteOptions, meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> int:
+    """Return the architecture's number: from the options, the source's header, or the model's metadata and config."""
+    if options.arch is not None:
+        return options.arch
     stored = meta.get(ARCH)
     if type(stored) is int and 0 <= stored < 1 << 16:
         return stored
-    named = getattr(meta.get("general.architecture"), "value", meta.get("general.architecture"))
-    if named is None and "config.json" in assets:
+    model_type = getattr(meta.get("general.architecture"), "value", meta.get("general.architecture"))
+    if model_type is None and "config.json" in assets:
         try:
-            named = json.loads(assets["config.json"]).get("model_type")
+            model_type = json.loads(assets["config.json"]).get("model_type")
         except (ValueError, AttributeError, RecursionError):
-            named = None
-    names = [name for name in ARCHITECTURES[1:] if isinstance(named, str) and named.lower().startswith(name)]
+            model_type = None
+    names = [name for name in ARCHITECTURES[1:] if isinstance(model_type, str) and model_type.lower().startswith(name)]
     return ARCHITECTURES.index(names[0]) if names else 0

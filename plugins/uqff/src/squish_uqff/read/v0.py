@@ -113,8 +113,8 @@ def _begins(spec: TensorSpec, source: Source, limits: Limits) -> bool:
 def _segment(spec: TensorSpec) -> Segment:
     """Return the byte range of a blob; FormatError if the tensor is not a blob."""
     if spec.dtype != "u8" or len(spec.shape) != 1:
-        found = f"{spec.dtype} {list(spec.shape)}"
-        raise FormatError("not a blob", tensor=spec.name, expected="u8 of rank 1", found=found, code="blob")
+        stored = f"{spec.dtype} {list(spec.shape)}"
+        raise FormatError("not a blob", tensor=spec.name, expected="u8 of rank 1", found=stored, code="blob")
     return stored_part(spec).segments[0]
 
 

@@ -135,8 +135,8 @@ def _expect(part: Part, field: str, dtype: str) -> None:
 def _dims(part: Part, files: ShardSet) -> tuple[int, ...]:
     if part.dtype != "u32" or len(part.shape) != 1 or part.shape[0] > files.limits.rank:
         expected = f"u32 of rank 1, at most {files.limits.rank}"
-        found = f"{part.dtype} {list(part.shape)}"
-        raise refuse("weight.shape", expected, found, "shape", offset=_offset(part))
+        stored = f"{part.dtype} {list(part.shape)}"
+        raise refuse("weight.shape", expected, stored, "shape", offset=_offset(part))
     return struct.unpack(f"<{part.shape[0]}I", files.read(part, "weight.shape"))
 
 

@@ -42,25 +42,25 @@ class Anatomy:
     appendix: Appendix | None = None
     sections: list[Section] = field(factory=list)
 
-    def add(self, kind: str, offset: int, end: int, holds: str) -> None:
-        """Enter a section into the map."""
-        self.sections.append(Section(offset, end - offset, kind, holds))
+    def add(self, kind: str, offset: int, end: int, content: str) -> None:
+        """Add a section to the map."""
+        self.sections.append(Section(offset, end - offset, kind, content))
 
     def ordered_sections(self) -> list[Section]:
-        """The map, by offset."""
+        """The sections by offset."""
         return sorted(self.sections, key=lambda section: section.offset)
 
     def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
-        """(layer key, name, block) in the order of the tables; the layers and globals, or the draft head."""
+        """Yield (layer key, name, block) in table order, of the layers and globals or of the draft head."""
         for key, blocks in ((self.draft or {}) if draft else self.blocks).items():
             names = self.names.names.get(key)
             number = key - DRAFT_KEY if draft else key
-            for place, block in enumerate(blocks):
-                yield key, names[place] if names else f"layers.{number}.w{place}", block
+            for i, block in enumerate(blocks):
+                yield key, names[i] if names else f"layers.{number}.w{i}", block
         if not draft:
-            for place, block in enumerate(self.globals):
-                yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{place}"])[0], block
+            for i, block in enumerate(self.globals):
+                yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{i}"])[0], block
 
     def global_names(self, block: Block) -> list[str]:
-        """Names that point at a global block."""
+        """All names of a global block: tied tensors share one."""
         return self.names.by_extent.get((block.start, block.end - block.start), [])

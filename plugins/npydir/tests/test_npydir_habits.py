@@ -1,0 +1,201 @@
+"""Habits of Squish's architecture document: what stays as it is, float16, sizes of INT4, manifest, tiers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npydir_samples import int8, make, source
+from squish_npydir.tiers import background, cache
+
+import squish_core as squish
+from squish_core.api import FormatError, SquishError
+
+RNG = np.random.default_rng(11)
+
+
+def model(folder: Path, columns: int = 256) -> Path:
+    return source(
+        folder / "model.safetensors", model__embed_tokens__weight=RNG.normal(size=(16, columns)).astype(np.float32),
+        model__layers__0__up__weight=RNG.normal(size=(16, columns)).astype(np.float32),
+        model__norm__weight=RNG.normal(size=columns).astype(np.float32),
+        lm_head__weight=RNG.normal(size=(16, columns)).astype(np.float32),
+    )  # fmt: skip
+
+
+def first_labels(folder: Path) -> dict[str, str]:
+    with squish.open(folder) as file:
+        return {name: file[name].spec.encodings[0].label for name in file}
+
+
+@pytest.mark.parametrize("rule", ["int8", "int4", "nf4"])
+def test_a_rule_without_a_pattern_leaves_embeddings_and_heads(tmp_path: Path, rule: str) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", rule)
+    labels = first_labels(tmp_path / "out")
+    assert labels.pop("model.layers.0.up.weight") == rule
+    assert set(labels.values()) == {"passthrough"}
+
+
+def test_a_rule_with_a_pattern_quantizes_embeddings_and_heads(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", ["*embed*=int8", "lm_head*=int4"])
+    labels = first_labels(tmp_path / "out")
+    assert labels["model.embed_tokens.weight"] == "int8"
+    assert labels["lm_head.weight"] == "int4"
+
+
+@pytest.mark.parametrize("encode", [None, "int8", "mixed:bits=8"])
+def test_passthrough_stores_what_no_rule_changes_as_float16(tmp_path: Path, encode: str | None) -> None:
+    report = squish.convert(model(tmp_path), tmp_path / "out", "npydir:passthrough=f16", encode)
+    with squish.open(tmp_path / "out") as file, squish.open(tmp_path / "model.safetensors") as origin:
+        for name in ("model.norm.weight", "lm_head.weight", "model.embed_tokens.weight"):
+            assert file[name].dtype == "f16"
+            np.testing.assert_array_equal(file[name].numpy(), origin[name].numpy().astype(np.float16))
+    assert {step.exactness.kind for step in report.steps} == {"bounded"}
+
+
+def test_passthrough_refuses_values_beyond_float16_and_keeps_tensors_by_name(tmp_path: Path) -> None:
+    origin = source(tmp_path / "m.safetensors", big__weight=np.full((2, 4), 1e6, np.float32))
+    with pytest.raises(SquishError) as caught:
+        squish.convert(origin, tmp_path / "out", "npydir:passthrough=f16")
+    assert (caught.value.code, caught.value.tensor) == ("range", "big.weight")
+    squish.convert(origin, tmp_path / "out", "npydir:passthrough=f16", "big.*=keep")
+    assert squish.open(tmp_path / "out")["big.weight"].dtype == "f32"
+
+
+def test_an_option_has_few_values(tmp_path: Path) -> None:
+    for target in ("npydir:passthrough=i8", "npydir:scales=f64"):
+        with pytest.raises(SquishError) as caught:
+            squish.convert(model(tmp_path), tmp_path / "out", target, "int4")
+        assert caught.value.code == "option"
+
+
+def code_bytes(folder: Path) -> int:
+    """Bytes of the codes, scales and biases of the quantized tensor."""
+    with squish.open(folder) as file:
+        spec = file["model.layers.0.up.weight"].spec
+        return sum(part.nbytes for part in spec.encodings[0].parts.values())
+
+
+def test_int4_takes_half_of_int8(tmp_path: Path) -> None:
+    """In groups of 128 with f16 scales, against INT8 in groups of 64; by rows, against INT8 by rows."""
+    origin = model(tmp_path, 1536)
+    sizes = {}
+    for name, target, rule in (
+        ("groups8", "npydir", "int8:group_size=64"), ("groups4", "npydir:scales=f16", "int4:group_size=128"),
+        ("rows8", "npydir", "int8"), ("rows4", "npydir", "affine:bits=4,zero=7"), ("default4", "npydir", "int4"),
+    ):  # fmt: skip
+        squish.convert(origin, tmp_path / name, target, rule)
+        sizes[name] = code_bytes(tmp_path / name)
+        assert squish.verify(tmp_path / name, deep=True).ok
+    assert sizes["groups4"] / sizes["groups8"] == 0.5
+    assert sizes["rows4"] / sizes["rows8"] == pytest.approx(0.5, abs=0.002)
+    assert sizes["default4"] / sizes["groups8"] == pytest.approx(0.706, abs=0.001)
+
+
+def test_scales_of_float16_decode_to_what_they_hold(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir:scales=f16", "int4:group_size=128")
+    stem = tmp_path / "out" / "tensors" / "model__layers__0__up__weight"
+    packed, scale, bias = (np.load(f"{stem}__{suffix}.npy") for suffix in ("q4a", "s4a", "z4a"))
+    assert scale.dtype == bias.dtype == np.float16
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(16, 256)
+    values = codes * np.repeat(scale.astype(np.float32), 128, 1) + np.repeat(bias.astype(np.float32), 128, 1)
+    np.testing.assert_array_equal(squish.open(tmp_path / "out")["model.layers.0.up.weight"].numpy(), values)
+
+
+def test_int8_becomes_int4_of_half_the_size_in_place(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path, 1536), tmp_path / "out", "npydir", "int8:group_size=64")
+    before = code_bytes(tmp_path / "out")
+    cache.build(tmp_path / "out", "int4:group_size=128,scales=f16")
+    assert code_bytes(tmp_path / "out") / before == 0.5
+    for tier in ("4bit:group_size=64", "int4:bits=3"):
+        with pytest.raises(FormatError) as caught:
+            cache.build(tmp_path / "out", tier)
+        assert caught.value.code == "option"
+
+
+def test_a_manifest_from_keys_to_names_is_read(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"a.weight": int8((4, 64)), "b.c": int8((4, 64), 1), "plain": int8((4, 64), 2)})
+    expected = {name: tensor.numpy() for name, tensor in squish.open(folder).items()}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({key: name for name, key in manifest.items()}))
+    with squish.open(folder) as file:
+        assert list(file) == list(expected)
+        assert not file.problems
+        for name, values in expected.items():
+            np.testing.assert_array_equal(file[name].numpy(), values)
+
+
+def test_a_manifest_whose_keys_squish_does_not_make_is_not_inverted(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"a__b": int8((4, 64)), "c": int8((4, 64), 1)})
+    (folder / "manifest.json").write_text(json.dumps({"a__b": "a__b", "c": "c"}))
+    assert list(squish.open(folder)) == ["a__b", "c"]
+
+
+def test_finalized_arrays_may_have_the_tensors_names(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"a.weight": int8((4, 64)), "x": int8((4, 64), 1)})
+    (folder / "manifest.json").write_text(json.dumps({"a.weight": "a__weight", "../x": "x"}))
+    (folder / "finalized").mkdir()
+    for path in ("finalized/a.weight.npy", "x.npy"):
+        np.save(folder / path, np.full((4, 64), 3, np.float16))
+    (folder / "finalized" / ".ready").touch()
+    with squish.open(folder) as file:
+        assert file["a.weight"].spec.encodings[0].label == "finalized"
+        assert (file["a.weight"].numpy() == 3).all()
+        assert file["../x"].spec.encodings[0].label == "int8"
+
+
+def test_an_interrupted_conversion_to_int4_is_told_from_a_finished_one(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    cache.build(tmp_path / "out", "int4")
+    assert not squish.open(tmp_path / "out").problems
+    (tmp_path / "out" / ".squish_int4_ready").unlink()
+    (problem,) = squish.open(tmp_path / "out").problems
+    assert (problem.code, problem.where) == ("tier", "int4")
+
+
+@pytest.mark.parametrize(
+    ("encode", "family", "memory", "tier"),
+    [
+        ("int4", "llama", 1 << 40, "squish_4bit"), ("int8", "llama", 1 << 40, "squish_weights"),
+        ("int8", "llama", 1 << 10, "finalized"), ("int3", "qwen3", 1 << 40, "squish_3bit"),
+        ("int3", "llama", 1 << 40, "squish_weights"), ("int3", None, 1 << 40, "squish_weights"),
+    ],
+)  # fmt: skip
+def test_the_first_load_builds_the_next_tier(
+    tmp_path: Path, encode: str, family: str | None, memory: int, tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    squish.convert(model(tmp_path), folder, "npydir", encode)
+    if family:
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    monkeypatch.setattr(background, "total_memory", lambda: memory)
+    with squish.open(folder, "npydir:tiers=build") as file:
+        assert file.index.caches == ()
+        values = {name: tensor.numpy() for name, tensor in file.items()}
+    build = background.wait(folder)
+    assert build is not None
+    assert build.error is None
+    with squish.open(folder, "npydir:tiers=build") as file:
+        assert file.index.caches == (tier,)
+        np.testing.assert_allclose(file["lm_head.weight"].numpy(), values["lm_head.weight"], rtol=0.01)
+    assert background.start(folder) is None
+
+
+def test_a_tier_that_cannot_be_built_leaves_the_model_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    monkeypatch.setattr(cache, "available", lambda: 1 << 20)
+    with squish.open(tmp_path / "out", "npydir:tiers=build") as file:
+        assert file["lm_head.weight"].numpy().shape == (16, 256)
+    build = background.wait(tmp_path / "out")
+    assert build is not None
+    assert build.error is not None
+    assert build.error.code == "memory"
+
+
+def test_tiers_are_built_on_this_machine_only(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    with pytest.raises(SquishError) as caught:
+        squish.open(tmp_path / "out", "npydir:tiers=keep")
+    assert caught.value.code == "option"

@@ -1,0 +1,87 @@
+"""Companions of the model in a SQUIZD file: draft head and Core ML package, from the source or from options."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from squish_core.api import (
+    Companions,
+    Dropped,
+    OutgoingChild,
+    OutgoingCompanions,
+    OutgoingTensor,
+    Refusal,
+    Sink,
+    SquishError,
+)  # fmt: skip
+
+from . import coreml
+from .draft import CHILD, LAYERS, VOCABULARY, Draft, draft_of_child, draft_of_file
+from .names import logical_shapes
+from .place import Placement, WriteOptions
+
+
+def plan_draft(
+    companions: Companions, options: WriteOptions, placement: Placement
+) -> tuple[Draft | None, tuple[Dropped, ...]]:
+    """Plan the draft head of the source; also returns the children that SQUIZD cannot store."""
+    draft, dropped = None, []
+    for name, child in companions.children.items():
+        tensors = [OutgoingTensor(spec, {}) for spec in child.tensors.values()]
+        if name != CHILD:
+            reason = f"SQUIZD stores one child, the draft head named {CHILD}"
+        elif options.draft:
+            reason = "replaced by the option draft"
+        elif isinstance(planned := draft_of_child(OutgoingChild(tensors=tensors, meta=child.meta)), Refusal):
+            reason = planned.why
+        elif clash := _clash(placement, planned):
+            reason = f"its tensor {clash} and the model's tensor of the same name differ in shape"
+        else:
+            draft = planned
+            dropped += [Dropped("metadata", key, where=name) for key in child.meta if key not in (LAYERS, VOCABULARY)]
+            continue
+        dropped.append(Dropped("child", name, reason))
+    return draft, tuple(dropped)
+
+
+def _clash(placement: Placement, draft: Draft) -> str | None:
+    """Return a name whose shape in SQXT is wrong for one of two tensors: SQXT has one shape per name."""
+    shapes = logical_shapes(placement, draft)
+    blocks = [*placement.blocks, *(block for block, _ in draft.blocks(0))]
+    clashes = (each.spec.name for each in blocks if tuple(shapes.get(each.spec.name, each.shape)) != each.spec.shape)
+    return next(clashes, None)
+
+
+def plan_appendix(companions: Companions, options: WriteOptions) -> tuple[int | None, tuple[Dropped, ...]]:
+    """Return the size of the source's CoreML package (None without one) and the encodings that SQUIZD cannot store."""
+    size, dropped = None, []
+    for encoding in companions.whole:
+        if encoding.codec.id != coreml.CODEC or set(encoding.parts) != {coreml.ROLE}:
+            dropped.append(
+                Dropped("encoding", str(encoding.codec), "SQUIZD stores only Core ML packages of the whole model")
+            )
+        elif options.coreml:
+            dropped.append(Dropped("encoding", str(encoding.codec), "replaced by the option coreml"))
+        else:
+            size = encoding.parts[coreml.ROLE].nbytes
+    return size, tuple(dropped)
+
+
+def open_draft(companions: OutgoingCompanions, options: WriteOptions, stack: ExitStack) -> Draft | None:
+    """Open the draft head to write; its file is closed with `stack`."""
+    if options.draft:
+        return draft_of_file(options.draft, stack)
+    child = companions.children.get(CHILD)
+    draft = None if child is None else draft_of_child(child)
+    if isinstance(draft, Refusal):
+        raise SquishError(f"SQUIZD cannot store the draft head: {draft.why}", code="draft")
+    return draft
+
+
+def write_appendix(sink: Sink, companions: OutgoingCompanions, options: WriteOptions) -> bool:
+    """Write the CoreML package, if any; returns whether there was one."""
+    if options.coreml:
+        coreml.write_package(sink, options.coreml)
+    elif companions.whole:
+        coreml.copy_appendix(sink, companions.whole[0])
+    return bool(options.coreml or companions.whole)

@@ -1,0 +1,43 @@
+"""What rules leave unchanged, and notes about the encoding that a step converts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from squish_core.conversion.rules import KEEP, Rule, rule_for
+from squish_core.conversion.step import KEPT, RuleEffect, Step
+from squish_core.file import File
+
+
+def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
+    """The rules that leave more than half of the bytes they apply to unchanged."""
+    effects = []
+    for rule in rules:
+        matches = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
+        unchanged = [step for step in matches if step.note.startswith(KEPT)]
+        sizes = sum(step.stored for step in unchanged), sum(step.stored for step in matches)
+        if 2 * sizes[0] > sizes[1]:
+            reasons = Counter[str]()
+            for step in unchanged:
+                reasons[step.note.removeprefix(KEPT)] += step.stored
+            effects.append(
+                RuleEffect(
+                    rule=str(rule.spec), kept=len(unchanged), tensors=len(matches), kept_size=sizes[0], size=sizes[1],
+                    reason=reasons.most_common(1)[0][0],
+                )
+            )  # fmt: skip
+    return tuple(effects)
+
+
+def note_origin(file: File, step: Step) -> Step:
+    """Add a note to a step that converts another encoding than the one that reading the file decodes."""
+    if len(file.index.tensors[step.name].encodings) < 2:
+        return step
+    default = file[step.name].bound.encoding
+    if default.label == step.origin.label:
+        return step
+    note = f"converted from {step.origin.label}, while reading the source gives {default.label}"
+    return evolve(step, note=f"{step.note}; {note}" if step.note else note)
