@@ -92,10 +92,12 @@ class JobLayout:
 
     def table(self, number: int) -> PanelTable:
         """The panels of a tensor that is encoded or repacked."""
-        if self._table is None or self._table[0] != number:
+        latest = self._table  # of the task before; other threads replace it
+        if latest is None or latest[0] != number:
             step = self._plan.steps[number]
-            self._table = number, PanelTable(step, panels_of(self._file, step, self._activations), self._file)
-        return self._table[1]
+            latest = number, PanelTable(step, panels_of(self._file, step, self._activations), self._file)
+            self._table = latest
+        return latest[1]
 
     def _in_order(self) -> Iterator[int]:
         """Numbers of the steps as their parts lie in the files; tensors without bytes last."""
