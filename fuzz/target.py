@@ -46,10 +46,10 @@ def members(name: str) -> list[tuple[Path, str]]:
     (archive,) = ROOT.glob(ARCHIVES[name])
     folder = ROOT / ".fuzz" / f"{name}-samples"
     shutil.unpack_archive(archive, folder)
-    found = [
+    entries = [
         (each, path) for each in sorted(folder.iterdir()) for path in sorted(each.rglob("[!.]*")) if path.is_file()
     ]
-    return [(each, path.relative_to(each).as_posix()) for each, path in found if path.stat().st_size < LARGEST]
+    return [(each, path.relative_to(each).as_posix()) for each, path in entries if path.stat().st_size < LARGEST]
 
 
 def seeds(name: str) -> list[bytes]:

@@ -21,7 +21,7 @@ def buffer(dtype: str = "f32", shape: tuple[int, ...] = (2, 3), raw: Any = None)
     return Buffer(memoryview(RAW.tobytes() if raw is None else raw), dtype, shape)
 
 
-class Plain:
+class Unversioned:
     """A producer that knows only the first DLPack protocol."""
 
     def __init__(self, inner: Buffer) -> None:
@@ -60,10 +60,10 @@ def test_arrays_outlive_the_buffer() -> None:
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
 
 
-@pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
+@pytest.mark.parametrize("wrap", [Buffer, Unversioned], ids=["1.0", "0"])
 def test_numpy_takes_the_capsule(wrap: Any) -> None:
     source = buffer()
-    array = np.from_dlpack(source if wrap is Buffer else Plain(source))
+    array = np.from_dlpack(source if wrap is Buffer else Unversioned(source))
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
 
 
@@ -93,7 +93,7 @@ def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: 
     assert ctypes.string_at(tensor.data, source.nbytes) == bytes(source.raw)
 
 
-def held_after_a_sweep() -> int:
+def live_arrays_after_collection() -> int:
     gc.collect()
     buffer_module._sweep()
     return len(buffer_module._alive)
@@ -101,36 +101,36 @@ def held_after_a_sweep() -> int:
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_a_capsule_that_nobody_takes_releases_its_memory(version: Any) -> None:
-    before = held_after_a_sweep()
+    before = live_arrays_after_collection()
     capsule = buffer().__dlpack__(max_version=version)
-    assert held_after_a_sweep() == before + 1
+    assert live_arrays_after_collection() == before + 1
     del capsule
-    assert held_after_a_sweep() == before
+    assert live_arrays_after_collection() == before
 
 
 def test_a_consumer_that_refuses_gives_its_own_error_and_the_memory_back() -> None:
-    before = held_after_a_sweep()
+    before = live_arrays_after_collection()
     with pytest.raises(RuntimeError, match="dtype"):
         np.from_dlpack(buffer("bf16", (2, 6)))
-    assert held_after_a_sweep() == before
+    assert live_arrays_after_collection() == before
 
 
 def test_the_next_capsule_clears_those_that_were_dropped() -> None:
-    before = held_after_a_sweep()
+    before = live_arrays_after_collection()
     for _ in range(100):
         buffer().__dlpack__()
     assert len(buffer_module._alive) <= before + 1
 
 
-@pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
+@pytest.mark.parametrize("wrap", [Buffer, Unversioned], ids=["1.0", "0"])
 def test_a_consumer_releases_the_memory_when_it_is_done(wrap: Any) -> None:
-    before = held_after_a_sweep()
+    before = live_arrays_after_collection()
     source = buffer()
-    array = np.from_dlpack(source if wrap is Buffer else Plain(source))
-    assert held_after_a_sweep() == before + 1
+    array = np.from_dlpack(source if wrap is Buffer else Unversioned(source))
+    assert live_arrays_after_collection() == before + 1
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
     del array
-    assert held_after_a_sweep() == before
+    assert live_arrays_after_collection() == before
 
 
 def test_other_devices_and_packed_types_are_refused() -> None:

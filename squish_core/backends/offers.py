@@ -12,6 +12,7 @@ from squish_core.codecs.base import Codec
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 
 OPS = ("linear", "embed", "experts", "dense")
+"""Operations that a backend may offer."""
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
 """Operations by rank, the default one first; tensors of other ranks only have `dense`."""
 MODES = ("delegate", "stream", "fold")

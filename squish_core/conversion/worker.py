@@ -19,8 +19,9 @@ from squish_core.analysis.metrics import Distance
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.canaries import canaries
+from squish_core.conversion.copies import CopyChecks
 from squish_core.conversion.digests import Digests
-from squish_core.conversion.execute import check_copy, check_source
+from squish_core.conversion.execute import check_source
 from squish_core.conversion.image import OutputImage
 from squish_core.conversion.job import plugin_lock, source_pins
 from squish_core.conversion.naming import stored_parts
@@ -144,18 +145,20 @@ class OpenJob:
         """Write the bytes of a task to their places, and sync them."""
         started, task = time.perf_counter(), self.job.tasks[number]
         digests = Digests(self.file, on_the_way=True)
+        checks = CopyChecks(digests.file)
+        file = checks.file
         steps = steps_of(self.job.plan, task)
         whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
-        digests.expect(digests.file, whole)
-        original = digests.file.original if isinstance(digests.file, MappedFile) else digests.file
-        parts = [part for step in whole for _, _, part in stored_parts(digests.file, step)]
+        digests.expect(file, whole)
+        original = file.original if isinstance(file, MappedFile) else file
+        parts = [part for step in whole for _, _, part in stored_parts(file, step)]
         writer, errors = RangeWriter(self.job.files), list[PanelError]()
         with writer, original.reading_ahead(parts):
             for piece, step in zip(task.pieces, steps):
                 if piece.start == 0:
-                    digests.check(digests.file, step)
-                    check_copy(digests.file, step)
-                errors += self._write(digests.file, piece, step, writer)
+                    digests.check(file, step)
+                    checks.check(file, step)
+                errors += self._write(file, piece, step, writer)
             digests.finish()
             writer.sync()
         return Answer(

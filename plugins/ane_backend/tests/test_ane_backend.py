@@ -33,7 +33,7 @@ def tensor(codec_id, **params):
 
 
 @pytest.mark.parametrize(
-    ("codec", "params", "device", "mode", "moved", "told"),
+    ("codec", "params", "device", "mode", "moved", "reason"),
     [
         ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", "fold", 16384, "dequantizes"),
         ("affine", {"bits": 8, "scale_dtype": "f16"}, "M2", "stream", 8192 + 128, "measured"),
@@ -54,10 +54,10 @@ def tensor(codec_id, **params):
         ("mx", {}, "M1", "fold", 16384, "decoded first"),
     ],
 )  # fmt: skip
-def test_a_plan_gives_the_mode_and_the_bytes_moved(codec, params, device, mode, moved, told):
+def test_a_plan_gives_the_mode_and_the_bytes_moved(codec, params, device, mode, moved, reason):
     chosen = tensor(codec, **params).plan(f"ane:device={device}").chosen
     assert (chosen.mode, chosen.cost.moved) == (mode, moved)
-    assert told in chosen.storage
+    assert reason in chosen.storage
 
 
 @pytest.mark.parametrize(

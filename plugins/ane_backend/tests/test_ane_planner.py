@@ -15,10 +15,10 @@ quick = settings(max_examples=50, deadline=None, derandomize=True, database=None
 def test_sparse_at_63_percent_zeros_moves_043_of_dense():
     """Chapter 25, sparsity datapath: about 0.43 times the dense weight bytes."""
     count = 1024 * 1024
-    found = plan(Weights(form="sparse", elements=count, nonzero=round(0.37 * count)), "H13")
-    assert found.mode == "stream"
-    assert found.nbytes / found.dense == pytest.approx(1 / 16 + 0.37, abs=1e-5)
-    assert round(found.nbytes / found.dense, 2) == 0.43
+    cost = plan(Weights(form="sparse", elements=count, nonzero=round(0.37 * count)), "H13")
+    assert cost.mode == "stream"
+    assert cost.nbytes / cost.dense == pytest.approx(1 / 16 + 0.37, abs=1e-5)
+    assert round(cost.nbytes / cost.dense, 2) == 0.43
 
 
 def test_codebook_sizes_match_the_chapter():
@@ -47,9 +47,9 @@ def test_folded_weights_split_at_64_kib_and_streamed_ones_at_16_mib():
 )  # fmt: skip
 def test_every_cell_matches_the_tables(form, modes):
     """Tables 25.2 and 25.5, by generation; the last mode applies to all later ones."""
-    wanted = modes.split()
+    expected = modes.split()
     for at, generation in enumerate(facts.GENERATIONS):
-        mode = wanted[min(at, len(wanted) - 1)]
+        mode = expected[min(at, len(expected) - 1)]
         weights = Weights(form=form, elements=4096, channels=64, bits=4, block=32, nonzero=100)
         assert facts.cell(form, generation).mode == mode
         if mode == "illegal":
@@ -77,8 +77,8 @@ def test_measured_cells_are_only_on_measured_silicon():
     ("gate", "first"), [(0x48F, "H13"), (0x529, "H13"), (0x528, "H14"), (0x520, "H15"), (0x52D, "H18"), (0x288, None)]
 )
 def test_gates_match_the_chapter(gate, first):
-    found = [generation for generation in facts.GENERATIONS if facts.is_set(gate, generation)]
-    assert found == ([] if first is None else list(facts.GENERATIONS[facts.GENERATIONS.index(first) :]))
+    generations = [generation for generation in facts.GENERATIONS if facts.is_set(gate, generation)]
+    assert generations == ([] if first is None else list(facts.GENERATIONS[facts.GENERATIONS.index(first) :]))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_gates_match_the_chapter(gate, first):
     ],
 )  # fmt: skip
 def test_the_consumer_of_a_weight_affects_the_mode(consumer, why):
-    found = plan(Weights(form="palette4", elements=4096, bits=4), "H13", consumer)
-    assert found.mode == "fold"
-    assert found.nbytes == 2 * 4096
-    assert why in found.why
+    cost = plan(Weights(form="palette4", elements=4096, bits=4), "H13", consumer)
+    assert cost.mode == "fold"
+    assert cost.nbytes == 2 * 4096
+    assert why in cost.why
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_records_of_four_cores_cover_the_channels():
 
 def test_a_descriptor_has_six_sections():
     groups = structures.group_records(64, 4, 4096)
-    found = structures.Descriptor(palette=(8, 4, 1), palette_bytes=32, groups=groups, scales=128, weights=2048)
-    assert list(found.sections) == ["lut", "pal", "ocgs", "scale", "bias", "weights"]
-    assert sum(found.sections.values()) == 32 + 4 * 56 + 128 + 2048
+    descriptor = structures.Descriptor(palette=(8, 4, 1), palette_bytes=32, groups=groups, scales=128, weights=2048)
+    assert list(descriptor.sections) == ["lut", "pal", "ocgs", "scale", "bias", "weights"]
+    assert sum(descriptor.sections.values()) == 32 + 4 * 56 + 128 + 2048
 
 
 def test_stream_registers_are_evenly_spaced():
@@ -168,8 +168,8 @@ def test_an_activation_table_interpolates_between_knots():
     """Chapter 25, per-output-channel-group packing: 33 knots, 32 segments, the end knots beyond the clamps."""
     table = structures.ActivationTable(clamps=(-4, 4), knots=tuple(np.tanh(np.linspace(-4, 4, 33))))
     xs = np.linspace(-5, 5, 101)
-    wanted = np.interp(xs, np.linspace(-4, 4, 33), table.knots)
-    np.testing.assert_allclose([table(x) for x in xs], wanted, atol=5e-4)
+    interpolated = np.interp(xs, np.linspace(-4, 4, 33), table.knots)
+    np.testing.assert_allclose([table(x) for x in xs], interpolated, atol=5e-4)
     assert table(-9) == np.float16(table.knots[0])
     packed = table.pack()
     assert len(packed) == structures.ACTIVATION_BYTES
@@ -189,8 +189,8 @@ def test_helpers_and_codegen_versions_match_the_tables():
 
 def test_type_numbers_and_element_codes_match_the_chapter():
     """Chapter 25: type numbers in descriptors; element codes of float8 forms."""
-    wanted = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
-    assert wanted.items() <= structures.TYPE_NUMBERS.items()
+    numbers = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
+    assert numbers.items() <= structures.TYPE_NUMBERS.items()
     assert not structures.converts_to_half(structures.ELEMENT_CODES["f8_e4m3"])
     assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
 
@@ -210,19 +210,19 @@ def test_a_dense_weight_over_64_kib_is_split():
 def test_sparse_size_is_a_sixteenth_plus_the_density():
     """Listing 25.3, over densities."""
     for kept in range(0, 4097, 64):
-        found = Weights(form="sparse", elements=4096, nonzero=kept)
-        assert found.nbytes / 8192 == 1 / 16 + kept / 4096
+        weights = Weights(form="sparse", elements=4096, nonzero=kept)
+        assert weights.nbytes / 8192 == 1 / 16 + kept / 4096
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("changes", "why"),
     [
         ({}, ""), ({"form": "sparse"}, "sparse"), ({"form": "unity"}, "unity"), ({"kernel": (1, 1)}, "3 x 3"),
         ({"stride": 2}, "stride"), ({"depth": 6}, "depth"),
     ],
 )  # fmt: skip
-def test_winograd_conditions(given, why):
-    allowed, reason = structures.winograd(**{"kernel": (3, 3), "stride": 1, "form": "dense", "channels": 8, **given})
+def test_winograd_conditions(changes, why):
+    allowed, reason = structures.winograd(**{"kernel": (3, 3), "stride": 1, "form": "dense", "channels": 8, **changes})
     assert allowed == (not why)
     assert why in reason
 
@@ -238,9 +238,9 @@ def test_skipping_zeros_scales_cycles():
     assert structures.cycles_after_skipping(1000, 0.63) == pytest.approx(370)
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("M1", "H13"), ("m5", "H17"), ("h15", "H15"), ("H13g", "H13")])
-def test_devices_map_to_generations(name, wanted):
-    assert planner.generation_of(name) == wanted
+@pytest.mark.parametrize(("name", "generation"), [("M1", "H13"), ("m5", "H17"), ("h15", "H15"), ("H13g", "H13")])
+def test_devices_map_to_generations(name, generation):
+    assert planner.generation_of(name) == generation
 
 
 def test_an_unknown_device_error_lists_the_devices():
