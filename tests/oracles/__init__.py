@@ -92,6 +92,9 @@ ENVIRONMENTS = {
     "stores": Environment(
         "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
     ),
+    "dask": Environment(
+        "dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", installer="pip", checkout=True
+    ),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
     "tokenizers": Environment("tokenizers==0.23.3 numpy"),
