@@ -23,7 +23,7 @@ VOCABULARY = (
     "text", "codes", "errors", "dtypes", "limits", "model", "guard", "renamed", "statistics", "specs", "display",
     "concurrency",
 )  # fmt: skip
-INTERFACES = ("io", "codecs", "backends", "formats", "families")
+INTERFACES = ("io", "codecs", "backends", "formats", "families", "schedulers")
 ARROWS = {
     "display": ("text", "errors"),
     "io": VOCABULARY,
@@ -31,6 +31,7 @@ ARROWS = {
     "formats": (*VOCABULARY, "io", "codecs"),
     "backends": (*VOCABULARY, "io", "codecs", "formats"),
     "families": (*VOCABULARY, "io", "codecs", "formats"),
+    "schedulers": VOCABULARY,
     "plugins": (*VOCABULARY, *INTERFACES),
     "mapping": (*VOCABULARY, *INTERFACES, "plugins", "file", "tensor", "reader"),
     "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping"),
