@@ -76,6 +76,7 @@ _NAMES = {
     "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
+    "squish_core.display.tables": ("table",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open", "tensor_from_parts"),
     "squish_core.codecs.description": ("describe", "read_description"),
@@ -92,6 +93,7 @@ _NAMES = {
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
+    "squish_core.formats": ("protobuf",),
 }  # fmt: skip
 _RENAMED = {
     "Layout": "WritePlan", "NOTHING_BESIDE": "NO_OUTGOING_COMPANIONS", "Outgoing": "OutgoingTensor",
@@ -171,6 +173,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
+    from squish_core.display.tables import table as table
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
@@ -202,6 +205,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Stack as Stack
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
+    from squish_core.formats import protobuf as protobuf
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options

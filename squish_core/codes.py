@@ -70,6 +70,8 @@ class ErrorCode:
     """A finite value overflows in an encoding."""
     REFUSED = "refused"
     """A target cannot hold a tensor as it is stored."""
+    REPLAN = "replan"
+    """Codes do not fit the target as planned."""
     SHARD = "shard"
     """The shards of a model do not match their index."""
     SPEC = "spec"

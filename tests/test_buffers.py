@@ -22,7 +22,7 @@ def buffer(dtype: str = "f32", shape: tuple[int, ...] = (2, 3), raw: Any = None)
     return Buffer(memoryview(RAW.tobytes() if raw is None else raw), dtype, shape)
 
 
-class Plain:
+class Unversioned:
     """A producer that knows only the first DLPack protocol."""
 
     def __init__(self, inner: Buffer) -> None:
@@ -61,10 +61,10 @@ def test_arrays_outlive_the_buffer() -> None:
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
 
 
-@pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
+@pytest.mark.parametrize("wrap", [Buffer, Unversioned], ids=["1.0", "0"])
 def test_numpy_takes_the_capsule(wrap: Any) -> None:
     source = buffer()
-    array = np.from_dlpack(source if wrap is Buffer else Plain(source))
+    array = np.from_dlpack(source if wrap is Buffer else Unversioned(source))
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
 
 
@@ -135,7 +135,7 @@ def test_a_consumer_that_refuses_gives_its_own_error_and_the_memory_back() -> No
     assert len(exporter.references) == 1
 
 
-@pytest.mark.parametrize("wrap", [lambda buffer: buffer, Plain], ids=["1.0", "0"])
+@pytest.mark.parametrize("wrap", [lambda buffer: buffer, Unversioned], ids=["1.0", "0"])
 def test_a_consumer_releases_the_memory_when_it_is_done(wrap: Any) -> None:
     exporter = Exporter()
     array = np.from_dlpack(wrap(exporter.buffer))

@@ -33,7 +33,7 @@ def bit_by_bit(data: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("data", "known"),
+    ("data", "expected"),
     [
         (b"", "00000000"),
         (b"123456789", "e3069283"),
@@ -43,8 +43,8 @@ def bit_by_bit(data: bytes) -> str:
         (bytes(range(31, -1, -1)), "113fdb5c"),
     ],
 )
-def test_crc32c_of_the_vectors_of_rfc_3720(data: bytes, known: str) -> None:
-    assert crc(data) == known
+def test_crc32c_of_the_vectors_of_rfc_3720(data: bytes, expected: str) -> None:
+    assert crc(data) == expected
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 511, 512, 513, 65535, 65536, 65537, 131075])
@@ -86,11 +86,11 @@ def test_a_computed_digest_verifies(algorithm: str, start: str) -> None:
 
 def test_a_report_counts_the_digests_of_a_draft_head_too() -> None:
     file = squish.open(toys.box({}), registry=toys.registry())
-    known, unknown = (
+    supported, unknown = (
         api.Part(dtype="u8", shape=(9,), data=b"123456789", digest=digest)
         for digest in ("crc32c:0xE3069283", "strange:0")
     )
-    encoding = api.Encoding(codec=api.DENSE, parts={"data": known})
+    encoding = api.Encoding(codec=api.DENSE, parts={"data": supported})
     spec = api.TensorSpec(name="w", shape=(9,), dtype="u8", encodings=(encoding,), extras={"more": unknown})
     draft = evolve(file.index, tensors={"w": spec})
     both = File(file.source, evolve(draft, children={"draft": draft}), file.registry, file.limits)

@@ -41,11 +41,11 @@ def bytes_of(text: str, size: int) -> bytes:
 
 def arrays_of(text: str) -> dict[str, tuple[str, np.ndarray]]:
     """The arrays that a page lists, by name, with their dtypes."""
-    found = {}
+    examples = {}
     for name, dtype, shape, values in ARRAY.findall(text):
         stored = np.array(int(values, 16) if values.startswith("0x") else json.loads(values), dtypes.to_numpy(dtype))
-        found[name] = (dtype, np.broadcast_to(stored, json.loads(shape)))
-    return found
+        examples[name] = (dtype, np.broadcast_to(stored, json.loads(shape)))
+    return examples
 
 
 def safetensors(text: str) -> bytes:

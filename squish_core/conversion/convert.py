@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from squish_core import opening
 from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
+from squish_core.conversion.evidence import Evidence
 from squish_core.conversion.execute import execute, outgoing_tensors
 from squish_core.conversion.job import ARGUMENTS, JobFile
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import plan_conversion, plan_mapped
+from squish_core.conversion.plan import ConversionPlan, plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import CodecError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.remote_target import RemoteTarget
@@ -139,11 +141,15 @@ def convert(
         target: Path | RemoteTarget = Path(dst)
         if scheme_of(dst):
             target = stack.enter_context(closing(remote_target(dst, file.registry)))
-        decided, model = plan_mapped(
-            file, target if isinstance(target, Path) else Path(target.filename), to, encode, only=only, rename=rename,
-            activations=statistics, requantize=requantize,
+        evidence = Evidence(file)
+        plan_of = partial(
+            _plan, evidence.file if not delete_source else file, target, to, encode,
+            only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
+            requantize=requantize,
         )  # fmt: skip
-        decided = evolve(decided, target=str(target))
+        first_panels = not (dry_run or delete_source or job is not None)
+        decided, model = plan_of(first_panels=first_panels)
+        decided = evolve(decided, notes=(*decided.notes, *evidence.notes()))
         if job is not None:
             job.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
@@ -159,8 +165,13 @@ def convert(
             if isinstance(target, Path):
                 report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
-            observer = _ProgressObserver(progress, decided.size or decided.estimate) if progress else None
-            report = execute(decided, model, target, observer, activations=statistics, overwrite=overwrite)
+            write = partial(_write, target=target, progress=progress, activations=statistics, overwrite=overwrite)
+            try:
+                report = write(decided, model)
+            except CodecError as error:
+                if error.code != ErrorCode.REPLAN or not first_panels:
+                    raise
+                report = write(*plan_of(first_panels=False))  # the codes of a later panel do not fit
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
@@ -170,6 +181,20 @@ def convert(
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
+
+
+def _plan(file: File, target: Path | RemoteTarget, *rules: Any, **options: Any) -> tuple[ConversionPlan, File]:
+    """As `plan_mapped`, for a target of either kind."""
+    decided, model = plan_mapped(file, target if isinstance(target, Path) else Path(target.filename), *rules, **options)
+    return evolve(decided, target=str(target)), model
+
+
+def _write(
+    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None, **options: Any
+) -> Conversion:
+    """Execute a plan, with a progress function."""
+    observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
+    return execute(plan, model, target, observer, **options)
 
 
 class _ProgressObserver(ConversionObserver):

@@ -64,11 +64,11 @@ def check_complete(file: File) -> None:
     """FormatError if a mapped model lacks what the target's engine does not load without."""
     if not isinstance(file, MappedFile) or not file.carried.missing:
         return
-    request = f"; or write it without one: rename='{file.layout}'" if file.layout in (GGUF, HF) else ""
+    names = GGUF if file.layout == GGUF else HF
     raise FormatError(
         f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
         file=file.original.name, code="tokenizer", expected="a tokenizer beside the model, or in its metadata",
-        hint=f"Name a folder that has one: assets=FOLDER{request}.",
+        hint=f"Name a folder that has one: assets=FOLDER; or write it without one: rename='{names}'.",
     )  # fmt: skip
 
 
@@ -212,8 +212,12 @@ def map_notes(file: File) -> tuple[str, ...]:
     if not isinstance(file, MappedFile):
         return ()
     changes = Counter(word for name in file for word in file.change(name).words)
-    words = [f"{word} in {count}" for word, count in changes.items()]
-    line = f"mapped as {file.family} from {file.naming.layout} to {file.layout}: names of {len(file)} tensors"
-    notes = [", ".join((line, *words)), *file.carried.notes]
+    words = [f"{word} in {_tensors(count)}" for word, count in changes.items()]
+    line = f"mapped as {file.family} from {file.naming.layout} to {file.layout} names: {_tensors(len(file))}"
+    notes = ["; ".join((line, *words)), *file.carried.notes]
     notes += [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
     return tuple(notes)
+
+
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"

@@ -11,13 +11,14 @@ from attrs import evolve
 from squish_core.codecs.base import Region
 from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import sizes, stored_panels
+from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import SATURATE, Saturation, refusing
 from squish_core.conversion.panel_encoder import PanelEncoder
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.guard import computing
-from squish_core.model import Encoding, TensorSpec
+from squish_core.model import SAME_BYTES, Encoding, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +82,7 @@ class RepackedPanels:
     """Panels of the source's codes, in the target's packing."""
 
     def __init__(self, file: File, step: Step, *, all_panels: bool = False) -> None:
-        self._encoding, self._name = step.spec.encodings[0], step.name
+        self._encoding, self._step = step.spec.encodings[0], step
         spec = file.index.tensors[step.name]
         self._codes = CodePanels(file, spec, step.origin, self._encoding, all_panels=all_panels)
         self._codec = file.registry.codec(self._encoding.codec)
@@ -91,11 +92,14 @@ class RepackedPanels:
         return self._codes.regions()
 
     def parts(self, region: Region) -> Parts:
-        """As in `Panels`; CodecError if codes do not fit that did when the conversion was planned."""
+        """As in `Panels`; CodecError (code `replan`) if codes do not fit as the plan says."""
         codes, panel = self._codes.read(region)
         result = None if codes is None else self._codec.from_codes(codes, panel, self._encoding.codec.params)
-        if result is None:
-            raise CodecError("the codes no longer fit the target", tensor=self._name, code="repack")
+        if result is None or result[1] not in (SAME_BYTES, self._step.exactness):
+            raise CodecError(
+                "the codes do not fit the target as planned", tensor=self._step.name, code=ErrorCode.REPLAN,
+                hint="Plan the conversion again.",
+            )  # fmt: skip
         return result[0]
 
 

@@ -14,8 +14,9 @@ from attrs import evolve
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
 from squish_core.conversion.activations import Activations
+from squish_core.conversion.copies import check_copy
 from squish_core.conversion.digests import Digests
-from squish_core.conversion.execute import check_copy, check_source
+from squish_core.conversion.execute import check_source
 from squish_core.conversion.image import OutputFile, OutputImage, PartExtent
 from squish_core.conversion.panels import EncodedPanels, Panels, RepackedPanels
 from squish_core.conversion.plan import ConversionPlan, uses_activations

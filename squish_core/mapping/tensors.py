@@ -147,7 +147,7 @@ class _Builder:
             self.words["experts stacked"] = None
             return self.rows.stack([self._forward(expression.of, {**numbers, "e": number}) for number in experts])
         if isinstance(expression, Join):
-            self.words["rows joined"] = None
+            self.words["matrices fused"] = None
             return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
         spec = self._forward(expression.of, numbers)
         if isinstance(expression, Permute):
@@ -171,10 +171,10 @@ class _Builder:
         if isinstance(expression, str):
             return spec
         if isinstance(expression, Stack):
-            self.words["experts unstacked"] = None
+            self.words["experts split"] = None
             return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
         if isinstance(expression, Join):
-            self.words["rows split"] = None
+            self.words["fused matrices split"] = None
             sizes = [self.sizes[rows] for _, rows in expression.of]
             parts = [part for part, _ in expression.of]
             number = next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in leaves(part)))
@@ -189,7 +189,7 @@ class _Builder:
         return self._backward(expression.of, spec, name, numbers)
 
     def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
-        self.words["rows of heads permuted"] = None
+        self.words["rows reordered within heads"] = None
         return self.rows.permute(spec, self.sizes[permute.heads], inverse)
 
     def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:

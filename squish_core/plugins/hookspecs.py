@@ -13,6 +13,7 @@ SQUISH_API = 1
 
 hookspec = pluggy.HookspecMarker("squish")
 hookimpl = pluggy.HookimplMarker("squish")
+"""Marks a function of a plugin as the implementation of a hook."""
 
 
 @frozen

@@ -21,6 +21,13 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }  # fmt: skip
+ROPE = {"rope_theta": 10000.0, "factor": 4.0}
+YARN = {**ROPE, "rope_type": "yarn", "original_max_position_embeddings": 128, "beta_fast": 16.0, "beta_slow": 2.0}
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8,
+    "long_factor": [1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0], "short_factor": [1.0] * 8,
+}  # fmt: skip
+"""Every prompt is longer than 8 tokens: transformers chooses the long factors by the text, llama.cpp by the context."""
 BOS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"}
 GEMMA2 = {
@@ -36,6 +43,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
         "tokenizer": "llama-bpe",
         "special": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
+    },
+    "llama-linear": {
+        "model_type": "llama", "config": {"rope_parameters": {**ROPE, "rope_type": "linear"}},
+        "tokenizer": "sentencepiece", "special": BOS,
+    },
+    "llama-yarn": {
+        "model_type": "llama", "config": {"rope_parameters": YARN}, "tokenizer": "sentencepiece", "special": BOS,
+    },
+    "llama-dynamic": {
+        "model_type": "llama", "config": {"rope_parameters": {**ROPE, "rope_type": "dynamic"}},
+        "tokenizer": "sentencepiece", "special": BOS,
     },
     "mistral": {"config": {"sliding_window": None, "head_dim": 32}, "tokenizer": "sentencepiece", "special": BOS},
     "mixtral": {
@@ -70,6 +88,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "phi3": {
         "config": {"sliding_window": None, "original_max_position_embeddings": 512, "pad_token_id": 0},
+        "tokenizer": "sentencepiece",
+        "special": {**BOS, "pad_token": "<|endoftext|>"},
+    },
+    "phi3-longrope": {
+        "model_type": "phi3",
+        "config": {
+            "sliding_window": None, "original_max_position_embeddings": 8, "pad_token_id": 0,
+            "rope_parameters": LONGROPE,
+        },
         "tokenizer": "sentencepiece",
         "special": {**BOS, "pad_token": "<|endoftext|>"},
     },

@@ -22,7 +22,7 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
 
     import xllamacpp
 
-    class Params(ctypes.Structure):  # larger than any version's; of the context's, word 0 is n_ctx
+    class Params(ctypes.Structure):  # larger than any version's
         _fields_ = (("words", ctypes.c_uint32 * 256),)
 
     class Batch(ctypes.Structure):
@@ -46,7 +46,12 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
     if not model:
         raise RuntimeError(f"llama.cpp does not load the file: {'; '.join(messages[:2])}")
     settings = function("llama_context_default_params", Params)()
-    settings.words[0] = 1024
+    length, flash, keys, values = 0, 13, 26, 27  # words: n_ctx, flash_attn_type, type_k, type_v
+    if (settings.words[flash], settings.words[keys], settings.words[values]) != (0xFFFFFFFF, 1, 1):
+        raise RuntimeError("llama.cpp's context parameters have another layout")
+    settings.words[length] = 1024
+    for word in (flash, keys, values):  # attention in f32: fused, or with a cache in f16, it rounds
+        settings.words[word] = 0
     context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
     if not context:
         raise RuntimeError("llama.cpp makes no context for the model")

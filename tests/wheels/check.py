@@ -66,6 +66,7 @@ BRINGS = {
             }
         )  # fmt: skip
     ),
+    "squish-onnx": Brings(containers=frozenset({"onnx"}), sample="sample.onnx"),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
@@ -175,10 +176,10 @@ def check(python: Path, name: str) -> None:
     listed = json.loads(run(python, "-c", LIST))
     installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])").split()
     here = [BRINGS[dist] for dist in BRINGS if dist in installed]
-    for kind, found in listed.items():
-        wanted = sorted(set().union(*(getattr(brings, kind) for brings in here)))
-        if found != wanted:
-            raise CheckError(f"{name}: {kind} {found}, expected {wanted}")
+    for kind, ids in listed.items():
+        expected = sorted(set().union(*(getattr(brings, kind) for brings in here)))
+        if ids != expected:
+            raise CheckError(f"{name}: {kind} {ids}, expected {expected}")
     for dist, brings in BRINGS.items():
         if brings.sample and dist in installed:
             run(python, "-c", OPEN, DATA / brings.sample)

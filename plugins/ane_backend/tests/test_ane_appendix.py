@@ -40,9 +40,9 @@ def squizd(package, tmp_path):
 
 def test_a_package_round_trips_through_the_appendix(package, squizd, tmp_path):
     with squish.open(squizd) as file:
-        found = extract(file, tmp_path / "out.mlpackage")
-    assert contents(found) == contents(package)
-    with squish.open(found) as one, squish.open(package) as other:
+        extracted = extract(file, tmp_path / "out.mlpackage")
+    assert contents(extracted) == contents(package)
+    with squish.open(extracted) as one, squish.open(package) as other:
         np.testing.assert_array_equal(one["layers.0.w0"].numpy(), other["layers.0.w0"].numpy())
 
 
@@ -73,7 +73,7 @@ def zipped(*names, link=False):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"no zip", "corrupt Core ML package"),
         (zipped("a"), "one package"),
@@ -87,8 +87,8 @@ def zipped(*names, link=False):
         (zipped("Manifest.json")[:-30], "corrupt Core ML package"),
     ],
 )  # fmt: skip
-def test_malicious_archives_write_nothing(tmp_path, data, told):
-    with pytest.raises(SquishError, match=told):
+def test_malicious_archives_write_nothing(tmp_path, data, message):
+    with pytest.raises(SquishError, match=message):
         extract(holding(data), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -44,7 +44,7 @@ def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path,
         expected = rows.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)
         np.testing.assert_array_equal(file["blk.0.attn_q.weight"].numpy(), expected)
         assert {file[name].dtype for name in file if "norm" in name} == {"f32"}
-    assert any("rows of heads permuted in 4" in note for note in report.notes)
+    assert any("rows reordered within heads in 4 tensors" in note for note in report.notes)
 
 
 def test_a_folder_comes_back_from_gguf_bit_for_bit(llama: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def changed(folder: Path, **settings: Any) -> Path:
         ({"num_hidden_layers": 3}, "unmapped", "model.layers.2.input_layernorm.weight"),
         ({"hidden_size": "32"}, "config", "config.json hidden_size"),
         ({"rms_norm_eps": ...}, "config", "config.json"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope", "config.json"),
+        ({"rope_scaling": {"rope_type": "proportional", "factor": 2.0}}, "rope", "config.json"),
     ],
 )
 def test_a_config_that_contradicts_the_tensors_is_refused_before_anything_is_written(
@@ -188,6 +188,28 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
     assert (caught.value.code, caught.value.part) == ("rope", "config.json")
 
 
+@pytest.mark.parametrize("keep", ["yes", "no"])
+def test_a_scaling_that_begins_beyond_the_context_is_left_out_of_gguf(keep: str, tmp_path: Path) -> None:
+    config = {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    source = write_model(tmp_path / "model", squish.registry().family("llama"), config, files=FILES)
+    report = squish.convert(source, tmp_path / "m.gguf", "gguf" if keep == "yes" else "gguf:keep=no")
+    assert any("llama.cpp has no dynamic RoPE scaling: it differs beyond 128 tokens" in note for note in report.notes)
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert not [key for key in file.meta if ".rope.scaling." in key]
+        assert file.meta["llama.context_length"] == 128
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", FOLDER)
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert back.get("rope_scaling") == (config["rope_scaling"] if keep == "yes" else None)
+
+
+def test_mlx_gets_a_dynamic_scaling(tmp_path: Path) -> None:
+    config = {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    source = write_model(tmp_path / "model", squish.registry().family("llama"), config, files=FILES)
+    report = squish.convert(source, tmp_path / "mlx", "mlx")
+    assert json.loads((tmp_path / "mlx" / "config.json").read_text())["rope_scaling"] == config["rope_scaling"]
+    assert not any("dynamic" in note for note in report.notes)
+
+
 def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path) -> None:
     scaling = {"type": "mrope", "mrope_section": [1, 1, 2]}
     config = {**LLAMA, "model_type": "qwen2_5_vl", "rope_scaling": scaling, "vision_config": {"depth": 1}}
@@ -269,6 +291,9 @@ def test_a_model_without_a_tokenizer_is_refused_before_anything_is_written(
         squish.convert(llama, tmp_path / "out", to)
     assert caught.value.code == "tokenizer"
     assert not (tmp_path / "out").exists()
+    rename = "gguf" if to == "gguf" else "hf"
+    assert f"rename='{rename}'" in (caught.value.hint or "")
+    squish.convert(llama, tmp_path / "out", to, rename=rename)
 
 
 def test_a_model_without_a_tokenizer_is_written_on_request(llama: Path, tmp_path: Path) -> None:

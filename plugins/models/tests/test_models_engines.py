@@ -96,6 +96,15 @@ def test_a_setting_that_an_engine_takes_to_be_another_is_a_warning(tmp_path: Pat
     assert check_model(model, "transformers").loads
 
 
+@pytest.mark.parametrize(("kind", "problems"), [("yarn", 1), ("dynamic", 1), ("linear", 0)])
+def test_a_rope_scaling_that_an_engine_does_not_know_is_named(kind: str, problems: int, tmp_path: Path) -> None:
+    config = {**LLAMA, "rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, "factor": 2.0}}
+    source = write_model(tmp_path / "llama", squish.registry().family("llama"), config, dtype="f32", files=TOKENIZER)
+    squish.convert(source, tmp_path / "out", "uqff")
+    reasons = check_model(tmp_path / "out", "mistralrs").problems
+    assert [(each.code, each.where) for each in reasons] == [("engine-key", "config.json rope_scaling")] * problems
+
+
 def test_missing_and_unknown_tensors_are_named_once_for_all_layers(folder: Path) -> None:
     def change(arrays: dict[str, Any], _: dict[str, Any]) -> None:
         arrays["blk.0.extra.weight"] = np.zeros((2, 32), np.float32)

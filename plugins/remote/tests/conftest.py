@@ -127,11 +127,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, request: Request, mode: str, data: bytes, tag: str | None) -> None:
-        size, wanted = len(data), request.range
-        if not wanted or mode == "ignores":
+        size, byte_range = len(data), request.range
+        if not byte_range or mode == "ignores":
             code, start, body = 200, 0, data
         else:
-            low, high = wanted.removeprefix("bytes=").split("-")
+            low, high = byte_range.removeprefix("bytes=").split("-")
             start, stop = int(low), min(int(high) + 1, size)
             if start >= size:
                 return self._status(416, {"Content-Range": f"bytes */{size}"})

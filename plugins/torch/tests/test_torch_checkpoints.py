@@ -85,7 +85,7 @@ def test_the_operation_for_stacks_of_experts(tmp_path: Path) -> None:
     bundle = squish_torch.load_file(tmp_path / "x.gguf", compressed=True)["w"]
     x, ids = torch.randn(5, 64), torch.tensor([2, 0, 0, 1, 2])
     args = (x, ids, list(bundle.parts.values()), bundle.description, "")
-    plain = squish_torch.load_file(tmp_path / "x.gguf")["w"]
-    expected = torch.einsum("ni,noi->no", x, plain[ids])
+    tensor = squish_torch.load_file(tmp_path / "x.gguf")["w"]
+    expected = torch.einsum("ni,noi->no", x, tensor[ids])
     assert torch.allclose(torch.ops.squish.experts(*args), expected, atol=1e-3)
     torch.library.opcheck(torch.ops.squish.experts.default, args)

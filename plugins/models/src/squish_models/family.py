@@ -10,7 +10,7 @@ from squish_core.api import Carried, ErrorCode, Family, FamilyTensor, FormatErro
 
 from .adapters import Adapter
 from .config.keys import Key, check_settings, settings_of
-from .config.rope import rope_settings
+from .config.rope import DYNAMIC, rope_kind, rope_settings
 from .config.spelling import old_spelling, text_config
 from .layouts import carry_to_folder, carry_to_gguf
 from .tables import Row
@@ -156,10 +156,14 @@ class TextModel(Family):
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """What the engine of a layout leaves out of account."""
+        notes = []
         window = settings.get("sliding_window")
-        if window is None or settings.get("use_sliding_window") is False or layout not in self.windowless:
-            return ()
-        return (f"{ENGINES[layout]} ignores the sliding window of {window}: beyond as many tokens it sees more",)
+        if window is not None and settings.get("use_sliding_window") is not False and layout in self.windowless:
+            notes.append(f"{ENGINES[layout]} ignores the sliding window of {window}: it attends to older tokens, too")
+        if layout == "gguf" and rope_kind(settings.get("rope_scaling")) == DYNAMIC:
+            length = settings["max_position_embeddings"]
+            notes.append(f"llama.cpp has no dynamic RoPE scaling: it differs beyond {length} tokens")
+        return tuple(notes)
 
     @property
     def experts(self) -> str | None:

@@ -20,6 +20,8 @@ USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 _YARN = {
     "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
 }  # fmt: skip
+DYNAMIC = "dynamic"
+"""A scaling that begins at `max_position_embeddings` tokens; llama.cpp has none."""
 Scaling = Mapping[str, Any]
 
 
@@ -33,7 +35,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
     """Keys and tensors of GGUF for the settings' scaling; FormatError for a kind that GGUF has no place for."""
     scaling = settings.get("rope_scaling")
     kind = rope_kind(scaling)
-    if not kind:
+    if not kind or kind == DYNAMIC:
         return {}, {}
     assert scaling is not None
     if kind == "llama3":
@@ -44,7 +46,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
     if kind not in ("linear", "yarn"):
         raise FormatError(
             "has a rope_scaling that GGUF has no place for", part="config.json", code="rope",
-            expected="linear, yarn, llama3 or longrope", found=kind,
+            expected="linear, yarn, llama3, longrope or dynamic", found=kind,
         )  # fmt: skip
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
     if kind == "yarn":

@@ -16,6 +16,7 @@ OTHERS = ("vision_config", "audio_config")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
+LONGROPE = "longrope"
 MULTIMODAL = "mrope"
 """A kind of rotary positions that is none in a text."""
 
@@ -47,6 +48,9 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
     if isinstance(scaling, dict) and scaling.get("rope_type", scaling.get("type")) == MULTIMODAL:
         spelled["rope_scaling"] = None
     _spell_rope(spelled, config.get("rope_parameters"))
+    scaling = spelled.get("rope_scaling")
+    if isinstance(scaling, dict) and scaling.get("rope_type") == LONGROPE:  # mlx-lm and mistral.rs ask for `type`
+        spelled["rope_scaling"] = {"type": LONGROPE, **scaling}
     _spell_layers(spelled, config.get("layer_types"))
     return spelled
 

@@ -23,6 +23,7 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_file
 
+from ..config.rope import rope_kind
 from ..config.spelling import text_config
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -200,6 +201,12 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
     model_type = inventory.naming.model_type
     config = text_config(inventory.model.config())
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
+    kind = rope_kind((inventory.settings or {}).get("rope_scaling"))
+    if kind and kind not in engine.scalings.get(model_type, (kind,)):
+        yield Problem(
+            code="engine-key", severity="error", where=f"{CONFIG_FILE} rope_scaling",
+            message=f"is {kind}, which {engine.title} does not know for {model_type}",
+        )  # fmt: skip
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)
         if name not in config and value != default:

@@ -42,6 +42,8 @@ class Engine:
         What it takes where config.json is silent: `model_type` -> setting -> value.
     tokenizer_keys, pretokenizers
         `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
+    scalings
+        Kinds of RoPE scaling that it knows, by `model_type` (no entry: any).
     tokenizers
         Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
         is installed.)
@@ -56,6 +58,7 @@ class Engine:
     pretokenizers: frozenset[str] = frozenset()
     fields: Fields = field(factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    scalings: Fields = field(factory=dict)
     tokenizers: tuple[str, ...] = ()
     weights: str = "*"
 
@@ -179,6 +182,7 @@ MISTRAL_RS = Engine(
         ),
     },
     defaults={"qwen3": {"tie_word_embeddings": False}},
+    scalings={"llama": ("llama3", "linear")},
     tokenizers=("tokenizer.json",),
 )
 ENGINES = {"llama.cpp": LLAMA_CPP, "mlx": MLX, "transformers": TRANSFORMERS, "mistralrs": MISTRAL_RS}
