@@ -76,6 +76,7 @@ _NAMES = {
     "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
+    "squish_core.display.tables": ("table",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open", "tensor_from_parts"),
     "squish_core.codecs.description": ("describe", "read_description"),
@@ -172,6 +173,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
+    from squish_core.display.tables import table as table
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError

@@ -17,7 +17,7 @@ PACKAGES = {"squish_core": ROOT} | {
     path.parent.name: path.parents[2] for path in sorted(ROOT.glob("plugins/*/src/*/__init__.py"))
 }
 """Import package -> the folder of its distribution."""
-FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
+FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
 VOCABULARY = (
     "text", "codes", "errors", "dtypes", "limits", "model", "guard", "renamed", "statistics", "specs", "display",

@@ -73,7 +73,8 @@ _TORCH = Environment(
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
 )
 _SQUISH_TORCH = Environment(
-    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
+    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2 "
+    "lm-eval==0.4.13 datasets==5.2.0",
     python="3.11", installer="pip", checkout=True,
 )  # fmt: skip
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")

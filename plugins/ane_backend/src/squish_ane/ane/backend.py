@@ -54,7 +54,8 @@ class Ane(Backend):
                 code=ErrorCode.BACKEND,
             )  # fmt: skip
         consumer = planner.consumer_of({name: value for name, value in options.items() if name != "device"})
-        return DevicePlan(planner.generation_of(str(options["device"])), consumer)
+        device = str(options["device"])
+        return DevicePlan(planner.generation_of(device), consumer, planner.cores_of(device))
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding
