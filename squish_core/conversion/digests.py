@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from attrs import define
 
@@ -68,6 +69,7 @@ class Digests:
         self._checked = set[tuple[str, str]]()
         self._parts: dict[str, list[_Part]] = {}
         self._starts: dict[str, list[int]] = {}
+        self._stops: dict[str, list[int]] = {}
         self._on_the_way = on_the_way and not file.source.cheap_views and not isinstance(file, MappedFile)
         self.file = file
         if self._on_the_way:
@@ -90,6 +92,7 @@ class Digests:
         for place, parts in self._parts.items():
             parts.sort(key=lambda entry: entry.part.segments[0].offset)
             self._starts[place] = [entry.part.segments[0].offset for entry in parts]
+            self._stops[place] = list(accumulate((entry.stop for entry in parts), max))
 
     def check(self, file: File, step: Step) -> None:
         """Raise FormatError if a digest does not match or an empty part cannot be read; skips registered parts."""
@@ -119,8 +122,10 @@ class Digests:
         starts = self._starts.get(place)
         if starts is None:
             return
-        stop = offset + len(data)
-        for entry in self._parts[place][max(0, bisect_right(starts, offset) - 1) :]:
+        stop, first = offset + len(data), bisect_left(starts, offset)
+        while first and self._stops[place][first - 1] > offset:  # parts may share bytes
+            first -= 1
+        for entry in self._parts[place][first:]:
             if entry.part.segments[0].offset >= stop:
                 return
             if offset <= entry.position < min(stop, entry.stop):

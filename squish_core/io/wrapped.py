@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from squish_core.io.source import Source
@@ -42,7 +42,7 @@ class WrappedSource(Source):
 
 
 class RangeCache:
-    """Byte ranges of the files of a model, up to `budget` bytes, added until `is_complete` is set.
+    """Byte ranges of the files of a model, up to `budget` bytes: added until `is_complete`, then given out once each.
 
     `missed`: bytes that were read and not kept.
     """
@@ -63,19 +63,35 @@ class RangeCache:
             self._budget -= len(view)
             self._ranges.setdefault(file, {})[offset] = view
 
-    def pieces(self, file: str, start: int, stop: int) -> Iterator[tuple[int, int, memoryview | None]]:
+    def cut(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
         """A range of a file in order, cut into what is kept and what is not: start, stop, bytes or None."""
+        pieces: list[tuple[int, int, memoryview | None]] = []
         with self._lock:
             ranges = sorted(self._ranges.get(file, {}).items())
         for offset, view in ranges:
             low, high = max(offset, start), min(offset + len(view), stop)
             if low < high:
                 if start < low:
-                    yield start, low, None
-                yield low, high, view[low - offset : high - offset]
+                    pieces.append((start, low, None))
+                pieces.append((low, high, view[low - offset : high - offset]))
                 start = high
         if start < stop:
-            yield start, stop, None
+            pieces.append((start, stop, None))
+        return pieces
+
+    def take(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
+        """As `cut`; once the cache is complete, what is given out is dropped."""
+        pieces = self.cut(file, start, stop)
+        with self._lock:
+            ranges = self._ranges.get(file, {})
+            for offset, view in list(ranges.items()) if self.is_complete else ():
+                low, high = max(offset, start), min(offset + len(view), stop)
+                if low < high:
+                    del ranges[offset]
+                    self._budget += high - low
+                    ranges |= {offset: view[: low - offset]} if offset < low else {}
+                    ranges |= {high: view[high - offset :]} if high < offset + len(view) else {}
+        return pieces
 
 
 class CachedSource(WrappedSource):
@@ -93,7 +109,7 @@ class CachedSource(WrappedSource):
         return [fetched[each] if each in fetched else self.view(*each, what) for each in ranges]
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
-        for low, high, view in self.cache.pieces(self.filename, offset, offset + len(out)):
+        for low, high, view in self.cache.take(self.filename, offset, offset + len(out)):
             if view is None:
                 self.inner.read_into(low, out[low - offset : high - offset], what)
             else:
@@ -103,16 +119,16 @@ class CachedSource(WrappedSource):
         self.inner.read_ahead([
             (low, high - low)
             for offset, length in ranges
-            for low, high, view in self.cache.pieces(self.filename, offset, offset + length) if view is None
+            for low, high, view in self.cache.cut(self.filename, offset, offset + length) if view is None
         ])  # fmt: skip
 
     def _is_kept(self, offset: int, length: int) -> bool:
-        return all(view is not None for _, _, view in self.cache.pieces(self.filename, offset, offset + length))
+        return all(view is not None for _, _, view in self.cache.cut(self.filename, offset, offset + length))
 
     def _view(self, offset: int, length: int) -> memoryview:
         views = [
             self._fetch(low, high) if view is None else view
-            for low, high, view in self.cache.pieces(self.filename, offset, offset + length)
+            for low, high, view in self.cache.take(self.filename, offset, offset + length)
         ]
         return views[0] if len(views) == 1 else memoryview(b"".join(views))
 

@@ -147,7 +147,7 @@ def _zero_biases(program: Program) -> set[str]:
 
 def _model_path(source: Source) -> PurePosixPath:
     """Return the path of the specification by the manifest."""
-    if MANIFEST not in source.members():
+    if not source.has(MANIFEST):
         raise FormatError("missing manifest", file=source.name, expected=MANIFEST, code=ErrorCode.MISSING)
     member = _member(source, PurePosixPath(MANIFEST))
     if member.size > MOST_MANIFEST:
