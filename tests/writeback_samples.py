@@ -22,8 +22,8 @@ WRITERS = {
     "gguf": "gguf", "hf": "hf", "mlpackage": "mlpackage", "mlpackage-ios16": "mlpackage:target=iOS16", "mlx": "mlx",
     "npydir": "npydir", "safetensors": "safetensors", "safetensors-shards": "safetensors:max_shard_size=8KiB",
     "squizd": "squizd", "uqff": "uqff", "uqff-0.1.3": "uqff:version=0.1.3", "ztensor": "ztensor",
-    "ztensor-compatible": "ztensor:flavour=compatible,digest=sha256", "ztensor-zstd": "ztensor:encoding=zstd",
-    "ztensor-2": "ztensor:wire=2", "ztensor-2-zstd": "ztensor:wire=2,flavour=aligned,encoding=zstd",
+    "ztensor-compatible": "ztensor:flavor=compatible,digest=sha256", "ztensor-zstd": "ztensor:encoding=zstd",
+    "ztensor-2": "ztensor:wire=2", "ztensor-2-zstd": "ztensor:wire=2,flavor=aligned,encoding=zstd",
 }  # fmt: skip
 """Every format that can be written, with the options that change how tensors are stored."""
 ENCODINGS = (
