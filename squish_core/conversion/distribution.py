@@ -129,7 +129,7 @@ def _image(plan: ConversionPlan, source: File) -> OutputImage | None:
     try:
         return output_image(plan, source)
     except UsageError as error:
-        if error.code != "image":
+        if error.code != ErrorCode.IMAGE:
             raise
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, WriteError
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.source import Source
@@ -70,7 +71,7 @@ class RemoteStaging:
                 with self.target.opened(name, size=len(data), overwrite=False) as write:
                     write(data)
             except WriteError as error:
-                if error.code != "exists" or self._content(name) != data:
+                if error.code != ErrorCode.EXISTS or self._content(name) != data:
                     raise
 
     def remove(self) -> None:
@@ -94,7 +95,7 @@ def upload(path: Path, target: RemoteTarget, name: str, open_source: Callable[[]
             while data := file.read(_PIECE):
                 write(data)
     except WriteError as error:
-        if error.code != "exists" or not _same(path, open_source):
+        if error.code != ErrorCode.EXISTS or not _same(path, open_source):
             raise
 
 

@@ -41,7 +41,7 @@ class Staging:
             check_regular(self.target)
         elif self.target.exists() or self.target.is_symlink():
             raise WriteError(
-                "already exists", file=str(self.target), code="exists", hint="Choose a new name, or remove it."
+                "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
             )
         check_parent(self.target)
 
