@@ -14,7 +14,7 @@ EXAMPLES = ("squish cache build model-squished/ --tier 4bit", "squish cache buil
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add `build` to the group `squish cache`, which an app that only looks at commands may lack."""
+    """Add `build` to the group `squish cache`, which is created if it is missing."""
     group = next((each.typer_instance for each in app.registered_groups if each.name == "cache"), None)
     if group is None:
         group = typer.Typer()
@@ -26,20 +26,19 @@ def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
     tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}; int4:group_size=N,scales=f16.")],
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays once all values were compared.")
+        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays after comparing all values.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Build a tier from the directory's own files.
 
-    The next open takes the best one that is there. An interrupted build is completed when it is started again; the
-    sentinel is written last.
+    Opening uses the best tier. Building again completes an interrupted build; the sentinel is written last.
     """
     with Progress("building", quiet) as progress:
         result = cache.build(model, tier, progress, delete_source=delete_source)
-    data = {"model": model, "tier": tier, "made": result.made, "kept": result.kept, "size": result.size}
-    if not result.made:
-        return Answer(data, [f"{model}: the tier {tier} is there already"])
-    kept = f", {result.kept:,} more were there" if result.kept else ""
-    return Answer(data, [f"{model}: {tier} with {result.made:,} tensors{kept}; {result.size:,} bytes"])
+    data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
+    if not result.built:
+        return Answer(data, [f"{model}: the tier {tier} exists already"])
+    reused = f", {result.reused:,} others existed already" if result.reused else ""
+    return Answer(data, [f"{model}: built {result.built:,} tensors of the tier {tier}{reused}; {result.size:,} bytes"])

@@ -253,5 +253,5 @@ def _sparse(codec: CodecSpec, spec: TensorSpec) -> Layout:
 _CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
     "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _sparse,
-    "bitmask": _sparse, "panels": _panels,
+    "bitmask": _sparse, "panels": _panels, "npydir.int3": _grouped,
 }  # fmt: skip
