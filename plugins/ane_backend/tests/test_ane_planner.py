@@ -114,9 +114,7 @@ def test_every_form_has_its_size(weights, nbytes):
 
 @quick
 @given(st.integers(-40, 80))
-def test_enumeration_ranges_match_the_guards(value):
-    assert structures.is_palette(value) == (value in structures.PALETTE_FORMATS)
-    assert structures.is_unity(value) == (value in structures.UNITY_FORMATS)
+def test_vector_sizes_match_the_mask(value):
     assert structures.is_vector_size(value) == (value in (1, 2, 4, 5))
 
 
@@ -159,30 +157,7 @@ def test_stream_registers_are_evenly_spaced():
         assert (stream.enable, stream.base, stream.relocation) == (0x5548 + 16 * at, 0x554C + 16 * at, 0x1554 + 4 * at)
 
 
-def test_activation_table_fields_add_up_to_42_entries():
-    assert sum(structures.ACTIVATION_TABLE.values()) == 42
-    assert structures.ACTIVATION_BYTES == 2 * 43
-
-
-def test_an_activation_table_interpolates_between_knots():
-    """Chapter 25, per-output-channel-group packing: 33 knots, 32 segments, the end knots beyond the clamps."""
-    table = structures.ActivationTable(clamps=(-4, 4), knots=tuple(np.tanh(np.linspace(-4, 4, 33))))
-    xs = np.linspace(-5, 5, 101)
-    interpolated = np.interp(xs, np.linspace(-4, 4, 33), table.knots)
-    np.testing.assert_allclose([table(x) for x in xs], interpolated, atol=5e-4)
-    assert table(-9) == np.float16(table.knots[0])
-    packed = table.pack()
-    assert len(packed) == structures.ACTIVATION_BYTES
-    np.testing.assert_array_equal(np.frombuffer(packed, "<f2")[4:37], np.float16(table.knots))
-    with pytest.raises(ValueError, match="33"):
-        structures.ActivationTable(clamps=(0, 1), knots=(0.0,) * 32)
-
-
-def test_helpers_and_codegen_versions_match_the_tables():
-    assert len(structures.HELPERS) == 5
-    assert [kind for kind, (five, _) in facts.CODEGEN.items() if "unsupported" in five] == [
-        "sparse-binary index packing", "multi-codebook palette", "asymmetric quantization",
-    ]  # fmt: skip
+def test_descriptor_version_five_lacks_the_encoders_of_table_25_5():
     for form in ("sparse_palette", "palette_many", "int8_asymmetric", "palette3_6"):
         assert facts.cell(form, "H13").mode == "illegal"
 
@@ -195,7 +170,14 @@ def test_type_numbers_and_element_codes_match_the_chapter():
     assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
 
 
-def test_integer_palettes_have_fewer_than_256_entries():
+@pytest.mark.parametrize("bits", [4, 6, 8])
+def test_codebooks_of_integers_have_fewer_than_256_entries(bits):
+    weights = Weights(form="palette8" if bits == 8 else "palette4", elements=120, bits=bits, quantized=True)
+    if bits == 8:
+        with pytest.raises(SquishError, match="fewer than 256"):
+            plan(weights, "H17")
+    else:
+        assert plan(weights, "H17").mode == "stream"
     assert [entries for entries in (0, 1, 16, 255, 256) if structures.is_quantized_palette(entries)] == [1, 16, 255]
 
 
@@ -246,3 +228,20 @@ def test_devices_map_to_generations(name, generation):
 def test_an_unknown_device_error_lists_the_devices():
     with pytest.raises(SquishError, match="M1"):
         planner.generation_of("A17")
+
+
+@pytest.mark.parametrize("form", facts.ROWS)
+@pytest.mark.parametrize("generation", facts.GENERATIONS)
+def test_a_form_streams_only_where_all_its_gates_are_set(form, generation):
+    row = facts.ROWS[form]
+    if facts.cell(form, generation).mode == "stream":
+        assert row.gates
+        assert all(facts.is_set(gate, generation) for gate in row.gates)
+
+
+def test_a_closed_gate_folds_a_palette(monkeypatch):
+    weights = planner.Weights(form="palette4", elements=4096, bits=4)
+    monkeypatch.setattr(facts, "GATES", {**facts.GATES, facts.PALETTE_GATE: None})
+    verdict = planner.plan(weights, "H13")
+    assert (verdict.mode, verdict.nbytes) == ("fold", 8192)
+    assert "the byte 0x529 is not set" in verdict.why

@@ -8,7 +8,7 @@ from cases import Case, every, name_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parts import random_tensor, same
-from squish_cpu.layouts.base import layout_of
+from squish_cpu.layouts import layout_of
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes

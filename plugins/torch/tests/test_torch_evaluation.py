@@ -48,15 +48,15 @@ def test_lm_evals_definition_scores_every_token_once(folder: Path) -> None:
         folder / "hf", text=folder / "text.txt", window=WINDOW, definition="lm-eval", against=folder / "q4.zt"
     )
     model = squish_torch.from_pretrained(folder / "hf")
-    ids = torch.tensor(squish_torch.tokenizer_of(folder / "hf")(TEXT)["input_ids"])
+    ids = torch.tensor([0, *squish_torch.tokenizer_of(folder / "hf")(TEXT)["input_ids"]])
     losses = []
     for end in (*range(WINDOW, len(ids) - 1, WINDOW), len(ids) - 1):
         with torch.no_grad():
             scores = torch.log_softmax(model(ids[None, end - WINDOW : end]).logits[0, :, :257].double(), 1)
         losses += [-scores[place, ids[end - WINDOW + place + 1]].item() for place in range(WINDOW)][len(losses) - end :]
-    assert len(losses) == len(TEXT)
+    assert len(losses) == len(TEXT) + 1
     data = evaluation.to_dict()
-    assert (data["tokens"], data["definition"]) == (len(TEXT), "lm-eval")
+    assert (data["tokens"], data["definition"]) == (len(TEXT) + 1, "lm-eval")
     assert data["perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
     assert data["bits_per_byte"] == pytest.approx(sum(losses) / len(TEXT) / math.log(2), rel=1e-6)
     assert data["word_perplexity"] == pytest.approx(math.exp(sum(losses) / (len(TEXT.split()) + 1)), rel=1e-6)

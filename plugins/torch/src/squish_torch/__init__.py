@@ -10,6 +10,7 @@ _NAMES = {
     "squish_torch.evaluation.activations": ("collect_activations",),
     "squish_torch.evaluation.lockstep": ("evaluate",),
     "squish_torch.evaluation.report": ("Evaluation",),
+    "squish_torch.evaluation.tasks": ("evaluate_tasks",),
     "squish_torch.evaluation.tuning": ("Tuning", "tune"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
     "squish_torch.experts": ("CompressedExperts",),
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .evaluation.activations import collect_activations as collect_activations
     from .evaluation.lockstep import evaluate as evaluate
     from .evaluation.report import Evaluation as Evaluation
+    from .evaluation.tasks import evaluate_tasks as evaluate_tasks
     from .evaluation.tuning import Tuning as Tuning
     from .evaluation.tuning import tune as tune
     from .experts import CompressedExperts as CompressedExperts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -120,6 +120,10 @@ _KINDS = {
     PACKED: ("tensor", "channel", "block"), FP8: ("tensor", "block"), FBGEMM: ("channel",),
     MODELOPT: ("tensor", "channel", "block"),
 }  # fmt: skip
+MODELOPT_SCALES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
+    "channel": lambda rows, columns: (rows,), "block": lambda rows, columns: (rows, 1, columns, 1),
+}  # fmt: skip
+"""Shape of the scales that ModelOpt stores, from their grid."""
 _ALGORITHMS = {"tensor": "FP8", "channel": "FP8_PER_CHANNEL_PER_TOKEN", "block": "FP8_PB_WO"}
 LEGAL = {
     PACKED: "MXFP4, NVFP4, MXFP8, and float8 with scales for a tensor, row or block",
@@ -165,9 +169,8 @@ def stored_fields(
     layer, form = spec.name.removesuffix(WEIGHT), form_of(encoding.codec, method)
     assert form is not None
     shapes = form.shapes
-    if method == MODELOPT and form.setting.strategy == "block":
-        rows, columns = parts["scale"].shape
-        shapes = {"scale": (rows, 1, columns, 1)}
+    if method == MODELOPT and form.setting.strategy in MODELOPT_SCALES:
+        shapes = {"scale": MODELOPT_SCALES[form.setting.strategy](*parts["scale"].shape)}
     return [
         (f"{layer}.{name}", dtype or parts[role].dtype, shapes.get(role, parts[role].shape), role)
         for role, (name, dtype) in form.fields.items()

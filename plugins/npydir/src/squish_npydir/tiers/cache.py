@@ -12,7 +12,7 @@ from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from squish_core.api import (
     Conversion,
@@ -29,7 +29,7 @@ from squish_core.api import open as open_model
 
 from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST
-from ..write.replace import delete_eights
+from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
 from .read import LABELS, SUFFIX, TIERS
 from .resources import check_resources
@@ -42,21 +42,26 @@ GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 NO_PARAMS: Params = MappingProxyType({})
 Progress = Callable[[str, int, int | None], None]
+Gate = Callable[[Path, str, str], Mapping[str, float]]
+"""Measures a tier, by folder, name and label, and raises an error for one that is refused."""
 Builder = Callable[[File, Path, Progress | None], "Built"]
 
 
 @frozen(kw_only=True)
 class Built:
-    """Result of a build: the numbers of new and of existing tensors, and the size of the tier in bytes."""
+    """Result of a build: the numbers of new and existing tensors, the size of the tier in bytes, and what its gate
+    measured."""
 
     tier: str
     built: int
     reused: int
     size: int
+    measured: Mapping[str, float] = field(factory=dict)
 
 
 def build(
-    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
+    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
+    gate: Gate | None = None,
 ) -> Built:  # fmt: skip
     """Build a cache tier of a npy directory.
 
@@ -75,11 +80,14 @@ def build(
         Called with the tensor's name, the bytes so far, and the total.
     delete_source
         Only for int4: delete the INT8 arrays after comparing all values.
+    gate
+        Compares the model of the tier with its source and raises if they differ too much. A tier that fails is removed
+        before it gets its sentinel; an existing one stays.
 
     Returns
     -------
     Built
-        The numbers of new and of existing tensors, and the size of the tier.
+        The numbers of new and of existing tensors, the size of the tier, and the measurements of the gate.
 
     Raises
     ------
@@ -104,7 +112,7 @@ def build(
             hint="Only int4 replaces arrays. To write another directory, use `squish convert --delete-source`.",
         )  # fmt: skip
     try:
-        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress)
+        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress, gate)
         if delete_source:
             delete_eights(Path(path))
             _seal(Path(path))
@@ -113,21 +121,28 @@ def build(
     return result
 
 
-def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None) -> Built:
+def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None) -> Built:
     folder = Path(path)
     sentinel, share, _ = BUILDERS[tier]
+    label, needs = next(((each.label, each.needs) for each in TIERS if each.sentinel == sentinel), (tier, ""))
     with open_model(folder, "npydir") as file:
         own = _own(file)
         if (folder / sentinel).exists():
             _seal(folder)
-            return Built(tier=tier, built=0, reused=len(own), size=0)
+            measured = gate(folder, tier, label) if gate else {}
+            return Built(tier=tier, built=0, reused=len(own), size=0, measured=measured)
         for left in folder.glob(f"{TEMPORARY}*"):
             shutil.rmtree(left)  # left by a killed build
         check_resources(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         result = make(own, folder, progress)
+    try:
+        measured = gate(folder, tier, label) if gate else {}
+    except BaseException:
+        delete_tier(folder, label, needs)
+        raise
     _touch(folder / sentinel)
     _seal(folder)
-    return evolve(result, tier=tier)
+    return evolve(result, tier=tier, measured=measured)
 
 
 def _own(file: File) -> File:

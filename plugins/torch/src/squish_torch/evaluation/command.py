@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, nan
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ EVAL_EXAMPLES = (
     "squish eval q4.gguf --text wiki.txt",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
+    "squish eval q4.gguf --task questions.yaml",
 )
 ACTIVATIONS_EXAMPLES = (
     "squish activations model.gguf --text calibration.txt -o imatrix.gguf",
@@ -33,7 +34,11 @@ TARGET = "bpw="
 
 def eval_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
-    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
+    text: Annotated[str | None, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="NAME|YAML", help="A task of lm-eval whose data is here. Repeatable."),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="BASE", help="Compare with this model, or with a logits file of llama.cpp."),
@@ -47,7 +52,9 @@ def eval_model(
             help="Score the second half of each window, or each token once in sliding windows.",
         ),
     ] = LLAMA_CPP,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Run N windows only.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="Run N windows, or N examples of each task.")
+    ] = None,
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
     ] = False,
@@ -65,16 +72,31 @@ def eval_model(
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Measure perplexity on a text, and KL divergence from a base.
+    """Measure perplexity on a text, KL divergence from a base, and tasks of lm-eval.
 
     Both models run in lockstep, window by window, without a file of logits.
     """
+    if text is None and not task:
+        raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
+    if text is None and (against or per_tensor or by or logits or resume or html):
+        raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
     with required():
         from ..generation import set_up
+        from .tasks import evaluate_tasks, task_lines
+
+    set_up()
+    data, lines = dict[str, Any](), list[str]()
+    if task:
+        with required():
+            results = evaluate_tasks(model, task, limit=limit)
+        data |= {"model": model, "tasks": results["results"], "lm_eval": results}
+        lines += task_lines(results)
+    if text is None:
+        return Answer(data, lines)
+    with required():
         from .lockstep import evaluate
         from .page import evaluation_page
 
-    set_up()
     with Progress("evaluating", quiet, "tokens") as progress:
         evaluation = evaluate(
             model, text=text, against=against, window=window, definition=definition, limit=limit,
@@ -82,7 +104,7 @@ def eval_model(
         )  # fmt: skip
     if html is not None:
         write(html, evaluation_page(evaluation))
-    return Answer(evaluation.to_dict(), evaluation.lines())
+    return Answer(data | evaluation.to_dict(), [*lines, *evaluation.lines()])
 
 
 def write(path: str, text: str) -> None:

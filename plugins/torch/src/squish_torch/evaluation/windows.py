@@ -44,8 +44,9 @@ class Windows:
     llama.cpp: consecutive windows, of which the second half is scored. If the tokenizer starts texts with BOS, it
     replaces the first token of each window. Tokens after the last whole window are left out.
 
-    lm-eval: every token is scored once, after at most `window` tokens. The text starts with BOS (or EOS, if there is no
-    BOS); windows are disjoint except for the last, which is filled up with tokens that are already scored.
+    lm-eval: every token is scored once, after at most `window` tokens. BOS (EOS, if there is no BOS) comes before the
+    text, even where the tokenizer puts one there, which is then scored. Windows are disjoint except for the last, which
+    is filled up with tokens that are already scored.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ class Windows:
             first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         else:
             content = content.removesuffix("\n")  # as llama.cpp reads it
-        ids = tokenizer(content, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(content, add_special_tokens=definition == LM_EVAL)["input_ids"]
         self.tokens = np.asarray([*([] if first is None else [first]), *ids], dtype=np.int32)
         least = window if definition == LLAMA_CPP else 2
         if len(self.tokens) < least:
