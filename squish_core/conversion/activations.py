@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 SUMS, COUNTS = ".in_sum2", ".counts"
-"""What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
+"""llama.cpp's imatrix for a tensor: sums of squared activations per column, and their counts."""
 
 
 class Activations:

@@ -96,7 +96,7 @@ def _repack(file: File, step: Step) -> Pieces:
 
 
 def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:
-    """One stream per part, from panels that yield all parts: the first one read drives, the others are spooled."""
+    """One stream per part, from panels that yield all parts: the first stream read drives, the others are spooled."""
     encoding = target.encodings[0]
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
