@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "Signature", "SourceInfo", "hookimpl",
+        "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
@@ -48,6 +48,7 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.codecs.ggml_blocks": ("BLOCK_TYPES", "BlockType"),
     "squish_core.backends.base": ("Backend",),
+    "squish_core.schedulers.base": ("Scheduler", "lost_worker"),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
     "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "workers"),
@@ -285,11 +286,14 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
+    from squish_core.plugins.hookspecs import SchedulerInfo as SchedulerInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import SourceInfo as SourceInfo
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.schedulers.base import Scheduler as Scheduler
+    from squish_core.schedulers.base import lost_worker as lost_worker
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
     from squish_core.tensor import Tensor as Tensor

@@ -105,7 +105,7 @@ def execute(
             container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=_size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -194,7 +194,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 def _sink(
     plan: ConversionPlan, source: File, target: Path | RemoteTarget, observer: ConversionObserver, overwrite: bool
 ) -> AbstractContextManager[Sink]:
-    registry, mode = source.registry, common_mode(_paths_of(source))
+    registry, mode = source.registry, common_mode(paths_of(source))
     is_folder = registry.container(plan.format).writes_folder(plan.options)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     if isinstance(target, RemoteTarget):
@@ -207,14 +207,15 @@ def _sink(
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def _size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget) -> int:
+    """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _paths_of(file: File) -> list[Path]:
+def paths_of(file: File) -> list[Path]:
     """The model's files and their folder; empty for bytes in memory."""
     place, source = file.path, file.source
     if place is None or source.packed:

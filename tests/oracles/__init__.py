@@ -89,8 +89,17 @@ ENVIRONMENTS = {
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),
     **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
     "squish-torch": _SQUISH_TORCH,
+    "squish-torch-lowest": Environment(
+        "torch==2.13.0 transformers==5.4.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
+        python="3.11",
+        installer="pip",
+        checkout=True,
+    ),  # fmt: skip
     "stores": Environment(
         "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
+    ),
+    "dask": Environment(
+        "dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", installer="pip", checkout=True
     ),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),

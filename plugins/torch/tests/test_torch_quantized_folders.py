@@ -14,6 +14,11 @@ from tiny_models import greedy, logits
 
 import squish_core as squish
 
+OWN_DEQUANTIZATION = pytest.mark.skipif(
+    tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23),
+    reason="transformers 5.4 dequantizes FP8 with Triton alone, and MXFP4 in bf16",
+)
+
 
 def through_transformers(folder: Path, settings: Any = None) -> Any:
     """The model as `AutoModelForCausalLM` loads it with our quantizer."""
@@ -37,6 +42,7 @@ def test_both_ways_of_loading_agree_with_the_decoded_values(tmp_path: Path, meth
     assert (logits(decoded) - logits(through)).abs().max() <= 1e-4
 
 
+@OWN_DEQUANTIZATION
 def test_fp8_logits_are_those_of_transformers_own_dequantization(tmp_path: Path) -> None:
     folder = fp8_folder(tmp_path / "q", hidden_size=256, intermediate_size=384, num_key_value_heads=4)
     reference = transformers.AutoModelForCausalLM.from_pretrained(
@@ -45,6 +51,7 @@ def test_fp8_logits_are_those_of_transformers_own_dequantization(tmp_path: Path)
     assert (logits(squish_torch.from_pretrained(folder)) - logits(reference)).abs().max() <= 1e-4
 
 
+@OWN_DEQUANTIZATION
 def test_mxfp4_logits_are_those_of_transformers_own_dequantization(tmp_path: Path) -> None:
     folder = mxfp4_folder(tmp_path / "q")
     reference = transformers.AutoModelForCausalLM.from_pretrained(

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
@@ -31,9 +31,7 @@ from squish_core.api import (
 )
 
 from .keep import kept_files, restored_files
-
-if TYPE_CHECKING:
-    from .family import TextModel
+from .settings import TextSettings
 
 PEFT, CONFIG, BASE = "base_model.model.", "adapter_config.json", "config.json"
 WEIGHT, HEAD = ".weight", "lm_head"
@@ -56,7 +54,7 @@ class Adapter(Family):
         The family of the models.
     """
 
-    def __init__(self, base: TextModel) -> None:
+    def __init__(self, base: TextSettings) -> None:
         self.id, self.base = base.id, base
         self.architecture = base.architecture
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
@@ -14,11 +14,9 @@ from .config.keys import gguf_keys
 from .config.rope import gguf_rope
 from .config.spelling import QUANTIZATION, has_other_parts
 from .keep import KEYS_FILE, kept_files, kept_keys, restored_files, restored_keys, same_value
+from .settings import TextSettings
 from .tokenizer import FILES, Tokenizer, huggingface_files, read_gguf, read_huggingface
 from .tokenizer import gguf_keys as tokenizer_keys
-
-if TYPE_CHECKING:
-    from .family import TextModel
 
 CONFIG = "config.json"
 HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
@@ -32,7 +30,7 @@ EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
 def carry_to_gguf(
-    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+    family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
     """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
     family.check_for_gguf(settings)
@@ -58,7 +56,7 @@ def carry_to_gguf(
 
 
 def carry_to_folder(
-    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+    family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
     """The files of a folder for the settings; a Hugging Face folder gets those that a GGUF keeps as they were."""
     files = {name: data for name, data in model.assets.items() if name not in REPORTS}
@@ -79,7 +77,7 @@ def carry_to_folder(
     return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing, notes=notes)
 
 
-def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """GGUF's keys and tensors that stand for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
     if lost := [name for name in constants if name not in family.constants]:
@@ -106,7 +104,7 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
     return config
 
 
-def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> bytes:
+def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
     """A config.json in the old spelling, with what engines ask for; its own bytes where it is that already."""
     config = json.loads(data)
     spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
@@ -130,7 +128,7 @@ def dump_json(config: Mapping[str, Any]) -> bytes:
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
+def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
     """The files of a GGUF: kept ones that still say what the keys say, the others rebuilt; and the config's dtype."""
     kept, names = restored_files(model.meta)
     lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
@@ -158,7 +156,7 @@ def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tupl
 
 
 def _rebuilt(
-    family: TextModel, meta: Mapping[str, Any], constants: Mapping[str, Any], settings: Mapping[str, Any]
+    family: TextSettings, meta: Mapping[str, Any], constants: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, bytes]:
     """The files that GGUF's keys and tensors give by themselves; none where they give no settings."""
     shape = (settings["vocab_size"], settings["hidden_size"])
@@ -190,7 +188,7 @@ def _undeclared(config: bytes) -> bytes:
     return dump_json({key: value for key, value in stated.items() if key not in QUANTIZATION})
 
 
-def _config_agrees(family: TextModel, model: Model, config: bytes) -> bool:
+def _config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
     """Whether a config still says what the keys say."""
     tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
     try:

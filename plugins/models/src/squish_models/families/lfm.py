@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from squish_core.api import ErrorCode, FormatError, Model
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key
-from ..family import CONFIG, TextModel
+from ..family import TextModel
+from ..settings import CONFIG
 from ..tables import Row, norm
 
 ATTENTION, CONVOLUTION = "full_attention", "conv"

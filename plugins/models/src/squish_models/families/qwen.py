@@ -9,7 +9,8 @@ from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
 from ..config.spelling import text_config
-from ..family import CONFIG, TextModel
+from ..family import TextModel
+from ..settings import CONFIG
 from ..tables import (
     SWITCH,
     attention,
