@@ -30,6 +30,7 @@ from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_core.io.siblings import atomic_siblings
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -204,6 +205,8 @@ def _sink(
         )  # fmt: skip
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
+    if registry.container(plan.format).writes_beside(plan.options):
+        return atomic_siblings(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 

@@ -44,7 +44,7 @@ class Sink(Renamed):
     """Output of a container: sequential bytes of one file, or the files of a folder.
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
-    the umask.
+    the umask. `filename`: name of the file that is written, where others are written beside it.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -61,6 +61,7 @@ class Sink(Renamed):
         self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
         self._position, self._sync_position = position, position
         self._mode = mode
+        self.filename = ""
         self.kernel_copy = True
         self.notes: list[str] = []
 

@@ -71,7 +71,9 @@ def _declare(graph: Graph, decoder: Decoder) -> None:
     """Declare inputs and outputs."""
     batch, length = ("batch_size", "sequence_length")
     inputs = {
-        "input_ids": (batch, length), "attention_mask": (batch, "total_sequence_length"), "position_ids": (batch, length),
+        "input_ids": (batch, length),
+        "attention_mask": (batch, "total_sequence_length"),
+        "position_ids": (batch, length),
     }  # fmt: skip
     graph.inputs += [proto.value_info(11, name, "i64", shape) for name, shape in inputs.items()]
     graph.outputs.append(proto.value_info(12, "logits", "f32", (batch, length, decoder.vocabulary)))
@@ -141,7 +143,9 @@ def _attention(graph: Graph, decoder: Decoder, shared: Shared, layer: int, x: st
         y = graph.op("Transpose", y, perm=(0, 2, 1, 3))
         projections[part] = y if part == "v" else _rotate(graph, y, angles, decoder.head_size // 2)
     keys, values = (
-        graph.op("Concat", f"past_key_values.{layer}.{part}", projections[part[0]], axis=2, output=f"present.{layer}.{part}")
+        graph.op(
+            "Concat", f"past_key_values.{layer}.{part}", projections[part[0]], axis=2, output=f"present.{layer}.{part}"
+        )
         for part in ("key", "value")
     )
     groups = decoder.heads // decoder.kv_heads
