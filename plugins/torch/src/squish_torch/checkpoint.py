@@ -58,9 +58,9 @@ class PendingModules:
         dense = {tensor for each in self.replacements for tensor in each.dense.values()}
         layers = "|".join(re.escape(name.removesuffix(WEIGHT)) for name in sorted(compressed | dense))
         if layers:
-            ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or []
-            collection = type(ignored)  # a list in transformers 5.4, a set in 5.23
-            model._keys_to_ignore_on_load_unexpected = collection([*ignored, rf"^({layers})([._]|$)"])
+            ignored = model._keys_to_ignore_on_load_unexpected
+            collection = list if ignored is None else type(ignored)  # a set in transformers 5.23, elsewhere a list
+            model._keys_to_ignore_on_load_unexpected = collection([*(ignored or ()), rf"^({layers})([._]|$)"])
 
     def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
         """Modules that stay as they are, but whose tensors are decoded; those tied to them."""
