@@ -106,7 +106,7 @@ def execute(
             container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -210,11 +210,11 @@ def _sink(
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
     """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
-    files = target.rglob("*") if target.is_dir() else [target]
+    files = target.rglob("*") if target.is_dir() else [target, *siblings]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

@@ -123,7 +123,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer):
+    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(f"{what} has no image before it is written", file=plan.target, code="image", hint=_HINT)
     sink = ImageSink(plan.format)

@@ -317,18 +317,7 @@ class Container(Renamed):
         return False
 
     def writes_beside(self, options: Options) -> bool:
-        """Whether the output is one file with others beside it, which `sink.member` writes.
-
-        Parameters
-        ----------
-        options
-            Write options.
-
-        Returns
-        -------
-        bool
-            False for one file or a folder.
-        """
+        """Whether the output is one file with others beside it, which `sink.member` writes."""
         return False
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:

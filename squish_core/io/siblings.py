@@ -41,6 +41,7 @@ def atomic_siblings(
         for name in (*names, target.name):
             os.replace(path / name, target.parent / name)
         path.rmdir()
+    sink.siblings = tuple(target.parent / name for name in names)
     sink.notes += [*notes, *sync_rename(target)]
 
 

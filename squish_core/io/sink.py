@@ -44,7 +44,8 @@ class Sink(Renamed):
     """Output of a container: sequential bytes of one file, or the files of a folder.
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
-    the umask. `filename`: name of the file that is written, where others are written beside it.
+    the umask. `filename`: name of the file that is written, where others are written beside it;
+    `siblings`: those others, when the write ends.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -62,6 +63,7 @@ class Sink(Renamed):
         self._position, self._sync_position = position, position
         self._mode = mode
         self.filename = ""
+        self.siblings: tuple[Path, ...] = ()
         self.kernel_copy = True
         self.notes: list[str] = []
 

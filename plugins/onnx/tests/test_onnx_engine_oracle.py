@@ -12,7 +12,19 @@ from oracles import engines, families
 import squish_core as squish
 
 pytestmark = pytest.mark.oracle
-FAMILIES = ["llama", "llama-linear", "mistral", "qwen2", "qwen3", "gemma3_text"]
+FAMILIES = [
+    "llama",
+    "llama-linear",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "phi-4-mini",
+    "granite",
+    "olmo2",
+]
 BOUND = 1e-4
 """Of log-probabilities of models this small, in f32."""
 

@@ -1,4 +1,4 @@
-"""The ONNX container: the initialisers of a model as an Index, and a model for the tensors of a family."""
+"""The ONNX container: the initializers of a model as an Index, and a model for the tensors of a family."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Onnx(Container):
 
 
 def build(name: str, record: Record) -> DenseFields | TensorSpec:
-    """The spec of an initialiser, or the fields of its record."""
+    """The spec of an initializer, or the fields of its record."""
     tensor, file, offset = record
     if tensor.problem:
         return TensorSpec(name=name, shape=tensor.shape, dtype=tensor.dtype, problem=tensor.problem)

@@ -13,6 +13,15 @@ from squish_core.api import FormatError
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 SLIDING = "sliding_attention"
+PRE_NORMS = ("input_layernorm", "", "post_attention_layernorm", "")
+NORMS = {"olmo2": ("", "post_attention_layernorm", "", "post_feedforward_layernorm")}
+SANDWICH = (
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)  # fmt: skip
+
+
+_LARGEST = {"num_hidden_layers": 4096}
+"""A config.json may say anything; the graph is built layer by layer."""
 
 
 @frozen(kw_only=True)
@@ -27,7 +36,9 @@ class Rope:
 class Decoder:
     """A decoder of one of the families in `FAMILIES`. `norm_offset` is added to the weights of norms.
 
-    `windows`: the sliding window of each layer, 0 for full attention. `ropes`: the angles of each layer.
+    `windows`: the sliding window of each layer, 0 for full attention. `ropes`: the angles of each layer. `norms`: names
+    of the norms before and after attention, and before and after the MLP; "" for none. `attention_cap`, `logits_cap`:
+    bounds that scores and logits approach (tanh), 0 for none.
     """
 
     family: str
@@ -45,12 +56,16 @@ class Decoder:
     ropes: tuple[Rope, ...]
     norm_offset: float = 0.0
     embedding_factor: float = 1.0
-    sandwich_norms: bool = False
+    residual_factor: float = 1.0
+    logits_factor: float = 1.0
+    attention_cap: float = 0.0
+    logits_cap: float = 0.0
+    norms: tuple[str, str, str, str] = PRE_NORMS
     context: int = 0
     tokens: Mapping[str, Any] = field(factory=dict)
 
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2")
 """`model_type` of the families that have a graph."""
 
 
@@ -82,7 +97,7 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
     heads, hidden = _integer(text, "num_attention_heads"), _integer(text, "hidden_size")
     layers = _integer(text, "num_hidden_layers")
     head_size = text.get("head_dim") or hidden // heads
-    gemma = family == "gemma3_text"
+    gemma = family.startswith("gemma")
     activation = text.get("hidden_activation") or text.get("hidden_act") or "silu"
     if activation not in ACTIVATIONS:
         raise _unsupported("hidden_act", ", ".join(ACTIVATIONS), activation)
@@ -91,14 +106,20 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
         family=family, layers=layers, hidden=hidden, heads=heads, head_size=head_size,
         kv_heads=text.get("num_key_value_heads") or heads, vocabulary=_integer(text, "vocab_size"),
         epsilon=float(text.get("rms_norm_eps", 1e-6)), activation=ACTIVATIONS[activation],
-        scale=text.get("query_pre_attn_scalar", head_size) ** -0.5,
+        scale=text.get("attention_multiplier") or text.get("query_pre_attn_scalar", head_size) ** -0.5,
         tied=bool(text.get("tie_word_embeddings", gemma)), windows=windows,
-        ropes=tuple(_rope(text, head_size, gemma and window > 0) for window in windows),
-        norm_offset=1.0 if gemma else 0.0, sandwich_norms=gemma,
-        embedding_factor=float(np.float32(math.sqrt(hidden))) if gemma else 1.0,
+        ropes=tuple(_rope(text, head_size, family == "gemma3_text" and window > 0) for window in windows),
+        norm_offset=1.0 if gemma else 0.0, norms=_norms(family), residual_factor=text.get("residual_multiplier") or 1.0,
+        logits_factor=1 / (text.get("logits_scaling") or 1.0),
+        attention_cap=text.get("attn_logit_softcapping") or 0.0, logits_cap=text.get("final_logit_softcapping") or 0.0,
+        embedding_factor=float(np.float32(math.sqrt(hidden))) if gemma else text.get("embedding_multiplier") or 1.0,
         context=int(text.get("max_position_embeddings") or 2048),
         tokens={key: text.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
     )  # fmt: skip
+
+
+def _norms(family: str) -> tuple[str, str, str, str]:
+    return SANDWICH if family.startswith("gemma") else NORMS.get(family, PRE_NORMS)
 
 
 def _windows(text: Mapping[str, Any], family: str, layers: int) -> tuple[int, ...]:
@@ -106,6 +127,8 @@ def _windows(text: Mapping[str, Any], family: str, layers: int) -> tuple[int, ..
     if family in ("qwen2", "qwen3") and not text.get("use_sliding_window", False):
         window = 0
     types = text.get("layer_types")
+    if types is None and family == "gemma2":
+        types = [SLIDING if layer % 2 == 0 else "full_attention" for layer in range(layers)]
     if types is None and family == "gemma3_text":
         pattern = text.get("sliding_window_pattern") or 6
         types = ["full_attention" if (layer + 1) % pattern == 0 else SLIDING for layer in range(layers)]
@@ -126,7 +149,8 @@ def _rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
         or (text.get("rope_local_base_freq", 10000.0) if local else None)
         or parameters.get("rope_theta") or text.get("rope_theta", 10000.0)
     )  # fmt: skip
-    exponents = np.arange(0, head_size, 2, dtype=np.int64).astype(np.float32) / np.float32(head_size)
+    rotated = int(head_size * float(scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1))
+    exponents = np.arange(0, rotated, 2, dtype=np.int64).astype(np.float32) / np.float32(rotated)
     frequencies = (np.float32(1) / np.power(np.float32(base), exponents)).astype(np.float32)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "linear":
@@ -152,8 +176,8 @@ def _llama3(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
 
 def _integer(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
-    if type(value) is not int or not 0 < value < 1 << 31:
-        raise _unsupported(key, "a positive integer", value)
+    if type(value) is not int or not 0 < value <= _LARGEST.get(key, (1 << 31) - 1):
+        raise _unsupported(key, f"an integer from 1 to {_LARGEST.get(key, (1 << 31) - 1)}", value)
     return value
 
 

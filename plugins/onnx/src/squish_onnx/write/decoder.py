@@ -63,7 +63,9 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
     if head == EMBEDDING and not decoder.tied:
         _require(graph, HEAD)
     logits = graph.linear(head, x)
-    graph.op("Identity", logits, output="logits")
+    if decoder.logits_factor != 1:
+        logits = graph.op("Mul", logits, graph.constant(decoder.logits_factor))
+    graph.op("Identity", _capped(graph, logits, decoder.logits_cap), output="logits")
     return graph
 
 
@@ -115,33 +117,36 @@ def _angles(graph: Graph, rope: Rope) -> tuple[str, str]:
 
 def _layer(graph: Graph, decoder: Decoder, shared: Shared, layer: int, x: str) -> str:
     prefix = f"model.layers.{layer}"
-    after_attention, before_mlp, after_mlp = (
-        ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-        if decoder.sandwich_norms else ("", "post_attention_layernorm", "")
-    )  # fmt: skip
-    y = _attention(graph, decoder, shared, layer, _norm(graph, decoder, f"{prefix}.input_layernorm.weight", x))
-    if after_attention:
-        y = _norm(graph, decoder, f"{prefix}.{after_attention}.weight", y)
-    x = graph.op("Add", x, y)
-    y = _mlp(graph, decoder, f"{prefix}.mlp", _norm(graph, decoder, f"{prefix}.{before_mlp}.weight", x))
-    if after_mlp:
-        y = _norm(graph, decoder, f"{prefix}.{after_mlp}.weight", y)
-    return graph.op("Add", x, y)
+
+    def norm(name: str, y: str) -> str:
+        return _norm(graph, decoder, f"{prefix}.{name}.weight", y) if name else y
+
+    def added(y: str) -> str:
+        if decoder.residual_factor != 1:
+            y = graph.op("Mul", y, graph.constant(decoder.residual_factor))
+        return graph.op("Add", x, y)
+
+    before_attention, after_attention, before_mlp, after_mlp = decoder.norms
+    y = _attention(graph, decoder, shared, layer, norm(before_attention, x))
+    x = added(norm(after_attention, y))
+    y = _mlp(graph, decoder, f"{prefix}.mlp", norm(before_mlp, x))
+    return added(norm(after_mlp, y))
 
 
 def _attention(graph: Graph, decoder: Decoder, shared: Shared, layer: int, x: str) -> str:
     prefix = f"model.layers.{layer}.self_attn"
     angles = shared.angles[decoder.ropes[layer]]
     projections = {}
-    for part, heads in (("q", decoder.heads), ("k", decoder.kv_heads), ("v", decoder.kv_heads)):
-        name = f"{prefix}.{part}_proj"
-        _require(graph, f"{name}.weight")
-        y = graph.linear(f"{name}.weight", x, f"{name}.bias")
+    for part, y in zip("qkv", _projected(graph, decoder, prefix, x)):
+        heads = decoder.heads if part == "q" else decoder.kv_heads
+        norm = f"{prefix}.{part}_norm.weight"
+        if norm in graph and graph.spec(norm).shape != (decoder.head_size,):  # over all heads at once
+            y = _norm(graph, decoder, norm, y)
         y = graph.op("Reshape", y, graph.integers(0, 0, heads, decoder.head_size))
-        if f"{prefix}.{part}_norm.weight" in graph:
-            y = _norm(graph, decoder, f"{prefix}.{part}_norm.weight", y)
+        if norm in graph and graph.spec(norm).shape == (decoder.head_size,):
+            y = _norm(graph, decoder, norm, y)
         y = graph.op("Transpose", y, perm=(0, 2, 1, 3))
-        projections[part] = y if part == "v" else _rotate(graph, y, angles, decoder.head_size // 2)
+        projections[part] = y if part == "v" else _rotate(graph, y, angles, decoder, layer)
     keys, values = (
         graph.op(
             "Concat", f"past_key_values.{layer}.{part}", projections[part[0]], axis=2, output=f"present.{layer}.{part}"
@@ -152,35 +157,62 @@ def _attention(graph: Graph, decoder: Decoder, shared: Shared, layer: int, x: st
     queries = graph.op("Reshape", projections["q"], graph.integers(0, decoder.kv_heads, groups, -1, decoder.head_size))
     transposed = graph.op("Unsqueeze", graph.op("Transpose", keys, perm=(0, 1, 3, 2)), graph.integers(2))
     scores = graph.op("Mul", graph.op("MatMul", queries, transposed), graph.constant(decoder.scale))
+    scores = _capped(graph, scores, decoder.attention_cap)
     weights = graph.op("Softmax", graph.op("Add", scores, shared.masks[decoder.windows[layer]]), axis=-1)
     y = graph.op("MatMul", weights, graph.op("Unsqueeze", values, graph.integers(2)))
     y = graph.op("Reshape", y, graph.integers(0, decoder.heads, -1, decoder.head_size))
     y = graph.op("Transpose", y, perm=(0, 2, 1, 3))
     y = graph.op("Reshape", y, graph.integers(0, 0, decoder.heads * decoder.head_size))
-    _require(graph, f"{prefix}.o_proj.weight")
-    return graph.linear(f"{prefix}.o_proj.weight", y, f"{prefix}.o_proj.bias")
+    return _linear(graph, f"{prefix}.o_proj", y)
 
 
-def _rotate(graph: Graph, x: str, angles: tuple[str, str], half: int) -> str:
-    """Rotate each pair of a head's first and second half by its angle."""
+def _projected(graph: Graph, decoder: Decoder, prefix: str, x: str) -> list[str]:
+    """Queries, keys and values, by one matrix or three."""
+    fused = f"{prefix}.qkv_proj"
+    if f"{fused}.weight" in graph:
+        sizes = [heads * decoder.head_size for heads in (decoder.heads, decoder.kv_heads, decoder.kv_heads)]
+        y = graph.linear(f"{fused}.weight", x, f"{fused}.bias")
+        return graph.ops("Split", (y, graph.integers(*sizes)), ("", "", ""), axis=-1)
+    names = [f"{prefix}.{part}_proj" for part in "qkv"]
+    return [_linear(graph, name, x) for name in names]
+
+
+def _linear(graph: Graph, name: str, x: str) -> str:
+    _require(graph, f"{name}.weight")
+    return graph.linear(f"{name}.weight", x, f"{name}.bias")
+
+
+def _rotate(graph: Graph, x: str, angles: tuple[str, str], decoder: Decoder, layer: int) -> str:
+    """Rotate each pair of a head's first and second half by its angle; what no angle is for stays."""
     cosines, sines = angles
-    first, second = graph.ops("Split", (x, graph.integers(half, half)), ("", ""), axis=-1)
+    half = len(decoder.ropes[layer].frequencies)
+    rest = decoder.head_size - 2 * half
+    sizes = (half, half, rest) if rest else (half, half)
+    first, second, *others = graph.ops("Split", (x, graph.integers(*sizes)), ("",) * len(sizes), axis=-1)
     left = graph.op("Sub", graph.op("Mul", first, cosines), graph.op("Mul", second, sines))
     right = graph.op("Add", graph.op("Mul", second, cosines), graph.op("Mul", first, sines))
-    return graph.op("Concat", left, right, axis=-1)
+    return graph.op("Concat", left, right, *others, axis=-1)
+
+
+def _capped(graph: Graph, x: str, cap: float) -> str:
+    """`cap * tanh(x / cap)`; unchanged without a cap."""
+    if not cap:
+        return x
+    return graph.op("Mul", graph.op("Tanh", graph.op("Div", x, graph.constant(cap))), graph.constant(cap))
 
 
 def _mlp(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
-    for part in ("gate", "up", "down"):
-        _require(graph, f"{prefix}.{part}_proj.weight")
-    gate, up = (
-        graph.linear(f"{prefix}.{part}_proj.weight", x, f"{prefix}.{part}_proj.bias") for part in ("gate", "up")
-    )
+    fused = f"{prefix}.gate_up_proj"
+    if f"{fused}.weight" in graph:
+        half = graph.spec(f"{fused}.weight").shape[0] // 2
+        gate, up = graph.ops("Split", (_linear(graph, fused, x), graph.integers(half, half)), ("", ""), axis=-1)
+    else:
+        gate, up = (_linear(graph, f"{prefix}.{part}_proj", x) for part in ("gate", "up"))
     if decoder.activation == "silu":
         gate = graph.op("Mul", gate, graph.op("Sigmoid", gate))
     else:
         gate = graph.op("Gelu", gate, approximate="tanh" if decoder.activation == "gelu_tanh" else "none")
-    return graph.linear(f"{prefix}.down_proj.weight", graph.op("Mul", gate, up), f"{prefix}.down_proj.bias")
+    return _linear(graph, f"{prefix}.down_proj", graph.op("Mul", gate, up))
 
 
 def _norm(graph: Graph, decoder: Decoder, name: str, x: str) -> str:

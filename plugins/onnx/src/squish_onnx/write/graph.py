@@ -77,7 +77,7 @@ class Graph:
         return self.constant(values, np.int64)
 
     def part(self, name: str, role: str = "data", suffix: str = "", shape: Sequence[int] = ()) -> str:
-        """A part of a tensor as an initialiser."""
+        """A part of a tensor as an initializer."""
         part = self._specs[name].encodings[0].parts[role]
         label = name + suffix
         self.initializers[label] = Initializer(label, part.dtype, tuple(shape or part.shape), name, role)
@@ -167,7 +167,7 @@ def is_dense(spec: TensorSpec) -> bool:
 
 
 def stored_part(tensors: dict[str, OutgoingTensor], initializer: Initializer) -> Part:
-    """The part behind an initialiser."""
+    """The part behind an initializer."""
     return tensors[initializer.tensor].spec.encodings[0].parts[initializer.role]
 
 

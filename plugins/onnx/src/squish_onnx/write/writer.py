@@ -90,7 +90,7 @@ def _write_file(sink: Sink, name: str, data: bytes) -> None:
 
 
 class _Weights:
-    """Writes initialisers: large ones aligned in the file of weights, small ones in the model."""
+    """Writes initializers: large ones aligned in the file of weights, small ones in the model."""
 
     def __init__(self, tensors: Mapping[str, OutgoingTensor], location: str) -> None:
         self._tensors, self.location = tensors, location
