@@ -28,11 +28,12 @@ from squish_core.conversion.image import OutputImage
 from squish_core.conversion.job import plugin_lock, source_pins
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
-from squish_core.conversion.streams import part_bytes, streams_of
+from squish_core.conversion.streams import streams_of
 from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
