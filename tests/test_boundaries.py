@@ -42,7 +42,7 @@ ARROWS = {
 MOST_LINES = 350
 MOST_ROOT_MODULES = 20
 
-DISTRIBUTIONS = {"astc_encoder": "astc-encoder-py"}
+DISTRIBUTIONS = {"astc_encoder": "astc-encoder-py", "ggml": "ggml-python"}
 """Import name -> distribution, where they differ in more than `_` and case."""
 
 

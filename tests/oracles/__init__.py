@@ -82,6 +82,7 @@ _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
+    "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", installer="pip", checkout=True),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),

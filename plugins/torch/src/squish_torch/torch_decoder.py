@@ -9,7 +9,7 @@ import torch
 from squish_codecs.api import Scheme
 from torch import Tensor
 
-from squish_core.api import CodecError, ErrorCode
+from squish_core.api import CodecError, CodecSpec, ErrorCode
 
 from .weights import roles_of, spec_of
 
@@ -118,6 +118,8 @@ GGML: Mapping[str, tuple[Blocks, int]] = {
     "q2_k": (q2_k, 256), "q3_k": (q3_k, 256), "q4_k": (q4_k, 256), "q5_k": (q5_k, 256), "q6_k": (q6_k, 256),
 }  # fmt: skip
 """Block type -> its decoder, and the values of a block."""
+AFFINE: Mapping[str, Mapping[str, object]] = {"affine": {}, "npydir.int3": {"bits": 8, "offset": "bias"}}
+"""Codec of affine codes -> parameters that are part of its definition."""
 
 
 @lru_cache(4096)
@@ -129,7 +131,7 @@ def is_decodable(description: str) -> bool:
         return False
     if codec.id.startswith("ggml."):
         return codec.id[5:] in GGML
-    return codec.id == "affine" and _is_simple(Scheme.of(codec.params), spec.shape)
+    return codec.id in AFFINE and _is_simple(_scheme(codec), spec.shape)
 
 
 def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int, total: int | None = None) -> Tensor:
@@ -145,13 +147,17 @@ def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int
         decode, size = GGML[codec.id[5:]]
         data = rows["data"]
         return decode(data.reshape((stop - start) * columns // size, -1)).reshape(stop - start, columns)
-    if codec.id == "affine":
-        return _affine(Scheme.of(codec.params), rows, columns)
+    if codec.id in AFFINE:
+        return _affine(_scheme(codec), rows, columns)
     raise CodecError("torch's operations do not decode it", code=ErrorCode.UNCOVERED, found=codec.id)
 
 
 def _rows(flat: Tensor, total: int, start: int, stop: int) -> Tensor:
     return flat.reshape(total, -1)[start:stop]
+
+
+def _scheme(codec: CodecSpec) -> Scheme:
+    return Scheme.of({**codec.params, **AFFINE[codec.id]})
 
 
 def _is_simple(scheme: Scheme, shape: tuple[int, ...]) -> bool:
