@@ -45,7 +45,7 @@ GGML = (
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
-    "squish-core": Brings(codecs=frozenset({"dense", "heads"}), backends=frozenset({"numpy"})),
+    "squish-core": Brings(codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
         codecs=frozenset(
             {
