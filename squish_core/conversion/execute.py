@@ -100,7 +100,8 @@ def execute(
         container = source.registry.container(plan.format)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
+            meta = {**source.index.meta, **plan.recorded}
+            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=_size_of(target),
@@ -129,7 +130,7 @@ def _outgoing(
     check_source(plan, file)
     for step in plan.steps:
         check_copy(file, step)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     digests.expect(file, plan.steps)
     tensors = []
     with gc_paused():

@@ -18,7 +18,8 @@ import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
 
 LEAST_ERRORS = {
-    "q4_0": 0.09, "q4_1": 0.08, "q5_0": 0.045, "q5_1": 0.04, "iq4_nl": 0.09, "iq4_xs": 0.09, "q2_k": 0.32, "q3_k": 0.16, "q4_k": 0.08, "q5_k": 0.04, "q6_k": 0.02,
+    "q4_0": 0.09, "q4_1": 0.08, "q5_0": 0.045, "q5_1": 0.04, "iq4_nl": 0.09, "iq4_xs": 0.09,
+    "q2_k": 0.32, "q3_k": 0.16, "q4_k": 0.08, "q5_k": 0.04, "q6_k": 0.02,
 }  # fmt: skip
 GOLDEN = json.loads((Path(__file__).parent / "data" / "encodings.json").read_text())
 
@@ -162,8 +163,8 @@ def quantize(values: np.ndarray, kind: str, importance: np.ndarray | None) -> np
 
     number, elements, nbytes = {
         "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
-        "q2_k": (10, 256, 84), "q3_k": (11, 256, 110), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
-        "iq4_xs": (23, 256, 136),
+        "q2_k": (10, 256, 84), "q3_k": (11, 256, 110), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176),
+        "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18), "iq4_xs": (23, 256, 136),
     }[kind]  # fmt: skip
     base = ctypes.CDLL(os.path.join(os.path.dirname(ggml.__file__), "lib", "libggml-base.so"))
     call = base.ggml_quantize_chunk
