@@ -15,7 +15,8 @@ import zstandard
 
 PACKAGES = [
     "squish_core", "squish_ane", "squish_codecs", "squish_ggml", "squish_gguf", "squish_hf", "squish_mlx",
-    "squish_npydir", "squish_safetensors", "squish_squizd", "squish_uqff", "squish_zstd", "squish_ztensor",
+    "squish_npydir", "squish_onnx", "squish_safetensors", "squish_squizd", "squish_uqff", "squish_zstd",
+    "squish_ztensor",
 ]  # fmt: skip
 
 with atheris.instrument_imports(include=PACKAGES):
@@ -26,7 +27,7 @@ with atheris.instrument_imports(include=PACKAGES):
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {
     "gguf": "**/*.gguf", "safetensors": "**/*.safetensors", "ztensor": "**/*.zt", "squizd": "**/*.squizd",
-    "uqff": "**/*.uqff",
+    "uqff": "**/*.uqff", "onnx": "**/*.onnx",
 }  # fmt: skip
 CONFIGS = {"hf": "plugins/hf/tests/data", "mlx": "plugins/mlx_format/tests/data"}
 ARCHIVES = {"npydir": "plugins/npydir/tests/data/*.tar.xz", "mlpackage": "plugins/ane_backend/tests/data/packages.zip"}
@@ -46,10 +47,10 @@ def members(name: str) -> list[tuple[Path, str]]:
     (archive,) = ROOT.glob(ARCHIVES[name])
     folder = ROOT / ".fuzz" / f"{name}-samples"
     shutil.unpack_archive(archive, folder)
-    found = [
+    entries = [
         (each, path) for each in sorted(folder.iterdir()) for path in sorted(each.rglob("[!.]*")) if path.is_file()
     ]
-    return [(each, path.relative_to(each).as_posix()) for each, path in found if path.stat().st_size < LARGEST]
+    return [(each, path.relative_to(each).as_posix()) for each, path in entries if path.stat().st_size < LARGEST]
 
 
 def seeds(name: str) -> list[bytes]:

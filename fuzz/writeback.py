@@ -56,10 +56,10 @@ class Hang(BaseException):
 def all_samples(extra: Path | None) -> dict[str, Path]:
     """Every readable file to damage: of the test data, made here, and of a folder of the caller's."""
     sources = samples.written_files(HOME / "archives")
-    sources |= {f"made/{name}": path for name, path in samples.made_files(HOME / "made").items()}
+    sources |= {f"made/{name}": path for name, path in samples.generated_files(HOME / "made").items()}
     if extra:
-        found = samples.files_below(extra)
-        sources |= {f"extra/{path.relative_to(extra)}": path for path in found}
+        files = samples.files_below(extra)
+        sources |= {f"extra/{path.relative_to(extra)}": path for path in files}
     return samples.readable(sources)
 
 

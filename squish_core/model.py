@@ -81,6 +81,7 @@ class CodecSpec:
 
 
 DENSE = CodecSpec("dense")
+"""Values stored in row-major order."""
 
 
 @frozen(kw_only=True)
@@ -318,6 +319,7 @@ class Exactness:
 
 
 SAME_BYTES = Exactness("bytes")
+"""The stored bytes are copied."""
 
 
 def to_json(value: Any) -> Any:

@@ -67,6 +67,13 @@ class EagerRead(Foo):
         return super().read_index(source, limits)
 
 
+class NeedsThePath(Foo):
+    def read_index(self, source: api.Source, limits: api.Limits) -> api.Index:
+        if source.path is None and source.is_remote:
+            raise api.FormatError("is not on this machine", file=source.name, code="file-kind")
+        return super().read_index(source, limits)
+
+
 class UncheckedCount(Foo):
     def read_index(self, source: api.Source, limits: api.Limits) -> api.Index:
         bytearray(16 * int.from_bytes(source.read(4, 4), "little"))

@@ -71,9 +71,9 @@ def in_child(action: Callable[[], Any]) -> tuple[float, int, str]:
     if child:
         os.close(start)
         with os.fdopen(end) as answer:
-            found = json.load(answer)
+            costs = json.load(answer)
         os.waitpid(child, 0)
-        return found[0], found[1], found[2]
+        return costs[0], costs[1], costs[2]
     error = ""
     tracemalloc.stop()
     gc.freeze()
@@ -103,8 +103,8 @@ def main(arguments: list[str]) -> int:
     for name in squish_core.registry().containers:
         squish_core.registry().container(name)  # importing a plugin is no cost of the file
     costs = Costs()
-    found = [str(path) for path in sorted(ROOT.glob("plugins/*/tests/test_*malformed*.py"))]
-    code = pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *(arguments or found)], plugins=[costs])
+    paths = [str(path) for path in sorted(ROOT.glob("plugins/*/tests/test_*malformed*.py"))]
+    code = pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *(arguments or paths)], plugins=[costs])
     print(f"\n{len(costs.refusals)} refusals")
     for title, place, scale, unit in (("slowest", 0, 1e3, "ms"), ("largest", 1, 1e-6, "MB")):
         print(f"{title}:")

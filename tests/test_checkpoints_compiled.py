@@ -110,9 +110,9 @@ def test_a_library_of_another_version_is_reported_by_plans_and_encoders(tmp_path
         [sys.executable, "-c", f"import json{STALE}"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    plan, loaded, asked, encoding = json.loads(done.stdout)
+    plan, loaded, options, encoding = json.loads(done.stdout)
     why = "the compiled kernels are of another version (found "
     assert f"not      cpu: {why}" in plan
     assert "dense on numpy" in loaded
-    assert why in asked
+    assert why in options
     assert f"ggml.q4_k has no encoder; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding

@@ -128,9 +128,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., registry.Registry]
     """Make a registry of the core, the toy format and more plugins the default one."""
 
     def make(*extra: Any, points: Any = (), **options: Any) -> registry.Registry:
-        found = registry.Registry("", extra=[ToyPlugin(), *extra], entry_points=lambda: points, **options)
-        monkeypatch.setattr(registry, "_default", found)
-        return found
+        registry_of_test = registry.Registry("", extra=[ToyPlugin(), *extra], entry_points=lambda: points, **options)
+        monkeypatch.setattr(registry, "_default", registry_of_test)
+        return registry_of_test
 
     module = ModuleType("toy_format")
     module.Toy = Toy  # type: ignore[attr-defined]
@@ -312,7 +312,7 @@ def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
         ["ok", good], ["error", str(short)], ["ok", odd],
     ]  # fmt: skip
     ran = squish("verify", good, missing, odd, "--json")
-    assert (ran.code, [found["ok"] for found in ran.json]) == (2, [True, False, True])
+    assert (ran.code, [entry["ok"] for entry in ran.json]) == (2, [True, False, True])
     assert ran.json[1]["error"]["code"] == "missing"
     assert squish("verify", good, odd).code == 0
 
@@ -446,11 +446,11 @@ def test_a_folder_that_cannot_be_written_is_an_error_not_a_traceback(squish: Any
 
 
 def test_listings_import_no_implementation(squish: Any, install: Any) -> None:
-    found = install()
+    installed = install()
     for command in ("formats", "codecs", "backends", "plugins"):
         assert squish(command).code == 0
         assert squish(command, "--json").json
-    assert not found._instances
+    assert not installed._instances
 
 
 def test_formats_lists_installed_and_missing_ones(squish: Any) -> None:
@@ -488,11 +488,11 @@ class Point:
 class Commands:
     """A plugin with a command."""
 
-    asked = 0
+    calls = 0
 
     @hookimpl
     def squish_commands(self, app: Any) -> None:
-        Commands.asked += 1
+        Commands.calls += 1
 
         @app.command()
         def hello(fail: bool = False) -> None:
@@ -540,9 +540,9 @@ def test_help_tells_each_command_in_a_whole_sentence(squish: Any, monkeypatch: p
     monkeypatch.setattr(registry, "_default", registry.Registry(""))
     monkeypatch.setenv("COLUMNS", "80")
     for command in ([], ["cache"]):
-        told = squish(*command, "--help").out.partition("Commands:")[2]
-        assert told
-        assert "..." not in told
+        listing = squish(*command, "--help").out.partition("Commands:")[2]
+        assert listing
+        assert "..." not in listing
 
 
 def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:
@@ -687,9 +687,9 @@ def test_a_plugin_adds_a_command(squish: Any, install: Any) -> None:
 
 def test_a_built_in_command_loads_no_plugin_commands(squish: Any, install: Any) -> None:
     install(Commands())
-    Commands.asked = 0
+    Commands.calls = 0
     squish("formats")
-    assert Commands.asked == 0
+    assert Commands.calls == 0
 
 
 def test_failing_plugin_commands_are_shown_by_doctor_and_stop_nothing_else(squish: Any, install: Any) -> None:

@@ -105,6 +105,17 @@ def test_progress_is_a_plain_line_at_most_every_two_seconds(clock: Any, capsys: 
     ]
 
 
+def test_progress_counts_another_unit(clock: Any, capsys: Any) -> None:
+    with progress.Progress("evaluating", unit="tokens") as report:
+        clock[0] = 104.0  # loading
+        report("model.gguf", 1_024, 8_192)
+        clock[0] = 108.0
+        report("model.gguf", 2_048, 8_192)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == "evaluating: 2,048 of 8,192 tokens (25%), 256 tokens/s, model.gguf"
+
+
 def test_quiet_shows_no_progress(clock: Any, capsys: Any) -> None:
     with progress.Progress("writing", quiet=True) as report:
         clock[0] = 200.0
@@ -128,11 +139,12 @@ def test_a_terminal_gets_a_bar_without_color_under_no_color(
     assert ("\x1b[3" in shown) is painted
 
 
+@pytest.mark.parametrize("unit", ["", "tokens"])
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_the_bar_is_one_line_on_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_the_bar_is_one_line_on_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, width: int, unit: str) -> None:
     console = pytest.importorskip("rich.console")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.Progress("comparing") as report:
+    with progress.Progress("comparing", unit=unit) as report:
         report("model.layers.12.mlp.down_proj.weight", 3_000_000_000, 12_345_678_901)
         assert len(console.Console(width=width).render_lines(report._bar.get_renderable())) == 1
 

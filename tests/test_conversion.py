@@ -52,9 +52,9 @@ def actions(report: Any) -> dict[str, tuple[str, str]]:
 
 def test_without_a_rule_codes_are_kept(run: Any) -> None:
     report, file = run(MIXED)
-    found = actions(report)
-    assert {found[name] for name in ("a.weight", "b.weight", "norm", "ids", "q")} == {("copy", "bytes")}
-    assert found["s"] == ("repack", "values(f32)")
+    taken = actions(report)
+    assert {taken[name] for name in ("a.weight", "b.weight", "norm", "ids", "q")} == {("copy", "bytes")}
+    assert taken["s"] == ("repack", "values(f32)")
     assert file["s"].codec == "toy.rows"
     np.testing.assert_array_equal(file["s"].numpy(), file["q"].numpy())
     assert file.meta == {"k": 1}

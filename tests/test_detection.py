@@ -37,7 +37,7 @@ SAMPLES = Path(__file__).parent / "data"
 
 def formats(**signatures: Any) -> Any:
     """A registry with further formats: name -> signatures."""
-    infos = [toys.container_info(name, *found) for name, found in signatures.items()]
+    infos = [toys.container_info(name, *signature) for name, signature in signatures.items()]
     return toys.registry(toys.plugin(squish_containers=infos))
 
 
@@ -232,9 +232,9 @@ def test_a_folder_of_an_absent_format_says_what_to_install(tmp_path: Path) -> No
 
 
 def test_a_json_file_is_called_by_its_name() -> None:
-    found = lookalike(b'{\n  "architectures": ["LlamaForCausalLM"]', text=True)
-    assert found is not None
-    assert found[0] == "JSON, not weights"
+    hint = lookalike(b'{\n  "architectures": ["LlamaForCausalLM"]', text=True)
+    assert hint is not None
+    assert hint[0] == "JSON, not weights"
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_a_checkpoint_without_its_plugin_opens_as_stored_with_a_warning(
     (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     for target in (tmp_path, tmp_path / "model.safetensors"):
         with squish.open(target, registry=squish.Registry(plugins="-hf,-mlx")) as file:
-            told = [problem.message for problem in file.problems if problem.code == "not-installed"]
+            messages = [problem.message for problem in file.problems if problem.code == "not-installed"]
             assert file.format == "safetensors"
-            assert [f"pip install squish-{absent}" in message for message in told] == [True] * bool(absent)
+            assert [f"pip install squish-{absent}" in message for message in messages] == [True] * bool(absent)
     with squish.open(tmp_path, "safetensors", registry=squish.Registry(plugins="-hf,-mlx")) as file:
         # As stored, as the format says; a config that cannot be read is an error whatever the format.
         assert [problem.code for problem in file.problems] == ([] if isinstance(config, dict) else ["json"])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from api_reference import sections
 
 import squish_core as squish
 from squish_core import api
@@ -57,12 +58,6 @@ def unique(owners: Any) -> list[Callable[..., Any]]:
 
 
 CALLED = [each for each in [*FUNCTIONS, *unique(CLASSES)] if each.__qualname__ not in ONE_LINE]
-
-
-def sections(function: Any) -> dict[str, str]:
-    """Title -> text of each section of a docstring; the summary is under ""."""
-    pieces = re.split(r"^([A-Z]\w+)\n-{3,}\n", inspect.cleandoc(function.__doc__ or ""), flags=re.MULTILINE)
-    return {"": pieces[0], **dict(zip(pieces[1::2], pieces[2::2]))}
 
 
 def raises(function: Callable[..., Any]) -> bool:

@@ -12,6 +12,6 @@ def test_it_fills_every_layer_and_agrees() -> None:
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("QuantizedLinear, 4 bits") == 6
-    found = re.search(r"9 tensors; largest difference (\S+) of", done.stdout)
-    assert found is not None
-    assert float(found[1]) < 1e-2
+    match = re.search(r"9 tensors; largest difference (\S+) of", done.stdout)
+    assert match is not None
+    assert float(match[1]) < 1e-2

@@ -60,7 +60,7 @@ def test_a_file_cut_during_deep_verify_is_a_finding_and_never_a_signal(target: s
     codes = done.stdout.splitlines()
     assert len(codes) == 12
     assert set(codes) <= {"[]", "['changed']", "['bounds']", "['bounds', 'changed']"}
-    assert any("changed" in found for found in codes)
+    assert any("changed" in code for code in codes)
 
 
 CUT_UNDER_A_WEIGHT = """

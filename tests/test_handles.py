@@ -326,12 +326,12 @@ def test_typed_metadata_survives_exactly() -> None:
         "a": Typed("u8", 7), "b": Typed("array:f32", np.array([1.5, np.nan], "<f4")),
         "c": Typed("array:str", ["x", "y"]), "d": "plain", "e": Typed("array:array:i32", [np.arange(2, dtype="<i4")]),
     }  # fmt: skip
-    found, assets = load_meta(dump_meta(meta, {"t": b"\0"}), Limits())
-    assert list(found) == list(meta)
+    loaded, assets = load_meta(dump_meta(meta, {"t": b"\0"}), Limits())
+    assert list(loaded) == list(meta)
     assert assets == {"t": b"\0"}
-    assert [getattr(value, "type", None) for value in found.values()] == ["u8", "array:f32", "array:str", None,
+    assert [getattr(value, "type", None) for value in loaded.values()] == ["u8", "array:f32", "array:str", None,
                                                                          "array:array:i32"]  # fmt: skip
-    assert found["b"].value.tobytes() == meta["b"].value.tobytes()  # type: ignore[attr-defined]
+    assert loaded["b"].value.tobytes() == meta["b"].value.tobytes()  # type: ignore[attr-defined]
     for damaged in (b"", b"\0", b"\xa1\x61v\x02", b"\xff" * 9):
         with pytest.raises(FormatError, match=r"squish\.meta"):
             load_meta(damaged, Limits())

@@ -36,6 +36,7 @@ BUGS = {
     "UnknownChecksum": ("acme.foo", "test_damage_is_reported"),
     "WrongMagic": ("acme.foo", "test_damage_is_reported"),
     "EagerRead": ("acme.foo", "test_opening_reads_no_tensor_bytes"),
+    "NeedsThePath": ("acme.foo", "test_a_model_without_a_path_and_a_listing_opens"),
     "UncheckedCount": ("acme.foo", "test_mutants_give_typed_errors_only"),
     "ForeignError": ("acme.foo", "test_truncations_give_typed_errors_only"),
     "Unstable": ("acme.foo", "test_the_index_pickles_and_is_stable"),

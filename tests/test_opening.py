@@ -36,15 +36,15 @@ def test_a_refinement_gets_limits_and_options(reg: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("target", "said"),
     [
         ("toy.named:color=red", r"no such option \(expected arch, found color\)"),
         ("toy.box:arch=llama", r"no such option \(expected no options, found arch\)"),
     ],
 )  # fmt: skip
-def test_an_unknown_option_is_refused(wanted: str, said: str, reg: Registry) -> None:
+def test_an_unknown_option_is_refused(target: str, said: str, reg: Registry) -> None:
     with pytest.raises(UsageError, match=said):
-        squish.open(toys.box({"w": VALUES}), wanted, registry=reg)
+        squish.open(toys.box({"w": VALUES}), target, registry=reg)
 
 
 def test_missing_assets_come_from_the_assets_folder(tmp_path: Path) -> None:

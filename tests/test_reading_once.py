@@ -11,7 +11,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import Typed
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, TensorError
 from squish_core.io.local import open_source
 from squish_core.testing.sources import CountingSource, fetched_part
 
@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         squish.convert(folder / "f32.safetensors", folder / f"{name}.gguf", encode=name)
     squish.convert(folder / "f16.safetensors", folder / "digests.zt", "ztensor:digest=sha256")
     squish.convert(folder / "q4_0.gguf", folder / "int4.zt", "ztensor:digest=sha256")
+    squish.save(folder / "layer.gguf", {"layer.weight": values}, encode="q4_0")
     squish.convert(folder / "f16.safetensors", folder / "packed.zt", "ztensor:encoding=zstd,digest=sha256")
     return folder
 
@@ -54,6 +55,7 @@ def ratio(source: CountingSource, file: squish.File) -> float:
         ("digests.zt", "gguf", "q8_0"),
         ("int4.zt", "ztensor", None),
         ("packed.zt", "safetensors", None),
+        ("f16.safetensors", "gguf", "nvfp4"),
     ],
 )
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
@@ -69,6 +71,50 @@ def test_a_conversion_reads_each_stored_byte_once(
         assert ratio(source, file) == 1.0
     squish.convert(folder / name, tmp_path / "local", target, encode=encode, **options)
     assert (tmp_path / "out").read_bytes() == (tmp_path / "local").read_bytes()
+
+
+def test_a_repack_is_decided_on_the_first_panel_and_checked_on_the_others(folder: Path, tmp_path: Path) -> None:
+    source = CountingSource(open_source(folder / "layer.gguf"))
+    with squish.open(source) as file:
+        source.log.clear()
+        report = squish.convert(file, tmp_path / "mlx", "mlx")
+        assert (report.steps[0].action, ratio(source, file)) == ("repack", 1.0)
+        source.log.clear()
+        assert squish.convert(file, tmp_path / "dry", "mlx", dry_run=True).steps == report.steps
+        assert ratio(source, file) == 1.0
+        source.log.clear()
+        squish.convert(file, tmp_path / "planned", "mlx", plan=tmp_path / "plan.json")
+        assert ratio(source, file) == 1.0  # all codes are read before, and kept
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_codes_of_a_late_panel_that_do_not_fit_are_refused_as_if_planned(
+    folder: Path, tmp_path: Path, mmap: bool
+) -> None:
+    data = bytearray((folder / "layer.gguf").read_bytes())
+    data[-18:-16] = np.float16(30000).tobytes()  # the last scale: its offset is beyond f16
+    (tmp_path / "wide.gguf").write_bytes(data)
+    with squish.open(tmp_path / "wide.gguf", mmap=mmap) as file:
+        with pytest.raises(TensorError) as planned:
+            squish.convert(file, tmp_path / "mlx", "mlx", dry_run=True)
+        with pytest.raises(TensorError) as caught:
+            squish.convert(file, tmp_path / "mlx", "mlx")
+    assert (caught.value.code, caught.value.tensor) == ("refused", "layer.weight")
+    assert str(caught.value) == str(planned.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["wide.gguf"]
+
+
+def test_what_planning_cannot_keep_is_read_again_and_noted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("squish_core.conversion.evidence.MEMORY_LIMIT", 1 << 20)
+    source = CountingSource(open_source(folder / "layer.gguf"))
+    with squish.open(source) as file:
+        source.log.clear()
+        report = squish.convert(file, tmp_path / "mlx", "mlx", plan=tmp_path / "plan.json")
+        assert ratio(source, file) == 2.0
+    (note,) = [note for note in report.notes if "again" in note]
+    assert f"{report.steps[0].stored:,} bytes" in note
 
 
 @pytest.mark.parametrize(("target", "encode"), [("safetensors", None), ("gguf", "q8_0")])

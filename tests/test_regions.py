@@ -26,8 +26,8 @@ def grained(draw: Any) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(grained(), st.integers(1, 4), st.integers(1, 400), st.booleans())
-def test_panels_cover_every_element_once_on_the_grain(given: Any, itemsize: int, budget: int, rows: bool) -> None:
-    shape, grain = given
+def test_panels_cover_every_element_once_on_the_grain(case: Any, itemsize: int, budget: int, rows: bool) -> None:
+    shape, grain = case
     seen = np.zeros(shape, int)
     for region in panels(shape, grain, itemsize, budget=budget, whole_rows=rows):
         seen[region] += 1
@@ -46,8 +46,8 @@ def test_a_panel_is_over_the_budget_only_when_one_step_is(rows: int, columns: in
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(grained(), st.data())
-def test_the_region_on_the_grain_is_the_smallest_that_holds(given: Any, data: Any) -> None:
-    shape, grain = given
+def test_the_region_on_the_grain_is_the_smallest_that_holds(case: Any, data: Any) -> None:
+    shape, grain = case
     region = tuple(slice(*sorted((data.draw(st.integers(0, size)), data.draw(st.integers(0, size))))) for size in shape)
     for part, wide, size, step in zip(region, on_grain(region, shape, grain), shape, grain):
         assert wide.start <= part.start

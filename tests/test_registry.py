@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import toys
 
+import squish_core as squish
 from squish_core import api
 from squish_core.conversion.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
@@ -56,22 +59,22 @@ def failing() -> Any:
     ids=["import", "syntax", "wrong type", "none", "not iterable", "raises", "api version", "unknown hook"],
 )
 def test_a_broken_plugin_is_one_record_and_the_others_work(broken: Any, reason: str) -> None:
-    known = toys.registry(points=[point("bad", broken), point("good", good())])
-    assert [(record.dist, record.name) for record in known.broken] == [("dist-bad", "bad")]
-    assert reason in known.broken[0].reason
-    assert known.containers["acme.good"].dist == "dist-good"
+    registry = toys.registry(points=[point("bad", broken), point("good", good())])
+    assert [(record.dist, record.name) for record in registry.broken] == [("dist-bad", "bad")]
+    assert reason in registry.broken[0].reason
+    assert registry.containers["acme.good"].dist == "dist-good"
 
 
 def test_a_plugin_that_fails_half_way_leaves_nothing_behind() -> None:
     half = toys.plugin(squish_containers=[toys.container_info("acme.half")], squish_codecs=["bad"])
-    known = toys.registry(points=[point("half", half)])
-    assert "acme.half" not in known.containers
+    registry = toys.registry(points=[point("half", half)])
+    assert "acme.half" not in registry.containers
 
 
 def test_a_broken_plugin_is_named_by_the_error_it_explains() -> None:
-    known = toys.registry(points=[point("gguf", ImportError("no numpy"), "squish-gguf")])
+    registry = toys.registry(points=[point("gguf", ImportError("no numpy"), "squish-gguf")])
     with pytest.raises(MissingPluginError, match=r"squish-gguf is installed but broken: ImportError: no numpy"):
-        known.container("gguf")
+        registry.container("gguf")
 
 
 @pytest.mark.parametrize("chosen", ["dist-a", "dist-b"])
@@ -83,46 +86,46 @@ def test_prefer_settles_a_conflict(chosen: str) -> None:
 
 def test_the_same_id_twice_in_one_distribution_is_refused() -> None:
     points = [point("one", good(), "acme"), point("two", good(), "acme")]
-    known = toys.registry(points=points)
-    assert [(record.name, "twice" in record.reason) for record in known.broken] == [("two", True)]
+    registry = toys.registry(points=points)
+    assert [(record.name, "twice" in record.reason) for record in registry.broken] == [("two", True)]
 
 
 def test_one_distribution_may_bring_several_plugins() -> None:
-    known = toys.registry(points=[point("one", good("acme.a"), "acme"), point("two", good("acme.b"), "acme")])
-    assert not known.broken
-    assert {known.containers[name].dist for name in ("acme.a", "acme.b")} == {"acme"}
+    registry = toys.registry(points=[point("one", good("acme.a"), "acme"), point("two", good("acme.b"), "acme")])
+    assert not registry.broken
+    assert {registry.containers[name].dist for name in ("acme.a", "acme.b")} == {"acme"}
 
 
 def test_a_refused_plugin_brings_nothing_at_all() -> None:
-    known = toys.registry(good())
+    registry = toys.registry(good())
     both = toys.plugin("other", squish_containers=[toys.container_info("acme.new"), toys.container_info("acme.good")])
     with pytest.raises(ConflictError):
-        known.register(both)
-    assert "acme.new" not in known.containers
+        registry.register(both)
+    assert "acme.new" not in registry.containers
 
 
 @pytest.mark.parametrize(
-    ("settings", "found"),
+    ("settings", "ids"),
     [
         ("-a", {"acme.b"}), ("-dist-a", {"acme.b"}), ("+a", {"acme.a"}), ("+dist-a,+b", {"acme.a", "acme.b"}),
         ("+acme.a", {"acme.a"}), ("+acme.a,+b", {"acme.a", "acme.b"}),
         (" -a , -b ", set()), ("+a,-a", set()), ("", {"acme.a", "acme.b"}),
     ],
 )  # fmt: skip
-def test_settings_allow_and_block(settings: str, found: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_allow_and_block(settings: str, ids: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     points = [point("a", good("acme.a")), point("b", good("acme.b"))]
-    known = Registry(plugins=settings, entry_points=lambda: points)
-    assert set(known.containers) == found
+    registry = Registry(plugins=settings, entry_points=lambda: points)
+    assert set(registry.containers) == ids
     monkeypatch.setenv("SQUISH_PLUGINS", settings)
-    assert set(Registry(entry_points=lambda: points).containers) == found
+    assert set(Registry(entry_points=lambda: points).containers) == ids
 
 
 @pytest.mark.parametrize("settings", ["+a,+bb", "-bb", "acme.a=bb"])
 def test_settings_that_match_no_plugin_warn_and_list_the_installed_ones(settings: str) -> None:
     points = [point("a", good("acme.a"))]
     with pytest.warns(UserWarning, match="no plugin is called bb; installed: dist-a, squish-core"):
-        known = Registry(plugins=settings, entry_points=lambda: points)
-    assert repr(known).startswith("<Registry plugins=2 containers=1 codecs=3 backends=1 encoders=")
+        registry = Registry(plugins=settings, entry_points=lambda: points)
+    assert repr(registry).startswith("<Registry plugins=2 containers=1 codecs=3 backends=1 encoders=")
 
 
 def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
@@ -131,30 +134,30 @@ def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
 
 
 def test_plugins_register_in_the_process() -> None:
-    known = toys.registry()
-    known.register(good())
-    assert type(known.container("acme.good")).__name__ == "Box"
-    assert known.container("acme.good").id == "acme.good"
-    assert known.container("acme.good") is known.container("acme.good")
+    registry = toys.registry()
+    registry.register(good())
+    assert type(registry.container("acme.good")).__name__ == "Box"
+    assert registry.container("acme.good").id == "acme.good"
+    assert registry.container("acme.good") is registry.container("acme.good")
 
 
 def test_a_plugin_that_is_refused_in_the_process_can_be_mended_and_registered() -> None:
-    known = toys.registry()
+    registry = toys.registry()
     with pytest.raises(TypeError):
-        known.register(toys.plugin("mine", squish_containers=["bad"]))
-    known.register(toys.plugin("mine", squish_containers=[toys.container_info("acme.good")]))
-    assert "acme.good" in known.containers
+        registry.register(toys.plugin("mine", squish_containers=["bad"]))
+    registry.register(toys.plugin("mine", squish_containers=[toys.container_info("acme.good")]))
+    assert "acme.good" in registry.containers
 
 
 def test_find_filters_by_declared_fields() -> None:
-    known = toys.registry()
-    assert [entry.info.id for entry in known.find("codec", lossless=True)] == ["dense", "heads", "stack", "toy.xor"]
-    assert [entry.info.id for entry in known.find("codec", kind="bytes")] == ["toy.xor"]
-    assert known.find("encoder", id="none") == []
+    registry = toys.registry()
+    assert [entry.info.id for entry in registry.find("codec", lossless=True)] == ["dense", "heads", "stack", "toy.xor"]
+    assert [entry.info.id for entry in registry.find("codec", kind="bytes")] == ["toy.xor"]
+    assert registry.find("encoder", id="none") == []
     with pytest.raises(SquishError, match="container, codec, backend, encoder"):
-        known.find("plugin")
+        registry.find("plugin")
     with pytest.raises(SquishError, match=r"codec declarations have no such field.*lossless.*found lossles\b"):
-        known.find("codec", lossles=True)
+        registry.find("codec", lossles=True)
 
 
 @pytest.mark.parametrize(
@@ -183,14 +186,14 @@ def test_no_lookup_raises_key_error(kind: str) -> None:
 @pytest.mark.parametrize("factory", ["toys:Gone", "gone_module:X", "toys:Unimportable", "toys"])
 def test_an_implementation_that_fails_to_load_is_a_typed_error(factory: str) -> None:
     info = api.ContainerInfo(id="acme.x", title="x", factory=factory)
-    known = toys.registry(toys.plugin("acme-plugin", squish_containers=[info]))
+    registry = toys.registry(toys.plugin("acme-plugin", squish_containers=[info]))
     with pytest.raises(MissingPluginError, match="acme-plugin"):
-        known.container("acme.x")
+        registry.container("acme.x")
 
 
 def test_entries_are_json() -> None:
-    known = toys.registry()
-    for table in (known.containers, known.codecs, known.backends):
+    registry = toys.registry()
+    for table in (registry.containers, registry.codecs, registry.backends):
         json.dumps([entry.to_dict() for entry in table.values()])
 
 
@@ -209,16 +212,16 @@ def imported(code: str) -> set[str]:
 
 
 def test_listing_plugins_imports_no_implementation() -> None:
-    found = imported(_QUESTIONS["registry"])
-    known = Registry()
-    entries = [entry for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
+    modules = imported(_QUESTIONS["registry"])
+    registry = Registry()
+    entries = [entry for table in (registry.containers, registry.codecs, registry.backends) for entry in table.values()]
     implementations = {entry.info.factory.partition(":")[0] for entry in entries}
-    assert not found & {"numpy", "zstandard", "cbor2", "ml_dtypes", "squish_core.file", *implementations}
+    assert not modules & {"numpy", "zstandard", "cbor2", "ml_dtypes", "squish_core.file", *implementations}
 
 
 def test_importing_the_package_imports_almost_nothing() -> None:
-    found = imported(_QUESTIONS["import"])
-    assert not found & {"attr", "attrs", "pluggy", "numpy", "squish_core.model"}
+    modules = imported(_QUESTIONS["import"])
+    assert not modules & {"attr", "attrs", "pluggy", "numpy", "squish_core.model"}
 
 
 def test_a_codec_that_an_installed_package_lacks_is_not_an_install_hint() -> None:
@@ -235,10 +238,10 @@ def test_another_distributions_encoder_is_used_or_else_the_codecs_own() -> None:
         api.EncoderInfo(id="dense", title="works", factory="toys:Shifted", aliases={"shifted": "dense"}),
         api.EncoderInfo(id="toy.rows", title="cannot be imported", factory="toys:Unimportable"),
     ]
-    found = toys.registry(toys.plugin(squish_encoders=declared))
-    assert type(found.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
-    assert found.encoder(api.CodecSpec("toy.rows")) is found.codec("toy.rows")
-    assert expand(api.CodecSpec("shifted"), "toy.box", found).id == "dense"
+    registry = toys.registry(toys.plugin(squish_encoders=declared))
+    assert type(registry.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
+    assert registry.encoder(api.CodecSpec("toy.rows")) is registry.codec("toy.rows")
+    assert expand(api.CodecSpec("shifted"), "toy.box", registry).id == "dense"
 
 
 def test_entries_are_found_by_singular_or_plural_and_have_a_short_repr() -> None:
@@ -247,3 +250,45 @@ def test_entries_are_found_by_singular_or_plural_and_have_a_short_repr() -> None
     assert registry.find("backend", id="numpy") == [entry]
     assert entry.id == "numpy"
     assert repr(entry).startswith("<Backend 'numpy' of squish-core")
+
+
+def test_a_table_of_plugins_stays_as_it_was_when_another_registers() -> None:
+    registry = toys.registry()
+    containers = registry.containers
+    entries = iter(containers.items())
+    registry.register(good())
+    assert [name for name, _ in entries] == list(containers) == ["toy.box"]
+    assert list(registry.containers) == ["toy.box", "acme.good"]
+
+
+def test_lookups_in_other_threads_go_on_while_plugins_register() -> None:
+    registry, done, errors = toys.registry(), threading.Event(), list[BaseException]()
+    box = toys.box({"w": np.ones((2, 4), np.float32)})
+
+    def look_up() -> None:
+        try:
+            while not done.is_set():
+                entries = registry.find("containers")
+                assert [entry.id for entry in entries] == sorted(entry.id for entry in entries)
+                assert {entry.id for entry in entries} >= {"toy.box"}
+                assert squish.open(box, registry=registry)["w"].numpy().sum() == 8
+                assert all(registry.instance("container", entry) for entry in registry.containers.values())
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=look_up) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(300):
+            info = toys.container_info(f"acme.{number}", api.Signature(b"ACME%d" % number))
+            registry.register(toys.plugin(f"acme-{number}", squish_containers=[info]))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert len(registry.find("containers")) == 301

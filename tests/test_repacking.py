@@ -64,27 +64,27 @@ TARGETS = {
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The sources; those without a checkpoint are made here from seeded values, in one conversion or two."""
-    folder, found = tmp_path_factory.mktemp("sources"), {}
+    folder, files = tmp_path_factory.mktemp("sources"), {}
     values = np.random.default_rng(0).normal(size=(64, 256)).astype("<f4")
     header = {NAME: {"dtype": "F32", "shape": [64, 256], "data_offsets": [0, values.nbytes]}}
     text = json.dumps(header).encode()
-    plain = folder / "plain.safetensors"
-    plain.write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
+    dense = folder / "plain.safetensors"
+    dense.write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
     for name, source in SOURCES.items():
         if isinstance(source, Path):
-            found[name] = source
+            files[name] = source
             continue
         if source.startswith("blocks "):
-            found[name] = folder / f"{name}.gguf"
-            squish.convert(random_blocks(source.removeprefix("blocks ")), found[name])
+            files[name] = folder / f"{name}.gguf"
+            squish.convert(random_blocks(source.removeprefix("blocks ")), files[name])
             continue
-        found[name] = plain
+        files[name] = dense
         for step in source.split():
             to, _, kind = step.partition(":")
-            made = folder / f"{name}.{to}"
-            squish.convert(found[name], made, to, encode=kind or None)
-            found[name] = made
-    return found
+            target = folder / f"{name}.{to}"
+            squish.convert(files[name], target, to, encode=kind or None)
+            files[name] = target
+    return files
 
 
 def random_blocks(kind: str) -> squish.File:
@@ -161,9 +161,9 @@ def test_k_blocks_go_to_mlx_with_scales_of_float32(tmp_path: Path, kind: str, bi
     """d * scale and dmin * minimum are exact in float32; q * scale - minimum rounds once in both forms."""
     (step,) = squish.convert(random_blocks(kind), tmp_path / "out", "mlx").steps
     assert (step.action, str(step.exactness), step.bits) == ("repack", "values(f32)", bits)
-    with squish.open(tmp_path / "out") as made:
-        params = made[NAME].spec.encodings[0].codec.params
-        assert (params["group_size"], params["offset"], made[NAME].parts()["scale"].dtype) == (32, "bias", "f32")
+    with squish.open(tmp_path / "out") as target:
+        params = target[NAME].spec.encodings[0].codec.params
+        assert (params["group_size"], params["offset"], target[NAME].parts()["scale"].dtype) == (32, "bias", "f32")
 
 
 @pytest.mark.parametrize("way", ["", "ztensor:wire=2", "gguf"])
@@ -172,8 +172,8 @@ def test_gpt_oss_comes_back_byte_for_byte(way: str, tmp_path: Path) -> None:
     between = tmp_path / "between"
     if way:
         squish.convert(source, between, way)
-    made = squish.convert(between if way else source, tmp_path / "out", "hf:method=mxfp4")
-    assert {step.action for step in made.steps} <= {"copy", "repack"}
+    conversion = squish.convert(between if way else source, tmp_path / "out", "hf:method=mxfp4")
+    assert {step.action for step in conversion.steps} <= {"copy", "repack"}
     with squish.open(source, "safetensors") as old, squish.open(tmp_path / "out", "safetensors") as new:
         assert set(old) == set(new)
         for key in old:

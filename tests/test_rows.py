@@ -34,11 +34,11 @@ class RemoteSource(CountingSource):
 def path(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A matrix, as stored by several codecs."""
     folder = tmp_path_factory.mktemp("rows")
-    plain = folder / "f32.safetensors"
-    squish.save(plain, {"w": np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype("f4")})
+    dense = folder / "f32.safetensors"
+    squish.save(dense, {"w": np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype("f4")})
     if request.param == "f32":
-        return plain
-    squish.convert(plain, folder / request.param, encode=request.param.split(".")[0])
+        return dense
+    squish.convert(dense, folder / request.param, encode=request.param.split(".")[0])
     return folder / request.param
 
 

@@ -108,15 +108,15 @@ def test_a_signaling_nan_is_compared_without_a_warning(dtype: str, bits: int, tm
 def fixtures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A file for each format and codec."""
     folder = tmp_path_factory.mktemp("fixtures")
-    made = samples.made_files(folder / "made", ("hf-f32", "hf-bf16"))
-    return samples.cover(samples.readable({**samples.written_files(folder / "archives"), **made}))
+    files = samples.generated_files(folder / "made", ("hf-f32", "hf-bf16"))
+    return samples.cover(samples.readable({**samples.written_files(folder / "archives"), **files}))
 
 
 @pytest.fixture(scope="module")
 def all_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every file of the test data that opens, and base models in every format and encoding."""
     folder = tmp_path_factory.mktemp("all")
-    return samples.readable({**samples.written_files(folder / "archives"), **samples.made_files(folder / "made")})
+    return samples.readable({**samples.written_files(folder / "archives"), **samples.generated_files(folder / "made")})
 
 
 def violations(files: Mapping[str, Path], writer: str, folder: Path, encodings: Iterable[str | None]) -> list[str]:

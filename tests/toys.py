@@ -25,10 +25,10 @@ def registry(*extra: Any, plugins: str = "", points: Iterable[Any] = (), **setti
 
 def plugin(name: str = "plugin", **hooks: Any) -> Any:
     """A register module with these hooks: values are what they return, or functions."""
-    made = {}
+    arrays = {}
     for hook, value in hooks.items():
-        made[hook] = api.hookimpl(specname=hook)(value if callable(value) else lambda value=value: value)
-    return SimpleNamespace(__name__=name, **made)
+        arrays[hook] = api.hookimpl(specname=hook)(value if callable(value) else lambda value=value: value)
+    return SimpleNamespace(__name__=name, **arrays)
 
 
 def container_info(toy_id: str, *signatures: api.Signature, **more: Any) -> api.ContainerInfo:
@@ -170,11 +170,11 @@ def box(
 ) -> bytes:  # fmt: skip
     """A box of arrays (dense) and of (codec id, logical shape, {role: array})."""
     assets, specs, data = assets or {}, [], b""
-    for name, given in tensors.items():
-        if isinstance(given, np.ndarray):
-            codec, shape, arrays, dtype = "dense", given.shape, {"data": given}, dtypes.from_numpy(given.dtype)
+    for name, stored in tensors.items():
+        if isinstance(stored, np.ndarray):
+            codec, shape, arrays, dtype = "dense", stored.shape, {"data": stored}, dtypes.from_numpy(stored.dtype)
         else:
-            (codec, shape, arrays), dtype = given, "f32"
+            (codec, shape, arrays), dtype = stored, "f32"
         parts = {}
         for role, array in arrays.items():
             array = np.asarray(array)

@@ -22,8 +22,8 @@ WRITERS = {
     "gguf": "gguf", "hf": "hf", "mlpackage": "mlpackage", "mlpackage-ios16": "mlpackage:target=iOS16", "mlx": "mlx",
     "npydir": "npydir", "safetensors": "safetensors", "safetensors-shards": "safetensors:max_shard_size=8KiB",
     "squizd": "squizd", "uqff": "uqff", "uqff-0.1.3": "uqff:version=0.1.3", "ztensor": "ztensor",
-    "ztensor-compatible": "ztensor:flavour=compatible,digest=sha256", "ztensor-zstd": "ztensor:encoding=zstd",
-    "ztensor-2": "ztensor:wire=2", "ztensor-2-zstd": "ztensor:wire=2,flavour=aligned,encoding=zstd",
+    "ztensor-compatible": "ztensor:flavor=compatible,digest=sha256", "ztensor-zstd": "ztensor:encoding=zstd",
+    "ztensor-2": "ztensor:wire=2", "ztensor-2-zstd": "ztensor:wire=2,flavor=aligned,encoding=zstd",
 }  # fmt: skip
 """Every format that can be written, with the options that change how tensors are stored."""
 ENCODINGS = (
@@ -102,7 +102,7 @@ def _safetensors(arrays: Mapping[str, np.ndarray], tag: str) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def made_files(folder: Path, models: Collection[str] = ()) -> dict[str, Path]:
+def generated_files(folder: Path, models: Collection[str] = ()) -> dict[str, Path]:
     """These base models (all by default) by every writer in every encoding it can hold: one file for each set of codecs
     that comes out.
 
@@ -116,10 +116,10 @@ def made_files(folder: Path, models: Collection[str] = ()) -> dict[str, Path]:
 
 
 def _make(folder: Path, models: Collection[str]) -> list[str]:
-    made: dict[tuple[str, tuple[str, ...]], str] = {}
+    kinds: dict[tuple[str, tuple[str, ...]], str] = {}
     sources = {family: squish.open(model) for family, model in base_models().items() if family in models}
     for (family, source), (writer, to), encoding in product(sources.items(), WRITERS.items(), (None, *ENCODINGS)):
-        name = f"{writer}_{family}_{len(made)}{suffix(writer)}"
+        name = f"{writer}_{family}_{len(kinds)}{suffix(writer)}"
         target = folder / name
         try:
             squish.convert(source, target, to, encoding)
@@ -127,13 +127,13 @@ def _make(folder: Path, models: Collection[str]) -> list[str]:
                 kind = (writer, codecs_of(file))
         except squish.SquishError:
             continue
-        if kind not in made:
-            made[kind] = name
+        if kind not in kinds:
+            kinds[kind] = name
         elif target.is_dir():
             shutil.rmtree(target)
         else:
             target.unlink()
-    return list(made.values())
+    return list(kinds.values())
 
 
 def cover(sources: Mapping[str, Path]) -> dict[str, Path]:

@@ -132,7 +132,7 @@ class Chain:
             return {
                 "backend": item.backend, "mode": item.mode, "codec": str(item.encoding.codec),
                 "encoding": item.encoding.label, "ops": list(item.ops), "storage": item.storage,
-                "exact": item.exact, "cost": to_json(item.cost),
+                "exact": item.exact, "cost": to_json(item.cost), "facts": dict(item.facts),
             }  # fmt: skip
 
         return {
@@ -172,7 +172,8 @@ def _terms(offer: Offer) -> str:
     if cost is None:
         return f"{offer.mode}: {offer.storage}"
     memory = "memory" if cost.memory == "host" else MEMORY[cost.memory]
+    summary = f"; {offer.facts['summary']}" if offer.facts.get("summary") else ""
     return (
         f"{offer.mode}: {offer.storage}; {format_bytes(cost.stored)} stored, "
-        f"{format_bytes(cost.resident)} in {memory}, {format_bytes(cost.moved)} read and written per use"
+        f"{format_bytes(cost.resident)} in {memory}, {format_bytes(cost.moved)} read and written per use{summary}"
     )

@@ -12,6 +12,7 @@ from squish_core.codecs.base import Codec
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 
 OPS = ("linear", "embed", "experts", "dense")
+"""Operations that a backend may offer."""
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
 """Operations by rank, the default one first; tensors of other ranks only have `dense`."""
 MODES = ("delegate", "stream", "fold")
@@ -113,7 +114,8 @@ class Offer:
     """A backend's way to run an encoding.
 
     `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime runs the
-    whole model). `storage` describes the weights in memory.
+    whole model). `storage` describes the weights in memory. `facts`: what else the backend knows of this tensor, plain
+    data; its `summary` is shown with the costs.
     """
 
     backend: str
@@ -123,10 +125,12 @@ class Offer:
     storage: str
     cost: Cost | None = None
     exact: bool = True
+    facts: Mapping[str, Any] = field(factory=dict, hash=False)
 
     def __init__(
         self, *, backend: str, encoding: Encoding, mode: str, ops: tuple[str, ...], storage: str | None = None,
-        cost: Cost | None = None, exact: bool = True, layout: str | None = None,
+        cost: Cost | None = None, exact: bool = True, facts: Mapping[str, Any] | None = None,
+        layout: str | None = None,
     ) -> None:  # fmt: skip
         if layout is not None:
             warnings.warn("Offer(layout=) is now Offer(storage=)", DeprecationWarning, stacklevel=2)
@@ -134,8 +138,9 @@ class Offer:
         if storage is None:
             raise TypeError("Offer() needs storage=, a description of the weights in memory")
         self.__attrs_init__(
-            backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact
-        )
+            backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact,
+            facts=facts or {},
+        )  # fmt: skip
 
     @property
     def layout(self) -> str:
@@ -145,10 +150,10 @@ class Offer:
 
     def about(self, encoding: Encoding) -> Offer:
         """The same offer for an equivalent encoding."""
-        return self._with(encoding, self.cost)
+        return self._with(encoding, self.cost, self.facts)
 
     def without_cost(self) -> Offer:
-        """The same offer without its cost, which is specific to the example tensor.
+        """The same offer without its cost and facts, which are specific to the example tensor.
 
         Returns
         -------
@@ -160,12 +165,12 @@ class Offer:
         >>> squish.open("model.gguf")["token_embd.weight"].plan("numpy").chosen.without_cost().cost is None
         True
         """
-        return self._with(self.encoding, None)
+        return self._with(self.encoding, None, {})
 
-    def _with(self, encoding: Encoding, cost: Cost | None) -> Offer:
+    def _with(self, encoding: Encoding, cost: Cost | None, facts: Mapping[str, Any]) -> Offer:
         offer = object.__new__(Offer)
         offer.__attrs_init__(
             backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=cost,
-            exact=self.exact,
+            exact=self.exact, facts=facts,
         )  # fmt: skip
         return offer

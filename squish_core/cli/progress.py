@@ -1,4 +1,4 @@
-"""Progress on stderr: bytes, rate and the current tensor; a bar on a terminal, occasional lines elsewhere."""
+"""Progress on stderr: amount, rate and the current tensor; a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ EVERY = 2.0
 
 
 class Progress:
-    """A context manager, called with `(tensor, bytes done, total bytes)`; `quiet` shows nothing."""
+    """A context manager, called with `(tensor, amount done, total amount)`; `quiet` shows nothing.
 
-    def __init__(self, verb: str, quiet: bool = False) -> None:
-        self._verb, self._quiet = verb, quiet
+    Amounts are bytes, unless `unit` names what is counted, such as "tokens"; the first call then comes before the work,
+    which is timed from there.
+    """
+
+    def __init__(self, verb: str, quiet: bool = False, unit: str = "") -> None:
+        self._verb, self._quiet, self._unit = verb, quiet, unit
         self._started = self._shown = time.monotonic()
+        self._before: int | None = None if unit else 0
         self._bar: Any = None
         self._task: Any = None
         self._lines_only = not sys.stderr.isatty()
@@ -32,10 +37,13 @@ class Progress:
     def __call__(self, name: str, done: int, total: int | None) -> None:
         if self._quiet:
             return
+        if self._before is None:
+            self._started, self._before = time.monotonic(), done
         if not self._lines_only and self._bar is None:
             self._start(total)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, name=escape(name))
+            amounts = self._amounts(done, total, time.monotonic())
+            self._bar.update(self._task, completed=done, total=total, name=escape(name), amounts=amounts)
             return
         now = time.monotonic()
         if now - self._shown >= EVERY:
@@ -43,10 +51,19 @@ class Progress:
             print(self._line(name, done, total, now), file=sys.stderr, flush=True)
 
     def _line(self, name: str, done: int, total: int | None, now: float) -> str:
+        return f"{self._verb}: {self._amounts(done, total, now)}, {escape(name)}"
+
+    def _amounts(self, done: int, total: int | None, now: float) -> str:
+        """How much of what, and how fast."""
         from squish_core.text import format_bytes
 
-        of = f" of {format_bytes(total)} ({100 * done // total}%)" if total else ""
-        return f"{self._verb}: {format_bytes(done)}{of}, {format_bytes(done / (now - self._started))}/s, {escape(name)}"
+        rate = (done - (self._before or 0)) / max(now - self._started, 1e-9)
+        if self._unit:
+            shown, of, speed = f"{done:,}", f" of {total:,} {self._unit}" if total else "", f"{rate:.3g} {self._unit}/s"
+        else:
+            shown, of, speed = format_bytes(done), f" of {format_bytes(total)}" if total else "", format_bytes(rate)
+            speed += "/s"
+        return f"{shown}{of}{f' ({100 * done // total}%)' if total else ''}, {speed}"
 
     def _start(self, total: int | None) -> None:
         """Create the bar, at the first report so that quick commands never import rich; lines if rich is missing."""
@@ -58,11 +75,15 @@ class Progress:
             self._lines_only = True
             return
         one_line = Column(no_wrap=True)
+        amounts = (
+            (progress.TextColumn("{task.fields[amounts]}", markup=False, table_column=one_line),)
+            if self._unit
+            else (progress.DownloadColumn(table_column=one_line), progress.TransferSpeedColumn(table_column=one_line))
+        )
         columns = (
             progress.TextColumn(self._verb, markup=False),
             progress.BarColumn(20),
-            progress.DownloadColumn(table_column=one_line),
-            progress.TransferSpeedColumn(table_column=one_line),
+            *amounts,
             # The name takes the remaining width and is shortened on a narrow terminal.
             progress.TextColumn(
                 "{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
@@ -70,5 +91,5 @@ class Progress:
         )
         # rich itself honors NO_COLOR.
         self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
-        self._task = self._bar.add_task("", total=total, name="")
+        self._task = self._bar.add_task("", total=total, name="", amounts="")
         self._bar.start()

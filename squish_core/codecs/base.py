@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 Params = Mapping[str, Any]
+"""Parameters of a codec, as in the file."""
 Region = tuple[slice, ...]
 """One slice with explicit start and stop, step 1, per logical axis."""
 Decoder = Callable[[Region, "np.ndarray"], None]
@@ -36,6 +37,7 @@ class PartArray(Protocol):
 
 
 Parts = Mapping[str, PartArray]
+"""Role -> stored array."""
 
 
 class Codec(Renamed):
@@ -234,7 +236,9 @@ class Codec(Renamed):
 
 
 PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
+"""Reads the values of a tensor, panel by panel."""
 AliasResolver = Callable[[str], CodecSpec]
+"""Resolves a short name for `--encode` in the target format."""
 
 
 @frozen

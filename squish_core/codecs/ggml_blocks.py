@@ -46,3 +46,4 @@ BLOCK_TYPES: dict[str, BlockType] = {
         BlockType("iq3_s", 21, 256, 110),
     )
 }
+"""Name -> block type, of all types in GGUF files."""

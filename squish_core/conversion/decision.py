@@ -40,9 +40,9 @@ class Decision:
 
     def __init__(
         self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        activations: Activations | None = None,
+        activations: Activations | None = None, *, first_panels: bool = False,
     ) -> None:  # fmt: skip
-        self.activations = activations
+        self.activations, self._first_panels = activations, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
         self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
@@ -199,7 +199,7 @@ class Decision:
                 return self._make_step(
                     spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound(answer.codec.params)
                 )
-            exactness = repack_exactness(self.file, spec, encoding, answer)
+            exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
             if exactness is not None:
                 return self._make_step(spec, "repack", encoding, answer, exactness)
             refusals.append(f"its codes do not fit {answer.codec} exactly")

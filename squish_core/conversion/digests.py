@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from attrs import define
 
@@ -13,6 +14,7 @@ from squish_core.conversion.step import Step
 from squish_core.file import File
 from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.io.source import Source
+from squish_core.io.wrapped import WrappedSource
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import Part
 
@@ -20,37 +22,24 @@ Listener = Callable[[str, int, memoryview], None]
 """Called with a file's name, an offset, and the bytes read there."""
 
 
-class ObservedSource(Source):
-    """Wraps a source and passes all bytes read from it and its members to a listener."""
+class ObservedSource(WrappedSource):
+    """Passes all bytes read from a source and its members to a listener."""
 
     def __init__(self, inner: Source, listener: Listener) -> None:
-        super().__init__(inner.name, inner.size)
-        self.filename, self.is_dir, self.path, self.pin = inner.filename, inner.is_dir, inner.path, inner.pin
-        self.packed, self.findings, self.lists_members = inner.packed, inner.findings, inner.lists_members
-        self.is_remote = inner.is_remote
-        self._inner, self._listener = inner, listener
+        super().__init__(inner)
+        self._listener = listener
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
-        self._inner.read_into(offset, out, what)
+        self.inner.read_into(offset, out, what)
         self._listener(self.filename, offset, out)
 
-    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
-        self._inner.read_ahead(ranges)
-
     def _view(self, offset: int, length: int) -> memoryview:
-        view = self._inner.view(offset, length)
+        view = self.inner.view(offset, length)
         self._listener(self.filename, offset, view)
         return view
 
-    def _names(self, folder: str = "") -> tuple[str, ...]:
-        return self._inner.members(folder)
-
-    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
-        return self._inner.members(folder, names)
-
-    def _open_member(self, name: str) -> Source:
-        folder, _, filename = name.rpartition("/")
-        return ObservedSource(self._inner.member(filename, folder), self._listener)
+    def _wrapped(self, member: Source) -> Source:
+        return ObservedSource(member, self._listener)
 
 
 @define
@@ -80,6 +69,7 @@ class Digests:
         self._checked = set[tuple[str, str]]()
         self._parts: dict[str, list[_Part]] = {}
         self._starts: dict[str, list[int]] = {}
+        self._stops: dict[str, list[int]] = {}
         self._on_the_way = on_the_way and not file.source.cheap_views and not isinstance(file, MappedFile)
         self.file = file
         if self._on_the_way:
@@ -102,6 +92,7 @@ class Digests:
         for place, parts in self._parts.items():
             parts.sort(key=lambda entry: entry.part.segments[0].offset)
             self._starts[place] = [entry.part.segments[0].offset for entry in parts]
+            self._stops[place] = list(accumulate((entry.stop for entry in parts), max))
 
     def check(self, file: File, step: Step) -> None:
         """Raise FormatError if a digest does not match or an empty part cannot be read; skips registered parts."""
@@ -131,8 +122,10 @@ class Digests:
         starts = self._starts.get(place)
         if starts is None:
             return
-        stop = offset + len(data)
-        for entry in self._parts[place][max(0, bisect_right(starts, offset) - 1) :]:
+        stop, first = offset + len(data), bisect_left(starts, offset)
+        while first and self._stops[place][first - 1] > offset:  # parts may share bytes
+            first -= 1
+        for entry in self._parts[place][first:]:
             if entry.part.segments[0].offset >= stop:
                 return
             if offset <= entry.position < min(stop, entry.stop):

@@ -1,7 +1,7 @@
 """The data that planning reads; everything else is decided from headers.
 
 - `repack_exactness`: the codes of a tensor that the target packs differently, to decide whether they fit (offsets,
-  ranges, tables).
+  ranges, tables). `convert` reads the first panel alone, and plans again if a later one does not fit.
 - `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
 - Activation statistics of the tensors that are encoded with them.
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING
 
 from squish_core.codecs.base import Codec, Params
+from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import Region, stored_panels
 from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import SATURATE, error_at
@@ -23,17 +25,46 @@ from squish_core.conversion.panel_encoder import reader_of
 from squish_core.conversion.panels import CodePanels
 from squish_core.errors import CodecError
 from squish_core.file import File
+from squish_core.io.wrapped import CachedSource, RangeCache
+from squish_core.mapping.mapped import MappedFile
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
-    """How exactly the target can store the source's codes, decided on the data; None if it cannot."""
+class Evidence:
+    """Keeps what planning reads of a source whose views cost a read, up to `MEMORY_LIMIT` bytes, for the conversion.
+
+    `file` is the file to plan with and to convert.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file, self._cache = file, RangeCache(MEMORY_LIMIT)
+        if not file.source.cheap_views and not isinstance(file, MappedFile):
+            self.file = File(CachedSource(file.source, self._cache), file.index, file.registry, file.limits)
+
+    def notes(self) -> tuple[str, ...]:
+        """Keep nothing more; a note if the conversion reads bytes again."""
+        self._cache.is_complete = True
+        if not self._cache.missed:
+            return ()
+        return (f"planning read {self._cache.missed:,} bytes that the conversion reads again: {_AGAIN}",)
+
+
+_AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >> 20} MiB"
+
+
+def repack_exactness(
+    file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, first_only: bool = False
+) -> Exactness | None:
+    """How exactly the target can store the source's codes, decided on the data; None if it cannot.
+
+    `first_only`: decided on the first panel; `RepackedPanels` checks each of the others when it is written.
+    """
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
-    panels = CodePanels(file, spec, origin, target, all_panels=True)
-    for codes, panel in map(panels.read, panels.regions()):
+    panels = CodePanels(file, spec, origin, target, all_panels=not first_only)
+    for codes, panel in map(panels.read, islice(panels.regions(), 1 if first_only else None)):
         exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
         if exactness is None:
             return None

@@ -172,10 +172,14 @@ def plan_mapped(
     rename: str | None = None,
     activations: File | None = None,
     requantize: bool = False,
+    first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings that it is about."""
+    """The plan of `plan_conversion`, and the source under the names and settings that it is about.
+
+    `first_panels`: whether codes fit is decided on the first panel of each tensor, so that no other byte is read twice.
+    """
     with gc_paused():
-        planner = _Planner(source, target, to, activations)
+        planner = _Planner(source, target, to, activations, first_panels)
         rules = parse_rules(encode, source.without_caches().index.tensors)
         patterns = (only,) if isinstance(only, str) else tuple(only or ())
         return planner.plan(rules, patterns, rename, requantize), planner.file
@@ -184,7 +188,10 @@ def plan_mapped(
 class _Planner:
     """Source, target format and registry of one plan."""
 
-    def __init__(self, source: File, target: Path, to: str | None, activations: File | None) -> None:
+    def __init__(
+        self, source: File, target: Path, to: str | None, activations: File | None, first_panels: bool
+    ) -> None:
+        self._first_panels = first_panels
         self.source, self.file, self.registry, self.target = source, source.without_caches(), source.registry, target
         content, self.packing = packed_by(target, self.registry)
         format_spec = to or format_for(content, self.registry)
@@ -209,7 +216,9 @@ class _Planner:
         if self._statistics is not None:
             self.activations = Activations(self._statistics, self.file)
             self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
-        decision = Decision(self.file, self.container, self.options, rules, self.activations)
+        decision = Decision(
+            self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
+        )
         with computing(FormatError, "deciding", file=str(self.target)):
             steps = [self._with_notes(step) for step in decision.decide(select(self.file, only))]
         self._check(steps, requantize)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from squish_core.io.sink import Sink
 
 Options = Mapping[str, str]
+"""Options of a format as text, from `ID:key=value`."""
 
 
 @frozen

@@ -46,6 +46,7 @@ class OutgoingCompanions:
 
 
 NO_COMPANIONS, NO_OUTGOING_COMPANIONS = Companions(), OutgoingCompanions()
+"""Nothing besides tensors, in a source and in a target."""
 
 
 class CompositeContainer(Container):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-import threading
 from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,11 +20,13 @@ _CODES = {
     "bool": (6, 8), "f8_e4m3": (10, 8), "f8_e4m3fnuz": (11, 8), "f8_e5m2": (12, 8), "f8_e5m2fnuz": (13, 8),
     "f8_e8m0": (14, 8),
 }  # fmt: skip
+_FOREIGN_CODES = (4, 6, *range(7, 18))
+"""Types that NumPy, or an old one, does not export: they go as integers of the same size."""
 _IS_COPIED, _CPU = 2, 1
 CPU_DEVICE = (_CPU, 0)
 _SMALL = 1 << 16
 """Up to this size a copy is cheaper than a mapping; a process may have about 65,000 mappings."""
-_NAMES = (b"dltensor", b"dltensor_versioned")  # consumers rename the capsules they take
+_NAMES = (b"dltensor", b"dltensor_versioned")
 
 
 class Buffer:
@@ -136,72 +136,47 @@ class _DLTensor(ctypes.Structure):
     )  # fmt: skip
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
 class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class _Versioned(ctypes.Structure):
     _fields_ = (
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", _Deleter),
-        ("flags", ctypes.c_uint64), ("tensor", _DLTensor),
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", _DLTensor),
     )  # fmt: skip
 
 
-_alive: dict[int, tuple[Any, ...]] = {}
-_unconsumed: dict[int, Any] = {}  # capsules that may still be unconsumed
-_sweep_lock = threading.Lock()
-_only = {0: object()}
-_IDLE = sys.getrefcount(_only.get(0))  # reference count of an object that only a dictionary refers to
-
-
-@_Deleter
-def _release(address: int) -> None:
-    _alive.pop(address, None)
-    _unconsumed.pop(address, None)
-
-
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
-
-
-def _sweep() -> None:
-    """Free the memory of capsules that were dropped unconsumed.
-
-    A capsule destructor cannot do it: a consumer that raises drops the capsule with its exception in flight, and
-    Python code must not run then.
-    """
-    with _sweep_lock:
-        for address in list(_unconsumed):
-            if sys.getrefcount(_unconsumed.get(address)) > _IDLE:
-                continue
-            capsule = _unconsumed.pop(address, None)
-            if capsule is not None and any(_is_valid(capsule, name) for name in _NAMES):
-                _alive.pop(address, None)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
 def _capsule(data: np.ndarray, code: tuple[int, int], max_version: Any, flags: int) -> Any:
-    versioned = max_version is not None and tuple(max_version) >= (1, 0)
-    _sweep()
-    shape = (ctypes.c_int64 * max(data.ndim, 1))(*data.shape)
-    tensor = _DLTensor(data.ctypes.data, _CPU, 0, data.ndim, code[0], code[1], 1, shape, None, 0)
-    if versioned:
-        managed: Any = _Versioned(1, 0, None, _release, flags, tensor)
-    else:
-        managed = _Managed(tensor, None, _release)
-    address = ctypes.addressof(managed)
-    _alive[address] = (managed, shape, data)
-    capsule = _unconsumed[address] = _new_capsule(address, _NAMES[versioned], None)
+    """NumPy's capsule with the dtype that NumPy lacks. Its deleter is compiled: consumers call it with exceptions in
+    flight, when Python code must not run."""
+    carrier = data.view(f"u{data.itemsize}") if code[0] in _FOREIGN_CODES else data
+    try:
+        capsule = carrier.__dlpack__(max_version=max_version)
+    except TypeError:  # NumPy before 2.1 has no versions
+        capsule = carrier.__dlpack__()
+    tensor, versioned = _tensor_of(capsule)
+    tensor.code, tensor.bits = code
+    if versioned is not None:
+        versioned.flags |= flags
     return capsule
 
 
+def _tensor_of(capsule: Any) -> tuple[_DLTensor, _Versioned | None]:
+    """The description of an unconsumed capsule's array, and what a capsule with a version holds besides."""
+    if _is_valid(capsule, _NAMES[1]):
+        versioned = _Versioned.from_address(_pointer(capsule, _NAMES[1]))
+        return versioned.tensor, versioned
+    return _Managed.from_address(_pointer(capsule, _NAMES[0])).tensor, None
+
+
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
 def copy_of_dlpack(x: Any) -> np.ndarray:
@@ -214,10 +189,7 @@ def copy_of_dlpack(x: Any) -> np.ndarray:
     if int(x.__dlpack_device__()[0]) != _CPU:
         raise BufferError("the array is not in CPU memory; copy it to the CPU first")
     capsule = x.__dlpack__()  # never consumed, so dropping it after the copy frees the memory
-    if _is_valid(capsule, _NAMES[1]):
-        tensor = _Versioned.from_address(_pointer(capsule, _NAMES[1])).tensor
-    else:
-        tensor = _Managed.from_address(_pointer(capsule, _NAMES[0])).tensor
+    tensor, _ = _tensor_of(capsule)
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise BufferError(f"unsupported DLPack dtype: code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")

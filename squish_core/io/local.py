@@ -119,6 +119,10 @@ class FileSource(Source):
         assert self.path is not None
         return FileSource(self.path.parent / name)
 
+    def _refuse_links(self, path: str, member: Source) -> None:
+        assert self.path is not None
+        _refuse_links(self.path.parent, path, member)
+
     def _read(self, offset: int, length: int) -> bytes:
         if length <= PIECE and hasattr(os, "pread"):
             try:
@@ -221,6 +225,10 @@ class FolderSource(Source):
         self._check_same(name, member.identity)
         return member
 
+    def _refuse_links(self, path: str, member: Source) -> None:
+        assert self.path is not None
+        _refuse_links(self.path, path, member)
+
     def first(self, path: str, length: int) -> tuple[int, bytes]:
         for piece in path.split("/"):
             check_file_name(piece, self.name)
@@ -241,6 +249,26 @@ class FolderSource(Source):
                 "was replaced while the folder was open", file=os.path.join(self.name, name), code=ErrorCode.CHANGED,
                 hint="Open the folder again once it is complete.",
             )  # fmt: skip
+
+
+def _refuse_links(folder: Path, path: str, member: Source) -> None:
+    """FormatError if a link leads to an open file of a folder: what it names may lie anywhere."""
+    place, link = folder, ""
+    for piece in path.split("/"):
+        place /= piece
+        info = os.lstat(place)
+        if stat.S_ISLNK(info.st_mode):
+            link = "a symbolic link"
+    if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+        link = f"a file with {info.st_nlink} hard links"
+    assert isinstance(member, FileSource)
+    if not link and _identity(info)[:2] != member.identity[:2]:
+        link = "another file than the one that was opened"
+    if link:
+        raise FormatError(
+            "refers to a file through a link", file=str(folder / path), expected="a regular file of the folder",
+            found=link, code="link", hint="Copy the file into the folder if you trust where the link leads.",
+        )  # fmt: skip
 
 
 def _identity(info: os.stat_result) -> Identity:

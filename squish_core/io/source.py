@@ -13,7 +13,7 @@ from squish_core.errors import ClosedError, FormatError, TruncatedError
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
-    from squish_core.io.pin import Pin
+    from squish_core.io.pin import Pin, Traffic
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -95,6 +95,15 @@ class Source(Renamed):
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
 
+    def traffic(self) -> Traffic | None:
+        """What this file and its members have fetched; None for a local source."""
+        return None
+
+    def check_open(self) -> None:
+        """ClosedError after `close`."""
+        if self._closed:
+            raise closed(self.name)
+
     def check_size(self) -> None:
         """TruncatedError once the file ends before its views do."""
 
@@ -102,10 +111,11 @@ class Source(Renamed):
         """File descriptor for copies in the kernel; None if the source is not a plain file."""
         return None
 
-    def member(self, name: str, folder: str = "") -> Source:
+    def member(self, name: str, folder: str = "", *, links: bool = True) -> Source:
         """Open another file of the same folder, or of its subfolder `folder` (`a/b`).
 
-        It closes with this source, or earlier if unused once `MEMBERS` others have been opened.
+        It closes with this source, or earlier if unused once `MEMBERS` others have been opened. `links=False` refuses
+        a file on disk that a symbolic link or a second hard link leads to.
         """
         for piece in (*folder.split("/"), name) if folder else (name,):
             check_file_name(piece, self.name)
@@ -120,6 +130,8 @@ class Source(Renamed):
                 source = source if self._maps else source.unmapped()
                 source.filename, source._overlay = path, self._overlay
                 self._members[path] = source
+            if not links:
+                self._refuse_links(path, self._members[path])
             return self._members[path]
 
     def unmapped(self) -> Source:
@@ -192,8 +204,7 @@ class Source(Renamed):
     _maps = True
 
     def _check(self, offset: int, length: int, what: str) -> None:
-        if self._closed:
-            raise closed(self.name)
+        self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
                 f"{what} runs past the end of the file",
@@ -212,6 +223,9 @@ class Source(Renamed):
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
         """Those of the names that are files of the folder; for sources that list no members."""
         raise NotImplementedError
+
+    def _refuse_links(self, path: str, member: Source) -> None:
+        """FormatError if a link leads to a member; what is not on a disk has no links."""
 
     def _open_member(self, name: str) -> Source:
         raise FormatError(f"refers to the file {name!r}, but bytes in memory have no folder", file=self.name)

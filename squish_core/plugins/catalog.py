@@ -15,7 +15,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "container": {
         "gguf": "squish-gguf", "safetensors": "squish-safetensors", "ztensor": "squish-ztensor",
         "squizd": "squish-squizd", "uqff": "squish-uqff", "npydir": "squish-npydir",
-        "mlx": "squish-mlx", "hf": "squish-hf", "mlpackage": "squish-ane",
+        "mlx": "squish-mlx", "hf": "squish-hf", "mlpackage": "squish-ane", "onnx": "squish-onnx",
     },
     "codec": {
         "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
@@ -34,6 +34,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
     "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "fsspec"), "squish-remote"),
+    "scheduler": {"dask": "squish-dask"},
     "family": dict.fromkeys(
         (
             "llama", "mixtral", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "granite", "olmo2",
@@ -71,15 +72,22 @@ SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 
 # end of a file name in a folder -> format id, if the plugin is not installed
 MEMBERS = {
-    ".safetensors": "safetensors", ".uqff": "uqff", "Manifest.json": "mlpackage", "manifest.json": "npydir",
-    ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
+    ".safetensors": "safetensors", ".uqff": "uqff", "model.onnx": "onnx", "Manifest.json": "mlpackage",
+    "manifest.json": "npydir", ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
 }  # fmt: skip
 
 # files by which a folder is recognized where nothing lists it
 STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
 
 # suffix -> format id, if the plugin is not installed
-SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
+SUFFIXES = {
+    ".gguf": "gguf",
+    ".safetensors": "safetensors",
+    ".zt": "ztensor",
+    ".squizd": "squizd",
+    ".uqff": "uqff",
+    ".onnx": "onnx",
+}
 
 # refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys
 DECLARATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -29,7 +29,10 @@ class Conflict:
 
 
 class Claims:
-    """Entries by kind and id. `winners`: the entry of each id; of ids in conflict, the first one."""
+    """Entries by kind and id. `winners`: the entry of each id; of ids in conflict, the first one.
+
+    A table is replaced, never changed, so threads may iterate over it while plugins register.
+    """
 
     def __init__(self, kinds: Iterable[str], prefer: Mapping[str, str]) -> None:
         self.winners: dict[str, dict[str, Entry]] = {kind: {} for kind in kinds}
@@ -39,38 +42,34 @@ class Claims:
 
     def add(self, entries: Sequence[tuple[str, Entry]], *, exclusive: bool) -> None:
         """Add all declarations of a plugin, or none. `exclusive`: raise conflicts instead of recording them."""
-        claims = dict(self._entries)
+        claims, conflicts = dict(self._entries), dict(self.conflicts)
+        winners: dict[str, dict[str, Entry]] = {}
         for kind, entry in entries:
-            key = kind, entry.info.id
-            others = claims.get(key, [])
+            name = entry.info.id
+            key, others = (kind, name), claims.get((kind, name), [])
             if any(other.dist == entry.dist for other in others):
-                raise SquishError(f"the {kind} {key[1]!r} is declared twice", found=entry.dist, code=ErrorCode.CONFLICT)
+                raise SquishError(f"the {kind} {name!r} is declared twice", found=entry.dist, code=ErrorCode.CONFLICT)
             claims[key] = [*others, entry]
             conflict = self._conflict(key, claims[key])
-            if exclusive and conflict is not None:
+            if conflict is None:
+                conflicts.pop(key, None)
+            elif exclusive:
                 raise conflict.error()
-        self._entries = claims
-        for kind, entry in entries:
-            self._settle((kind, entry.info.id))
+            else:
+                conflicts[key] = conflict
+            preferred = (each for each in claims[key] if each.dist == self._prefer.get(name))
+            winners.setdefault(kind, dict(self.winners[kind]))[name] = next(preferred, claims[key][0])
+        self._entries, self.conflicts = claims, conflicts
+        self.winners.update(winners)
 
     def of(self, kind: str) -> list[Entry]:
         """All entries of a kind by id, including every entry of ids in conflict."""
+        winners, conflicts = self.winners[kind], self.conflicts
         return [
             entry
-            for name in sorted(self.winners[kind])
-            for entry in (self._entries[kind, name] if (kind, name) in self.conflicts else [self.winners[kind][name]])
+            for name in sorted(winners)
+            for entry in (self._entries[kind, name] if (kind, name) in conflicts else [winners[name]])
         ]
-
-    def _settle(self, key: tuple[str, str]) -> None:
-        kind, name = key
-        entries = self._entries[key]
-        preferred = (entry for entry in entries if entry.dist == self._prefer.get(name))
-        self.winners[kind][name] = next(preferred, entries[0])
-        conflict = self._conflict(key, entries)
-        if conflict is None:
-            self.conflicts.pop(key, None)
-        else:
-            self.conflicts[key] = conflict
 
     def _conflict(self, key: tuple[str, str], entries: Sequence[Entry]) -> Conflict | None:
         dists = tuple(entry.dist for entry in entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from squish_core.analysis.diff import changed, equal_meta
 from squish_core.analysis.verify import verify
 from squish_core.conversion.convert import convert
 from squish_core.detect import detect
-from squish_core.errors import MissingPluginError, SquishError
+from squish_core.errors import SquishError
 from squish_core.file import File
 from squish_core.formats.validate import check_extents, spec_extents
 from squish_core.io.source import SNIFFED, BytesSource
@@ -28,13 +28,14 @@ from squish_core.tensor import Tensor
 from squish_core.testing.code_layouts import AcceptsCodes
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
-from squish_core.testing.sources import CountingSource, as_bytes, assert_read_once, source_of, touched_part
+from squish_core.testing.remote import RemoteReads, readable
+from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
 from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
 
 
-class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
+class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
     """Tests of a file format. Set `container` and override `samples` with valid files that cover the whole format;
     `values` and `damaged` give the ground truth.
 
@@ -122,14 +123,14 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
     def test_the_sample_is_clean_and_verifies(self, sample: str) -> None:
         """Deep verification decodes every readable tensor and reports errors for `unreadable` ones only."""
         with self.open(self.sample(sample)) as file:
-            report, readable = verify(file, deep=True), sum(1 for _ in _readable(file))
+            report, count = verify(file, deep=True), sum(1 for _ in readable(file))
         names = set(self.unreadable().get(sample, ()))
         errors = [problem for problem in report.problems if problem.severity == "error"]
         unexpected = [problem for problem in errors if problem.where not in names]
         assert not unexpected, f"{sample}: verify reports {len(unexpected)} errors, the first: {unexpected[0]}"
         unreported = names - {problem.where for problem in errors}
         assert not unreported, f"{sample}: verify reports {len(errors)} errors, none for {sorted(unreported)}"
-        assert report.decoded >= readable, f"{sample}: verify decodes {report.decoded} tensors, {readable} can be read"
+        assert report.decoded >= count, f"{sample}: verify decodes {report.decoded} tensors, {count} can be read"
 
     def test_parts_are_in_bounds_and_disjoint_or_identical(self, sample: str) -> None:
         """Byte ranges are inside their files, as long as their arrays unless filtered; only declared views overlap."""
@@ -183,7 +184,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
     def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
         """`t[row]` reads only the row's bytes of each part, rounded up to the codec's grain."""
         source = CountingSource(source_of(self.sample(sample)))
-        for tensor in _readable(self.open(source)):
+        for tensor in readable(self.open(source)):
             if not tensor.shape or tensor.spec.elements == 0:
                 continue
             encoding, step = tensor.bound.encoding, tensor.bound.grain[0]
@@ -200,16 +201,11 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
                 message = f"{sample}: {tensor.name}/{role}: one row reads {size} bytes, at most {bound} are allowed"
                 assert size <= bound, message
 
-    def test_a_tensor_is_decoded_from_bytes_that_are_read_once(self, sample: str) -> None:
-        """`t.numpy()` reads no stored byte twice."""
-        source = CountingSource(source_of(self.sample(sample)))
-        assert_read_once(_readable(self.open(source)), source)
-
     # Values
 
     def test_a_region_equals_the_slice_of_the_whole(self, sample: str) -> None:
         """`t[key]` equals `t.numpy()[key]` for any basic index."""
-        for tensor in _readable(self.open(self.sample(sample))):
+        for tensor in readable(self.open(self.sample(sample))):
             assert_regions_equal(tensor.shape, tensor.numpy(), tensor.__getitem__, tensor.name)
 
     # Writing
@@ -247,7 +243,7 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
         first, second = (self.index(source_of(target)) for _ in range(2))
         assert _same_index(first, second), f"{sample}: two reads of the copy differ"
         with opening.open(target, registry=self.registry) as copy:
-            for tensor in _readable(file):
+            for tensor in readable(file):
                 assert_values(copy[tensor.name].numpy(), tensor.numpy(), 0, f"{sample}: {tensor.name} in the copy")
 
     def test_the_copy_matches_the_report(self, sample: str, tmp_path: Path) -> None:
@@ -313,18 +309,6 @@ def _parts(index: Index, name: str) -> list[Part]:
     return [
         part for parts in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in parts.values()
     ]
-
-
-def _readable(file: File) -> Iterator[Tensor]:
-    """The tensors whose codecs are installed."""
-    for name in file:
-        tensor = file[name]
-        if tensor.spec.problem is None:
-            try:
-                tensor.bound  # noqa: B018 - raises if a codec is missing
-            except MissingPluginError:
-                continue
-            yield tensor
 
 
 def _same_index(one: Index, other: Index) -> bool:

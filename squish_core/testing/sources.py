@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squish_core.file import File
 from squish_core.io.local import open_source
 from squish_core.io.source import BytesSource, Source
+from squish_core.io.wrapped import WrappedSource
 from squish_core.limits import DEFAULT
 from squish_core.model import CodecSpec, Encoding, FileRef, Index, Part, Segment, TensorSpec
 from squish_core.plugins.registry import Registry
@@ -22,21 +23,12 @@ Range = tuple[str, int, int]
 """(file name, offset, length)"""
 
 
-class CountingSource(Source):
+class CountingSource(WrappedSource):
     """Wraps a source and records every range read or viewed in `log`; members share the log."""
 
     def __init__(self, inner: Source, log: list[Range] | None = None) -> None:
-        super().__init__(inner.name, inner.size)
-        self.filename = inner.filename
-        self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
-        self.lists_members, self.is_remote, self.pin = inner.lists_members, inner.is_remote, inner.pin
+        super().__init__(inner)
         self.log: list[Range] = [] if log is None else log
-
-    def _names(self, folder: str = "") -> tuple[str, ...]:
-        return self.inner.members(folder)
-
-    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
-        return self.inner.members(folder, names)
 
     def unmapped(self) -> Source:
         twin: CountingSource = super().unmapped()  # type: ignore[assignment]
@@ -55,9 +47,8 @@ class CountingSource(Source):
         self._note(offset, length)
         return self.inner.view(offset, length)
 
-    def _open_member(self, name: str) -> Source:
-        folder, _, name = name.rpartition("/")
-        return CountingSource(self.inner.member(name, folder), self.log)
+    def _wrapped(self, member: Source) -> Source:
+        return CountingSource(member, self.log)
 
     def _note(self, offset: int, length: int) -> None:
         self.log.append((self.filename, offset, length))

@@ -73,7 +73,8 @@ _TORCH = Environment(
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
 )
 _SQUISH_TORCH = Environment(
-    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
+    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2 "
+    "lm-eval==0.4.13 datasets==5.2.0",
     python="3.11", installer="pip", checkout=True,
 )  # fmt: skip
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
@@ -81,6 +82,7 @@ _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
+    "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", installer="pip", checkout=True),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
@@ -88,8 +90,17 @@ ENVIRONMENTS = {
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),
     **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
     "squish-torch": _SQUISH_TORCH,
+    "squish-torch-lowest": Environment(
+        "torch==2.13.0 transformers==5.4.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
+        python="3.11",
+        installer="pip",
+        checkout=True,
+    ),  # fmt: skip
     "stores": Environment(
         "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
+    ),
+    "dask": Environment(
+        "dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", installer="pip", checkout=True
     ),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
@@ -218,9 +229,9 @@ def peer(name: str) -> Peer:
     """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
     environment = ENVIRONMENTS[name]
     home = next(other for other, each in ENVIRONMENTS.items() if each is environment)
-    made = Peer(name, _python_with(environment, ROOT / ".oracles" / home))
-    atexit.register(made.close)
-    return made
+    peer = Peer(name, _python_with(environment, ROOT / ".oracles" / home))
+    atexit.register(peer.close)
+    return peer
 
 
 def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
@@ -292,11 +303,11 @@ def _install(*command: str | Path) -> None:
 
 
 def _uv() -> Path:
-    beside = Path(sys.executable).with_name("uv")
-    found = beside if beside.exists() else shutil.which("uv")
-    if not found:
+    neighbour = Path(sys.executable).with_name("uv")
+    path = neighbour if neighbour.exists() else shutil.which("uv")
+    if not path:
         raise OracleError("uv is missing: `make env` installs it, or `pip install uv`")
-    return Path(found)
+    return Path(path)
 
 
 def find_python(version: str) -> Path:
@@ -309,9 +320,9 @@ def find_python(version: str) -> Path:
     for candidate in candidates:
         if candidate and _answers(candidate) == version:  # pyenv's shims may be there and fail
             return Path(candidate)
-    found = subprocess.run([_uv(), "python", "find", version], capture_output=True, text=True).stdout.strip()
-    if found and _answers(found) == version:
-        return Path(found)
+    python = subprocess.run([_uv(), "python", "find", version], capture_output=True, text=True).stdout.strip()
+    if python and _answers(python) == version:
+        return Path(python)
     raise OracleError(
         f"Python {version} is missing: not on PATH, not among pyenv's ({root}), not known to uv. "
         f"Install it, for example with `uv python install {version}`."

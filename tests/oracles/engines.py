@@ -97,8 +97,8 @@ def difference(source: Answer, result: Answer, bound: float, *, exact: bool = Tr
             first = next((n for n, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
             return f"prompt {place} has other token ids from token {first}"
     width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
-    expected, found = source.logprobs[:, :width], result.logprobs[:, :width]
-    distance = np.abs(expected - found)
+    expected, actual = source.logprobs[:, :width], result.logprobs[:, :width]
+    distance = np.abs(expected - actual)
     if not exact:
         least = np.partition(expected, -LIKELY, axis=1)[:, [-LIKELY]] if width > LIKELY else -np.inf
         distance = np.where(expected >= least, distance, 0.0)
@@ -106,7 +106,7 @@ def difference(source: Answer, result: Answer, bound: float, *, exact: bool = Tr
         return "log-probabilities are missing"
     if (largest := float(np.nanmax(distance))) > bound:
         return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
-    if (np.nanargmax(expected, 1) != np.nanargmax(found, 1)).any():
+    if (np.nanargmax(expected, 1) != np.nanargmax(actual, 1)).any():
         return "the most probable token differs"
     for place, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if exact else (), 1):
         for token, (a, b) in enumerate(zip(*rows)):  # as many as both have generated

@@ -106,7 +106,7 @@ class Judge:
         try:
             answer = self._reference(row)
             result = self._converted(row, self._source(row.source)[0])
-            found = self._answer(row, result, answer)
+            outcome = self._answer(row, result, answer)
         except squish.SquishError as error:
             return f"not converted: {error.message}"
         except NoAnswerError:
@@ -115,7 +115,7 @@ class Judge:
             return first_line(str(error))
         exact = OWN_ARITHMETIC.get((row.source, row.engine), BOUNDS.get((answer.engine, row.engine)))
         bound = ROUNDED[row.engine] if exact is None else exact
-        return difference(answer, found, bound, exact=exact is not None) or "ok"
+        return difference(answer, outcome, bound, exact=exact is not None) or "ok"
 
     def _reference(self, row: Row) -> Answer:
         """The answer that a row's is compared with: the source's, or that of a block model's values in f32."""

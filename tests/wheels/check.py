@@ -35,6 +35,7 @@ class Brings(NamedTuple):
     backends: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
+    schedulers: frozenset[str] = frozenset()
     sample: str = ""
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
@@ -45,7 +46,9 @@ GGML = (
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
-    "squish-core": Brings(codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"})),
+    "squish-core": Brings(
+        codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
+    ),
     "squish-codecs": Brings(
         codecs=frozenset(
             {
@@ -66,6 +69,7 @@ BRINGS = {
             }
         )  # fmt: skip
     ),
+    "squish-onnx": Brings(containers=frozenset({"onnx"}), sample="sample.onnx"),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
@@ -85,6 +89,7 @@ BRINGS = {
         families=FAMILIES,
     ),
     "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
+    "squish-dask": Brings(schedulers=frozenset({"dask"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
@@ -104,7 +109,7 @@ import json, squish_core as squish
 reg = squish.registry()
 found = {
     "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
-    "sources": reg.sources,
+    "sources": reg.sources, "schedulers": reg.schedulers,
 }
 print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
 """
@@ -175,10 +180,10 @@ def check(python: Path, name: str) -> None:
     listed = json.loads(run(python, "-c", LIST))
     installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])").split()
     here = [BRINGS[dist] for dist in BRINGS if dist in installed]
-    for kind, found in listed.items():
-        wanted = sorted(set().union(*(getattr(brings, kind) for brings in here)))
-        if found != wanted:
-            raise CheckError(f"{name}: {kind} {found}, expected {wanted}")
+    for kind, ids in listed.items():
+        expected = sorted(set().union(*(getattr(brings, kind) for brings in here)))
+        if ids != expected:
+            raise CheckError(f"{name}: {kind} {ids}, expected {expected}")
     for dist, brings in BRINGS.items():
         if brings.sample and dist in installed:
             run(python, "-c", OPEN, DATA / brings.sample)

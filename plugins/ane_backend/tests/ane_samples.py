@@ -42,7 +42,7 @@ OLD = {
 }  # fmt: skip
 
 
-def stored(codec_id, params, shape, chance, **given):
+def stored(codec_id, params, shape, chance, **replacements):
     """Random parts of a codec; scales and codebooks are f16 between 1/2 and 2."""
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     if codec_id == "bitmask":  # mask and values must be consistent
@@ -56,4 +56,4 @@ def stored(codec_id, params, shape, chance, **given):
             parts[role] = (0.5 + 1.5 * chance.random(size)).astype(np.float16).astype(kind)
         else:
             parts[role] = chance.integers(0, 256, (*size[:-1], size[-1] * kind.itemsize), np.uint8).view(kind)
-    return spec, CodecSpec(codec_id, params), {**parts, **given}
+    return spec, CodecSpec(codec_id, params), {**parts, **replacements}

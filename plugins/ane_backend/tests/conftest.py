@@ -18,9 +18,11 @@ from ane_samples import stored
 def file_of():
     """`file_of(name=(codec, params, shape), ...)`: an open file with these tensors."""
 
-    def made(**tensors):
+    def open_file(**tensors):
         chance = np.random.default_rng(0)
-        held = {name: stored(codec, params, shape, chance) for name, (codec, params, shape) in tensors.items()}
-        return memory_file(squish.registry(), held)[0]
+        stored_tensors = {
+            name: stored(codec, params, shape, chance) for name, (codec, params, shape) in tensors.items()
+        }
+        return memory_file(squish.registry(), stored_tensors)[0]
 
-    return made
+    return open_file

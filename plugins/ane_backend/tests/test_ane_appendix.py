@@ -9,11 +9,12 @@ import zipfile
 import numpy as np
 import pytest
 from ane_samples import FORMS
+from squish_ane.ane import backend, runtime
 from squish_ane.ane.runtime import Model
 from squish_ane.coreml.archive import extract
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
+from squish_core.api import Availability, CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
 
 
@@ -40,9 +41,9 @@ def squizd(package, tmp_path):
 
 def test_a_package_round_trips_through_the_appendix(package, squizd, tmp_path):
     with squish.open(squizd) as file:
-        found = extract(file, tmp_path / "out.mlpackage")
-    assert contents(found) == contents(package)
-    with squish.open(found) as one, squish.open(package) as other:
+        extracted = extract(file, tmp_path / "out.mlpackage")
+    assert contents(extracted) == contents(package)
+    with squish.open(extracted) as one, squish.open(package) as other:
         np.testing.assert_array_equal(one["layers.0.w0"].numpy(), other["layers.0.w0"].numpy())
 
 
@@ -73,7 +74,7 @@ def zipped(*names, link=False):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"no zip", "corrupt Core ML package"),
         (zipped("a"), "one package"),
@@ -87,8 +88,8 @@ def zipped(*names, link=False):
         (zipped("Manifest.json")[:-30], "corrupt Core ML package"),
     ],
 )  # fmt: skip
-def test_malicious_archives_write_nothing(tmp_path, data, told):
-    with pytest.raises(SquishError, match=told):
+def test_malicious_archives_write_nothing(tmp_path, data, message):
+    with pytest.raises(SquishError, match=message):
         extract(holding(data), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -118,10 +119,6 @@ def feature(name, shape, kind):
 @pytest.fixture
 def loads(monkeypatch, tmp_path):
     """A fake of Core ML's runtime, which needs a Mac; records what it loads."""
-    from squish_ane.ane.backend import Ane
-
-    from squish_core.api import Availability
-
     seen = []
 
     class MLModel:
@@ -141,7 +138,8 @@ def loads(monkeypatch, tmp_path):
         models=types.SimpleNamespace(MLModel=MLModel), ComputeUnit=types.SimpleNamespace(CPU_AND_NE="ane")
     )
     monkeypatch.setitem(sys.modules, "coremltools", fake)
-    monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True))
+    for module in (backend, runtime):
+        monkeypatch.setattr(module, "core_ml_availability", lambda: Availability(ok=True))
     monkeypatch.setenv("SQUISH_CACHE", str(tmp_path / "cache"))
     return seen
 

@@ -33,7 +33,7 @@ def tensor(codec_id, **params):
 
 
 @pytest.mark.parametrize(
-    ("codec", "params", "device", "mode", "moved", "told"),
+    ("codec", "params", "device", "mode", "moved", "reason"),
     [
         ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", "fold", 16384, "dequantizes"),
         ("affine", {"bits": 8, "scale_dtype": "f16"}, "M2", "stream", 8192 + 128, "measured"),
@@ -54,10 +54,10 @@ def tensor(codec_id, **params):
         ("mx", {}, "M1", "fold", 16384, "decoded first"),
     ],
 )  # fmt: skip
-def test_a_plan_gives_the_mode_and_the_bytes_moved(codec, params, device, mode, moved, told):
+def test_a_plan_gives_the_mode_and_the_bytes_moved(codec, params, device, mode, moved, reason):
     chosen = tensor(codec, **params).plan(f"ane:device={device}").chosen
     assert (chosen.mode, chosen.cost.moved) == (mode, moved)
-    assert told in chosen.storage
+    assert reason in chosen.storage
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,68 @@ def test_with_core_ml_the_appendix_is_delegated(monkeypatch):
     chain = squish.registry().resolve(container="squizd", flags={"ANE_COREML", "INT4"})
     assert (chain.chosen.backend, chain.chosen.mode) == ("ane", "delegate")
     assert chain.chosen.encoding.label == "ANE_COREML"
+
+
+def facts(codec, device="M1", **params):
+    chain = tensor(codec, **params).plan(f"ane:device={device}")
+    assert chain.to_dict()["chosen"]["facts"] == chain.chosen.facts
+    return chain.chosen.facts
+
+
+def test_a_plan_shows_sections_records_and_streams_by_core():
+    palette = facts("palette", bits=4, codebook_dtype="f16")
+    assert palette["records"] == [[core * 1032, 16] for core in range(4)]
+    assert palette["sections"] == {"lut": 0, "pal": 32, "ocgs": 4 * 56, "scale": 0, "bias": 0, "weights": 4096 + 32}
+    assert palette["streams"] == {"palette": {"enable": 0x5568, "base": 0x556C, "relocation": 0x155C}}
+    assert (palette["palette_budget"], palette["type_number"]) == (32, 8)
+    assert palette["gates"] == {"0x48f": True, "0x529": True}
+    assert "palette of 32 on-chip bytes" in palette["summary"]
+    assert len(facts("palette", "H13g", bits=4, codebook_dtype="f16")["records"]) == 8
+    scaled = facts("affine", "M2", bits=8, scale_dtype="f16")
+    assert (scaled["records"], list(scaled["streams"])) == ("shared kernel memory", ["post_scale"])
+    assert (scaled["sections"]["scale"], scaled["type_number"]) == (128, 2)
+
+
+def test_a_plan_shows_the_share_of_zeros_and_its_cost():
+    sparse = facts("bitmask", dtype="f16", kept="run", sparsity=0.63)
+    assert sparse["zeros"] == pytest.approx(1 - 47 / 128)
+    assert sparse["moved_of_dense"] == pytest.approx(1 / 16 + 47 / 128)
+    assert sparse["cycles_of_dense"] == pytest.approx(47 / 128)
+    assert "63.3% zeros: 0.43 of dense bytes, 0.37 of cycles" in sparse["summary"]
+    assert sparse["winograd"] == "excluded: weights are sparse"
+    assert "zeros" not in facts("dense", dtype="f16")
+    assert "the kernel is not 3 x 3" in facts("dense", dtype="f16")["winograd"]
+
+
+@pytest.mark.parametrize(
+    ("device", "why"), [("M1", "compiling asserts"), ("M4", "from H17"), ("M5", "capability byte 0x52d"), ("H18", None)]
+)
+def test_e4m3_is_native_on_h18_alone(device, why):
+    float8 = tensor("float8", element="f8_e4m3")
+    if why is None:
+        assert float8.plan(f"ane:device={device}").chosen.mode == "stream"
+        return
+    with pytest.raises(SquishError, match=why):
+        float8.plan(f"ane:device={device}")
+    chosen = tensor("float8", element="f8_e5m2").plan(f"ane:device={device}").chosen
+    assert (chosen.mode, chosen.facts["element_code"], chosen.facts["converts_to_half"]) == ("fold", 13, True)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_zero_points_of_zero_are_the_symmetric_form_of_h13(zero, tmp_path):
+    """int8 of iOS16 always has zero points; H13 has the form whose zero points are all zero."""
+    values = np.random.default_rng(1).integers(-127, 128, (64, 128)).astype(np.float32)
+    values[:, 0], values[:, 1] = 127, -127 + 2 * zero
+    rule = "affine:bits=8,signed=True" + (",offset=zero_point" if zero else "")
+    squish.save(tmp_path / "in.safetensors", {"w": values})
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "out.mlpackage", "mlpackage:target=iOS16", {"w": rule})
+    with squish.open(tmp_path / "out.mlpackage") as file:
+        assert file["w"].spec.encodings[0].codec.params["offset"] == "zero_point"
+        if zero:
+            with pytest.raises(SquishError, match="zero point is forced to zero"):
+                file["w"].plan("ane:device=M1")
+        else:
+            assert file["w"].plan("ane:device=M1").chosen.mode == "fold"
+            assert file["w"].plan("ane:device=M2").chosen.mode == "stream"
+        copied = squish.convert(file, tmp_path / "again.mlpackage", "mlpackage:target=iOS16")
+    assert {step.action for step in copied.steps} == {"copy"}

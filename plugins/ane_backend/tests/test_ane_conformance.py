@@ -21,8 +21,8 @@ class TestMlpackage(ContainerSuite):
     accuracy = 2**-10  # coremltools rounds to float16
 
     def samples(self):
-        wanted = ("dense", "old_uint8_zero_points", "lut2", "lut4_vectors", "uint4_blocks_offset", "int4_odd")
-        return {name: Path(FOLDER.name) / f"{name}.mlpackage" for name in wanted}
+        names = ("dense", "old_uint8_zero_points", "lut2", "lut4_vectors", "uint4_blocks_offset", "int4_odd")
+        return {name: Path(FOLDER.name) / f"{name}.mlpackage" for name in names}
 
     def values(self):
         """The values decoded by coremltools, in float16."""

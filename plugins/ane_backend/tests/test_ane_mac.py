@@ -23,6 +23,6 @@ def test_core_ml_computes_with_our_packages(file_of, tmp_path, name):
     squish.convert(file, path)
     x = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
     with Model(path) as model:
-        (found,) = model.predict({f"x_64_{'f32' if name == 'dense' else 'f16'}": x}).values()
-    wanted = x @ file["w"].numpy().astype(np.float32).T
-    assert np.abs(found - wanted).max() <= 1e-2 * np.abs(wanted).max()
+        (result,) = model.predict({f"x_64_{'f32' if name == 'dense' else 'f16'}": x}).values()
+    expected = x @ file["w"].numpy().astype(np.float32).T
+    assert np.abs(result - expected).max() <= 1e-2 * np.abs(expected).max()

@@ -23,10 +23,10 @@ def decompressed(path):
     import coremltools as ct
 
     model = ct.models.MLModel(path, skip_model_load=True)
-    plain = ct.optimize.coreml.decompress_weights(model)
-    layers = [op for op in plain._mil_program.functions["main"].operations if op.op_type == "linear"]
-    found = [[str(op.weight.val.dtype), op.weight.val.astype(np.float32)] for op in layers]
-    return [model.get_spec().specificationVersion, found]
+    decompressed_model = ct.optimize.coreml.decompress_weights(model)
+    layers = [op for op in decompressed_model._mil_program.functions["main"].operations if op.op_type == "linear"]
+    weights = [[str(op.weight.val.dtype), op.weight.val.astype(np.float32)] for op in layers]
+    return [model.get_spec().specificationVersion, weights]
 
 
 def build(folder):
@@ -51,52 +51,52 @@ def build(folder):
         skip_model_load=True,
     )  # fmt: skip
 
-    def made(config, compress):
+    def compressed(config, compress):
         return compress(model, cto.OptimizationConfig(global_config=config))
 
     palette, linear = cto.OpPalettizerConfig, cto.OpLinearQuantizerConfig
     small = {"weight_threshold": 16}
     models = {
-        "uniform4": made(palette(mode="uniform", nbits=4, **small), cto.palettize_weights),
-        "uniform2": made(palette(mode="uniform", nbits=2, **small), cto.palettize_weights),
-        "groups": made(
+        "uniform4": compressed(palette(mode="uniform", nbits=4, **small), cto.palettize_weights),
+        "uniform2": compressed(palette(mode="uniform", nbits=2, **small), cto.palettize_weights),
+        "groups": compressed(
             palette(mode="uniform", nbits=4, granularity="per_grouped_channel", group_size=16, **small),
             cto.palettize_weights,
         ),
-        "channel8": made(linear(mode="linear_symmetric", **small), cto.linear_quantize_weights),
-        "zero8": made(linear(mode="linear", dtype="uint8", **small), cto.linear_quantize_weights),
-        "block4": made(
+        "channel8": compressed(linear(mode="linear_symmetric", **small), cto.linear_quantize_weights),
+        "zero8": compressed(linear(mode="linear", dtype="uint8", **small), cto.linear_quantize_weights),
+        "block4": compressed(
             linear(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, **small),
             cto.linear_quantize_weights,
         ),
-        "zero4": made(
+        "zero4": compressed(
             linear(mode="linear", dtype="uint4", granularity="per_block", block_size=32, **small),
             cto.linear_quantize_weights,
         ),
-        "boxes4": made(
+        "boxes4": compressed(
             linear(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=[4, 16], **small),
             cto.linear_quantize_weights,
         ),
-        "columns4": made(
+        "columns4": compressed(
             linear(mode="linear", dtype="uint4", granularity="per_block", block_size=[0, 16], **small),
             cto.linear_quantize_weights,
         ),
-        "channel_scales": made(
+        "channel_scales": compressed(
             palette(mode="uniform", nbits=4, enable_per_channel_scale=True, **small), cto.palettize_weights
         ),
     }
-    pruned = made(cto.OpMagnitudePrunerConfig(target_sparsity=0.5, **small), cto.prune_weights)
+    pruned = compressed(cto.OpMagnitudePrunerConfig(target_sparsity=0.5, **small), cto.prune_weights)
     blocks = linear(mode="linear", dtype="uint4", granularity="per_block", block_size=32, **small)
     models["sparse4"] = cto.linear_quantize_weights(
         pruned, cto.OptimizationConfig(global_config=blocks), joint_compression=True
     )
-    found = {}
+    decoded = {}
     for name, each in models.items():
         each.save(f"{folder}/{name}.mlpackage")
-        plain = cto.decompress_weights(each)
-        (op,) = [op for op in plain._mil_program.functions["main"].operations if op.op_type == "linear"]
-        found[name] = op.weight.val.astype(np.float32)
-    return found
+        decompressed_model = cto.decompress_weights(each)
+        (op,) = [op for op in decompressed_model._mil_program.functions["main"].operations if op.op_type == "linear"]
+        decoded[name] = op.weight.val.astype(np.float32)
+    return decoded
 
 
 @pytest.mark.parametrize("target", ["iOS18", "iOS16"])
@@ -109,17 +109,17 @@ def test_coremltools_decodes_our_packages(tmp_path, target):
     file, _ = memory_file(squish.registry(), tensors)
     path = tmp_path / "ours.mlpackage"
     squish.convert(file, path, to=f"mlpackage:target={target}")
-    version, found = oracles.peer("coremltools").run(decompressed, path=str(path))
+    version, layers = oracles.peer("coremltools").run(decompressed, path=str(path))
     assert version == {"iOS18": 9, "iOS16": 7}[target]
-    assert len(found) == len(tensors)
-    for (name, tensor), (dtype, values) in zip(file.items(), found):
+    assert len(layers) == len(tensors)
+    for (name, tensor), (dtype, values) in zip(file.items(), layers):
         ours = tensor.numpy().astype(dtype).astype(np.float32)
         assert ours.tobytes() == np.asarray(values).tobytes(), name
 
 
 def test_packages_of_coremltools_decode(tmp_path):
-    found = oracles.peer("coremltools").run(build, folder=str(tmp_path))
-    for name, values in found.items():
+    decoded = oracles.peer("coremltools").run(build, folder=str(tmp_path))
+    for name, values in decoded.items():
         with squish.open(tmp_path / f"{name}.mlpackage") as file:
             (tensor,) = (each for each in file.values() if len(each.shape) == 2)
             assert tensor.codec in ("affine", "boxes", "palette")
@@ -133,8 +133,8 @@ def fitted(values, bits):
     logging.disable(logging.CRITICAL)
     from coremltools.optimize.coreml._quantization_passes import palettize_weights
 
-    made = palettize_weights.blockwise_compress(values.astype(np.float16), "KMEANS", bits, block_sizes=[0, 0])
-    return np.sort(np.asarray(made.lut, np.float32).reshape(-1))
+    palettized = palettize_weights.blockwise_compress(values.astype(np.float16), "KMEANS", bits, block_sizes=[0, 0])
+    return np.sort(np.asarray(palettized.lut, np.float32).reshape(-1))
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

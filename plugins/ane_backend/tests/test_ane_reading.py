@@ -12,10 +12,10 @@ import pytest
 from squish_ane.coreml import blobs, constexpr
 from squish_ane.coreml.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
 from squish_ane.coreml.program import _value as program_value
-from squish_ane.coreml.protobuf import fields, message, number
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
+from squish_core.formats.protobuf import Message, message, number
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
@@ -24,8 +24,8 @@ OPTIMISED = dict(np.load(DATA / "optimised.npz"))
 
 def matrix(file):
     """The weight; the zero bias is a separate tensor."""
-    (found,) = (tensor for tensor in file.values() if len(tensor.shape) == 2)
-    return found
+    (matrix,) = (tensor for tensor in file.values() if len(tensor.shape) == 2)
+    return matrix
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,14 @@ def test_optimized_packages_match_coremltools(packages, name):
 def test_a_large_integer_constant_is_read_in_bounded_memory():
     """Two bytes per number; Python objects would take a hundred times as much."""
     data = message(3, message(1, message(2, number(1, 1) * 1_000_000)))
-    (field,) = fields(memoryview(message(1, kind_of(2, 23, (1_000_000,)) + data)))
+    (field,) = Message.of(message(1, kind_of(2, 23, (1_000_000,)) + data))
     tracemalloc.start()
     try:
-        found = program_value(field)
+        value = program_value(field)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found.numbers == (1,) * MOST_NUMBERS
+    assert value.numbers == (1,) * MOST_NUMBERS
     assert peak < 1 << 20
 
 
@@ -151,7 +151,7 @@ def patched(path, at, data):
 
 
 @pytest.mark.parametrize(
-    ("at", "data", "told"),
+    ("at", "data", "message"),
     [
         (4, b"\x01", "unsupported version"),
         (64, b"\0", "bad blob sentinel"),
@@ -162,9 +162,9 @@ def patched(path, at, data):
         (88, b"\x04", "size mismatch"),
     ],
 )  # fmt: skip
-def test_inconsistent_records_are_refused(package, at, data, told):
+def test_inconsistent_records_are_refused(package, at, data, message):
     patched(weights_of(package), at, data)
-    with pytest.raises(FormatError, match=told) as caught:
+    with pytest.raises(FormatError, match=message) as caught:
         squish.open(package)
     assert caught.value.offset is not None
     assert "weight.bin" in str(caught.value)
@@ -245,9 +245,9 @@ TABLES = {
 def test_indices_cannot_exceed_their_table(name):
     """A table without 2**bits entries is refused before any index is read."""
     kind, values = TABLES[name]
-    made = Operation(type=kind, values=values, inputs={}, outputs=(("w", Kind("f16", (4, 4))),))
+    operation = Operation(type=kind, values=values, inputs={}, outputs=(("w", Kind("f16", (4, 4))),))
     with pytest.raises(FormatError, match=r"inconsistent (lut|indices)"):
-        constexpr.tensor_of(made)
+        constexpr.tensor_of(operation)
 
 
 @pytest.mark.parametrize("name", ["old_sparse", "sparse", "joint", "sparse_int8"])

@@ -76,12 +76,12 @@ def test_ggml_blocks_keep_their_codes(tmp_path, name, nbytes):
 def test_short_names_write_sparse_forms(file_of, tmp_path, name, worst):
     file = file_of(w=("dense", {}, (64, 64)))
     _, path = written(file, tmp_path, encode=name)
-    wanted = file["w"].numpy()
+    source_values = file["w"].numpy()
     with squish.open(path) as again:
-        found = again["w"].numpy()
-    kept = found != 0
+        values = again["w"].numpy()
+    kept = values != 0
     assert (kept.sum(axis=1) == 32).all()
-    assert (np.abs(found - wanted)[kept] <= worst * wanted[kept]).all()
+    assert (np.abs(values - source_values)[kept] <= worst * source_values[kept]).all()
 
 
 def test_masks_may_span_panels(tmp_path):
@@ -91,8 +91,8 @@ def test_masks_may_span_panels(tmp_path):
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
     report, path = written(file, tmp_path, encode="sparse")
     with squish.open(path) as again:
-        found = again["w"].numpy().astype(float)
-    error = np.square(found - values).sum() / np.square(values.astype(float)).sum()
+        decoded = again["w"].numpy().astype(float)
+    error = np.square(decoded - values).sum() / np.square(values.astype(float)).sum()
     assert report.steps[0].quality.nmse == pytest.approx(error, rel=1e-3)
 
 
@@ -149,10 +149,10 @@ def test_naming_twenty_thousand_tensors_is_linear():
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 32)])
 def test_scalars_and_empty_tensors_are_dense_or_refused(file_of, tmp_path, name, target, shape):
     codec, params = FORMS[name]
-    plain = name == "dense"
-    params = params if plain or codec == "bitmask" else {**params, "axis": "flat"}
+    is_dense = name == "dense"
+    params = params if is_dense or codec == "bitmask" else {**params, "axis": "flat"}
     file = file_of(w=(codec, params, shape))
-    if plain:
+    if is_dense:
         _, path = written(file, tmp_path, target)
         with squish.open(path) as again:
             assert again["w"].numpy().tobytes() == file["w"].numpy().tobytes()
@@ -163,16 +163,16 @@ def test_scalars_and_empty_tensors_are_dense_or_refused(file_of, tmp_path, name,
 
 
 def test_writing_is_deterministic(file_of, tmp_path):
-    made = []
+    packages = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         _, path = written(file_of(w=(*FORMS["int4 blocks"], (64, 64))), tmp_path / name)
-        made.append({str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()})
-    assert made[0] == made[1]
+        packages.append({str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()})
+    assert packages[0] == packages[1]
 
 
 @pytest.mark.parametrize(
-    ("codec", "params", "told"),
+    ("codec", "params", "reason"),
     [
         ("mx", {}, "does not support mx"),
         ("affine", {"bits": 4, "group_size": 32, "axis": -2}, "across rows"),
@@ -184,8 +184,8 @@ def test_writing_is_deterministic(file_of, tmp_path):
         ("palette", {"bits": 4, "codebook_size": 32}, "runs of rows"),
     ],
 )  # fmt: skip
-def test_unsupported_codecs_are_refused_with_a_reason(file_of, tmp_path, codec, params, told):
-    with pytest.raises(SquishError, match=told):
+def test_unsupported_codecs_are_refused_with_a_reason(file_of, tmp_path, codec, params, reason):
+    with pytest.raises(SquishError, match=reason):
         written(file_of(w=(codec, params, (64, 96))), tmp_path)
     assert not (tmp_path / "out.mlpackage").exists()
 

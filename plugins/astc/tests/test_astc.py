@@ -27,7 +27,7 @@ def smooth(*shape: int) -> np.ndarray:
     return (np.sin(places / 7) * 3 + np.cos(places / 31)).astype(np.float32)
 
 
-def made(shape: tuple[int, ...], footprint: str, values: np.ndarray, **more: Any) -> tuple[TensorSpec, Any]:
+def fitted(shape: tuple[int, ...], footprint: str, values: np.ndarray, **more: Any) -> tuple[TensorSpec, Any]:
     codec, spec = registry().codec("astc"), TensorSpec(name="w", shape=shape, dtype="f32")
     params = codec.params_for(spec, {"footprint": footprint, **more})
     return spec, codec.fit_params(lambda: iter([values]), spec, params)
@@ -38,25 +38,25 @@ class TestAstc(CodecSuite):
     tolerance = 0.2
 
     def cases(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        cases: dict[str, Any] = {}
         for shape, footprint in (((24, 30), "6x6"), ((7, 9), "5x4"), ((4, 6, 16), "8x8"), ((3, 4, 12), "4x4")):
             values = smooth(*shape)
-            found[f"{shape} {footprint}"] = (*made(shape, footprint, values), values)
+            cases[f"{shape} {footprint}"] = (*fitted(shape, footprint, values), values)
         spec = TensorSpec(name="w", shape=(20,), dtype="f32")
         stored = {"blocks": np.frombuffer((VOID + bytes(8)) * 5, np.uint8).reshape(1, 5, 16)}
-        found["a vector"] = (spec, {"footprint": "4x4", "scale": 2.0, "zero": -1.0}, stored)
-        return found
+        cases["a vector"] = (spec, {"footprint": "4x4", "scale": 2.0, "zero": -1.0}, stored)
+        return cases
 
 
 @pytest.mark.parametrize("footprint", FOOTPRINTS)
 def test_every_footprint_round_trips_closely_in_16_byte_blocks(footprint: str) -> None:
     x, y = FOOTPRINTS[footprint]
     codec, values = registry().codec("astc"), smooth(3 * y + 1, 2 * x + 1)
-    spec, params = made(values.shape, footprint, values, quality="medium")
+    spec, params = fitted(values.shape, footprint, values, quality="medium")
     stored = codec.encode(values, params)
     assert stored["blocks"].shape == (4, 3, 16)
-    found = read_region(codec, stored, spec, params, full(values.shape))
-    assert np.square(found - values).sum() < 0.05 * np.square(values).sum()
+    decoded = read_region(codec, stored, spec, params, full(values.shape))
+    assert np.square(decoded - values).sum() < 0.05 * np.square(values).sum()
 
 
 def test_texels_match_the_specification() -> None:
@@ -64,26 +64,26 @@ def test_texels_match_the_specification() -> None:
     colours = [0xFFFF, 0x8000, 0x0123]
     blocks = b"".join(VOID + value.to_bytes(2, "little") + bytes(4) + b"\xff\xff" for value in colours)
     stored = {"blocks": np.frombuffer(blocks, np.uint8).reshape(1, 3, 16)}
-    found = read_region(codec, stored, spec, {"footprint": "4x4", "scale": 4.0, "zero": 0.5}, full(spec.shape))
-    assert found[:, ::4].tolist() == [[4.5, 2.5, 0.5 + 4 * 0x0123 / 65536]] * 4
+    decoded = read_region(codec, stored, spec, {"footprint": "4x4", "scale": 4.0, "zero": 0.5}, full(spec.shape))
+    assert decoded[:, ::4].tolist() == [[4.5, 2.5, 0.5 + 4 * 0x0123 / 65536]] * 4
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5, 1e-30])
 def test_a_constant_tensor_is_exact(value: float) -> None:
     codec, values = registry().codec("astc"), np.full((5, 9), value, np.float32)
-    spec, params = made((5, 9), "5x5", values)
+    spec, params = fitted((5, 9), "5x5", values)
     assert (read_region(codec, codec.encode(values, params), spec, params, full((5, 9))) == values).all()
 
 
 def test_bf16_values_encode() -> None:
     values = np.array([[1.5, -2], [0.25, 3]], ml_dtypes.bfloat16)
-    assert made((2, 2), "4x4", values)[1] == {"footprint": "4x4", "quality": "fast", "scale": 5.0, "zero": -2.0}
+    assert fitted((2, 2), "4x4", values)[1] == {"footprint": "4x4", "quality": "fast", "scale": 5.0, "zero": -2.0}
 
 
 @pytest.mark.parametrize("values", [[[np.nan, 1]], [[np.inf, 1]], [[3e38, -3e38]]])
 def test_unencodable_values_are_refused(values: Any) -> None:
     with pytest.raises(CodecError, match="ASTC cannot encode"):
-        made((1, 2), "4x4", np.array(values, np.float32))
+        fitted((1, 2), "4x4", np.array(values, np.float32))
 
 
 @pytest.mark.parametrize(("shape", "params"), [
@@ -97,7 +97,7 @@ def test_invalid_parameters_are_refused(shape: tuple[int, ...], params: dict[str
 
 def test_an_error_color_only_fails_regions_with_its_block() -> None:
     codec, values = registry().codec("astc"), smooth(8, 8)
-    spec, params = made((8, 8), "4x4", values)
+    spec, params = fitted((8, 8), "4x4", values)
     stored = {"blocks": codec.encode(values, params)["blocks"].copy()}
     stored["blocks"][1, 1] = 0xFF
     assert read_region(codec, stored, spec, params, (slice(0, 4), slice(0, 8))).shape == (4, 8)
@@ -114,20 +114,20 @@ def test_random_blocks_decode_or_fail_with_a_typed_error() -> None:
         for _ in range(100):
             stored = {"blocks": rng.integers(0, 256, (1, 1, 16), np.uint8)}
             try:
-                found = read_region(codec, stored, spec, {"footprint": footprint, "scale": 1.0, "zero": 0.0},
+                decoded = read_region(codec, stored, spec, {"footprint": footprint, "scale": 1.0, "zero": 0.0},
                                     full(spec.shape))  # fmt: skip
             except CodecError:
                 outcomes.add("refused")
             else:
                 outcomes.add("decoded")
-                assert found.min() >= 0
-                assert found.max() <= 1
+                assert decoded.min() >= 0
+                assert decoded.max() <= 1
     assert outcomes == {"refused", "decoded"}
 
 
 def test_a_wide_row_decodes_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     codec, values = registry().codec("astc"), smooth(13, 100)
-    spec, params = made(values.shape, "5x5", values)
+    spec, params = fitted(values.shape, "5x5", values)
     stored = codec.encode(values, params)
     whole = read_region(codec, stored, spec, params, full(values.shape))
     monkeypatch.setattr("squish_astc.codec._SLAB", 80)
@@ -137,7 +137,7 @@ def test_a_wide_row_decodes_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_decode_concurrently() -> None:
     codec, values = registry().codec("astc"), smooth(64, 64)
-    spec, params = made(values.shape, "8x8", values)
+    spec, params = fitted(values.shape, "8x8", values)
     stored = codec.encode(values, params)
     whole = read_region(codec, stored, spec, params, full(values.shape))
     results: list[bool] = []
@@ -167,7 +167,7 @@ def test_texels_match_an_independent_decoder(footprint: str) -> None:
 
     x, y = FOOTPRINTS[footprint]
     codec, values = registry().codec("astc"), np.random.default_rng(x * y).standard_normal((97, 131), np.float32)
-    spec, params = made(values.shape, footprint, values)
+    spec, params = fitted(values.shape, footprint, values)
     stored = codec.encode(values, params)
     ours = read_region(codec, stored, spec, {**params, "scale": 1.0, "zero": 0.0}, full(values.shape)).reshape(-1)
     theirs = oracles.peer("texture2ddecoder").run(

@@ -33,49 +33,49 @@ def decoded(parts, shape, params, region=None):
 
 
 def reference(parts, shape, params):
-    given = {"group_size": 0, "axis": -1, "word": "u8", "order": "lsb", "offset": "none", "zero": 0, **params}
-    signed = given.get("signed", given["offset"] == "none" and not given["zero"])
+    scheme = {"group_size": 0, "axis": -1, "word": "u8", "order": "lsb", "offset": "none", "zero": 0, **params}
+    signed = scheme.get("signed", scheme["offset"] == "none" and not scheme["zero"])
     stored = tuple(shape)
-    if given.get("transposed"):
+    if scheme.get("transposed"):
         stored = (*shape[:-2], shape[-1], shape[-2])
-    if given["axis"] == "flat":
+    if scheme["axis"] == "flat":
         stored = (math.prod(shape),)
-    axis = len(stored) - 1 if given["axis"] == "flat" else len(stored) + given["axis"]
-    pack_axis = len(stored) + given["pack_axis"] if "pack_axis" in given else axis
-    group = given["group_size"] or max(stored[axis], 1)
+    axis = len(stored) - 1 if scheme["axis"] == "flat" else len(stored) + scheme["axis"]
+    pack_axis = len(stored) + scheme["pack_axis"] if "pack_axis" in scheme else axis
+    group = scheme["group_size"] or max(stored[axis], 1)
     offset = parts.get("offset")
-    if given.get("offset_dtype") == "packed":
+    if scheme.get("offset_dtype") == "packed":
         grid = parts["scale"].shape
-        across = len(stored) - 1 if given["axis"] == "flat" else 2 * len(stored) - 3 - axis
+        across = len(stored) - 1 if scheme["axis"] == "flat" else 2 * len(stored) - 3 - axis
         zeros = np.zeros(grid, np.float32)
         for index in np.ndindex(grid):
-            zeros[index] = code_at(offset, index, across, given, signed)
+            zeros[index] = code_at(offset, index, across, scheme, signed)
         offset = zeros
     out = np.zeros(stored, np.float32)
     for index in np.ndindex(stored):
         cell = tuple(place // group if a == axis else place for a, place in enumerate(index))
-        code = np.float32(code_at(parts["data"], index, pack_axis, given, signed) - given["zero"])
+        code = np.float32(code_at(parts["data"], index, pack_axis, scheme, signed) - scheme["zero"])
         scale = np.float32(parts["scale"][cell])
-        if given["offset"] == "zero_point":
+        if scheme["offset"] == "zero_point":
             code = code - np.float32(offset[cell])
         out[index] = code * scale
-        if given["offset"] == "bias":
+        if scheme["offset"] == "bias":
             out[index] += np.float32(offset[cell])
-    if given.get("transposed"):
+    if scheme.get("transposed"):
         out = out.swapaxes(-1, -2)
     return out.reshape(shape)
 
 
-def code_at(words, index, axis, given, signed):
-    bits, width = given["bits"], int(given["word"][1:])
+def code_at(words, index, axis, scheme, signed):
+    bits, width = scheme["bits"], int(scheme["word"][1:])
     line = words[tuple(slice(None) if a == axis else place for a, place in enumerate(index))]
     place = index[axis]
-    if given["order"] == "lsb":
+    if scheme["order"] == "lsb":
         stream = sum((int(word) % (1 << width)) << (width * i) for i, word in enumerate(line))
         code = stream >> (place * bits) & (1 << bits) - 1
     else:
         each = width // bits
-        order = range(each)[::-1] if given["order"] == "msb" else given["order"]
+        order = range(each)[::-1] if scheme["order"] == "msb" else scheme["order"]
         word = int(line[place // each]) % (1 << width)
         code = word >> (list(order).index(place % each) * bits) & (1 << bits) - 1
     return code - (1 << bits) if signed and code >> (bits - 1) else code
@@ -183,9 +183,9 @@ class CountingPart:
         self.shape, self.dtype = array.shape, array.dtype
 
     def __getitem__(self, key):
-        found = self.array[key]
-        self.read += found.nbytes
-        return found
+        selection = self.array[key]
+        self.read += selection.nbytes
+        return selection
 
 
 @pytest.mark.parametrize("axis", [-1, "flat"])
@@ -239,10 +239,14 @@ def test_the_encoding_error_is_at_most_half_a_step(case, seed, centre, spread):
 
 def scale_per_element(parts, shape, params):
     """The scale of each element: code 1 decoded without offset."""
-    plain = {"bits": 8, "word": "i8", **{k: params[k] for k in ("group_size", "axis", "transposed") if k in params}}
-    stored = CODEC.parts(spec_of(shape), plain)["data"][1]
+    byte_params = {
+        "bits": 8,
+        "word": "i8",
+        **{k: params[k] for k in ("group_size", "axis", "transposed") if k in params},
+    }
+    stored = CODEC.parts(spec_of(shape), byte_params)["data"][1]
     ones = {"data": np.ones(stored, np.int8), "scale": parts["scale"].astype(np.float32)}
-    return np.abs(decoded(ones, shape, plain))
+    return np.abs(decoded(ones, shape, byte_params))
 
 
 def test_symmetric_scales_are_the_largest_magnitude_over_the_largest_code():
@@ -366,11 +370,13 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
         return
     parts = random_parts(shape, source, np.random.default_rng(seed))
     codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
-    found = codes and CODEC.from_codes(codes, spec_of(shape), target)
-    assert found or not (itself and codes)
-    if found:
-        assert {role: part.shape for role, part in found[0].items()} == {r: size for r, (_, size) in declared.items()}
-        np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))
+    parts_of_codes = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    assert parts_of_codes or not (itself and codes)
+    if parts_of_codes:
+        assert {role: part.shape for role, part in parts_of_codes[0].items()} == {
+            r: size for r, (_, size) in declared.items()
+        }
+        np.testing.assert_array_equal(decoded(parts_of_codes[0], shape, target), decoded(parts, shape, source))
 
 
 SEARCHED = {
@@ -393,17 +399,17 @@ def test_the_search_never_raises_a_groups_squared_error(name):
     values = np.random.default_rng(3).standard_t(4, size=spec.shape).astype(np.float32)
 
     def errors(search):
-        asked = Affine().params_for(spec, {**params, "search": search})
-        parts = Affine().encode(values, asked)
-        gap = np.square(read_region(Affine(), parts, spec, asked, full(spec.shape)).astype("f8") - values)
+        params_of_search = Affine().params_for(spec, {**params, "search": search})
+        parts = Affine().encode(values, params_of_search)
+        gap = np.square(read_region(Affine(), parts, spec, params_of_search, full(spec.shape)).astype("f8") - values)
         if params.get("transposed"):
             return gap.reshape(64, -1, 32).sum(axis=-1)
         size = params["group_size"] or 96
         return np.add.reduceat(gap.reshape(-1), range(0, values.size, size))
 
-    plain, searched = errors("none"), errors("mse")
-    assert (searched <= plain * (1 + 1e-6)).all()
-    assert searched.sum() < 0.97 * plain.sum()
+    unsearched, searched = errors("none"), errors("mse")
+    assert (searched <= unsearched * (1 + 1e-6)).all()
+    assert searched.sum() < 0.97 * unsearched.sum()
 
 
 def test_a_search_does_not_change_the_layout():

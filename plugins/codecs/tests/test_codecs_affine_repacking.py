@@ -19,7 +19,7 @@ def spec_of(shape=SHAPE):
     return TensorSpec(name="w", shape=tuple(shape), dtype="f32")
 
 
-def made(params, shape=SHAPE, seed=0):
+def parts_of_scheme(params, shape=SHAPE, seed=0):
     values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
     return CODEC.encode(values, CODEC.params_for(spec_of(shape), params))
 
@@ -59,7 +59,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_symmetric_codes_round_trip_through_every_layout(name):
-    parts = made(SYMMETRIC)
+    parts = parts_of_scheme(SYMMETRIC)
     there, exactness = repacked(parts, SYMMETRIC, TARGETS[name])
     assert exactness == SAME
     np.testing.assert_array_equal(values_of(there, TARGETS[name]), values_of(parts, SYMMETRIC))
@@ -74,25 +74,25 @@ def test_symmetric_codes_round_trip_through_every_layout(name):
 @given(st.sampled_from(sorted(TARGETS)), st.sampled_from(sorted(TARGETS)), st.integers(0, 1000))
 def test_repacked_codes_have_equal_values(one, other, seed):
     source, target = TARGETS[one], TARGETS[other]
-    parts = made({**source, "zero": 0 if source.get("offset") else source.get("zero", 0)}, seed=seed)
-    found = repacked(parts, source, target)
-    if found is not None:
-        assert found[1] == SAME
-        np.testing.assert_array_equal(values_of(found[0], target), values_of(parts, source))
+    parts = parts_of_scheme({**source, "zero": 0 if source.get("offset") else source.get("zero", 0)}, seed=seed)
+    repacked_parts = repacked(parts, source, target)
+    if repacked_parts is not None:
+        assert repacked_parts[1] == SAME
+        np.testing.assert_array_equal(values_of(repacked_parts[0], target), values_of(parts, source))
 
 
 def test_groups_with_equal_scales_merge():
-    parts = made(SYMMETRIC)
+    parts = parts_of_scheme(SYMMETRIC)
     halves = {**SYMMETRIC, "group_size": 16}
     there, _ = repacked(parts, SYMMETRIC, halves)
     back, _ = repacked(there, halves, SYMMETRIC)
     assert back["scale"].tobytes() == parts["scale"].tobytes()
-    assert repacked(made(halves), halves, SYMMETRIC) is None
+    assert repacked(parts_of_scheme(halves), halves, SYMMETRIC) is None
 
 
 def test_flat_groups_across_rows_split_and_merge_again():
     shape, flat = (6, 12), {"bits": 4, "group_size": 8, "axis": "flat"}
-    parts = made(flat, shape)
+    parts = parts_of_scheme(flat, shape)
     codes = CODEC.codes(parts, spec_of(shape), flat, full(shape))
     assert codes.group == (1, 4)
     rows = {"bits": 4, "group_size": 4}
@@ -106,14 +106,14 @@ def test_flat_groups_across_rows_split_and_merge_again():
 @pytest.mark.parametrize("axis", [-1, "flat"])
 def test_a_scale_per_row_or_tensor_round_trips(axis):
     whole, grouped = {"bits": 8, "word": "i8", "axis": axis}, {"bits": 8, "word": "i8", "group_size": 32}
-    parts = made(whole)
+    parts = parts_of_scheme(whole)
     there, _ = repacked(parts, whole, grouped)
     back, _ = repacked(there, grouped, whole)
     assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
 
 
 def test_the_codes_of_a_region_equal_a_slice_of_the_codes():
-    parts = made(SYMMETRIC)
+    parts = parts_of_scheme(SYMMETRIC)
     region = (slice(3, 9), slice(32, 96))
     some, whole = (CODEC.codes(parts, spec_of(), SYMMETRIC, place) for place in (region, full(SHAPE)))
     np.testing.assert_array_equal(some.values, whole.values[region])
@@ -122,27 +122,27 @@ def test_the_codes_of_a_region_equal_a_slice_of_the_codes():
 
 def test_codes_are_narrowed_only_if_they_fit():
     wide, narrow = {"bits": 8, "group_size": 32, "word": "i8"}, {"bits": 4, "group_size": 32}
-    parts = made(wide)
+    parts = parts_of_scheme(wide)
     assert repacked(parts, wide, narrow) is None
     parts["data"] = np.clip(parts["data"], -8, 7)
-    found, _ = repacked(parts, wide, narrow)
-    np.testing.assert_array_equal(values_of(found, narrow), values_of(parts, wide))
+    repacked_parts, _ = repacked(parts, wide, narrow)
+    np.testing.assert_array_equal(values_of(repacked_parts, narrow), values_of(parts, wide))
 
 
 def test_inexact_scales_are_refused():
     exact = {"bits": 4, "group_size": 32}
-    assert repacked(made(exact), exact, SYMMETRIC) is None
+    assert repacked(parts_of_scheme(exact), exact, SYMMETRIC) is None
 
 
 def test_a_bias_that_is_not_a_multiple_of_the_scale_has_no_zero_point():
     biased = {"bits": 4, "group_size": 32, "offset": "bias", "scale_dtype": "f16"}
-    assert repacked(made(biased), biased, TARGETS["zero points"]) is None
+    assert repacked(parts_of_scheme(biased), biased, TARGETS["zero points"]) is None
 
 
 def test_an_inexact_shifted_bias_is_refused():
     source = {"bits": 4, "group_size": 4, "offset": "bias", "scale_dtype": "f16"}
     target = {**source, "signed": True}
-    parts = made(source, (1, 4))
+    parts = parts_of_scheme(source, (1, 4))
     parts["scale"][:], parts["offset"][:] = 1, 0.0625
     assert repacked(parts, source, target, (1, 4)) is not None
     parts["offset"][:] = 2.0**-20
@@ -163,20 +163,20 @@ def test_signed_zero_points_wider_than_the_codes_are_kept():
     source = {"bits": 4, "group_size": 32, "signed": False, "zero": 200}
     parts = {"data": np.full((2, 32), 0x9F, np.uint8), "scale": np.ones((2, 2), np.float32)}
     target = {"bits": 4, "group_size": 32, "offset": "zero_point", "signed": False, "offset_dtype": "u8"}
-    found, _ = repacked(parts, source, target, (2, 64))
-    assert set(found["offset"].reshape(-1).tolist()) == {200}
-    assert values_of(found, target, (2, 64))[0, :2].tolist() == [15 - 200, 9 - 200]
+    repacked_parts, _ = repacked(parts, source, target, (2, 64))
+    assert set(repacked_parts["offset"].reshape(-1).tolist()) == {200}
+    assert values_of(repacked_parts, target, (2, 64))[0, :2].tolist() == [15 - 200, 9 - 200]
 
 
 def test_nan_scales_are_kept():
-    parts = made(SYMMETRIC)
+    parts = parts_of_scheme(SYMMETRIC)
     parts["scale"][0, 0] = np.nan
-    found, _ = repacked(parts, SYMMETRIC, TARGETS["MLX"])
-    assert np.isnan(found["scale"][0, 0])
-    assert np.isnan(found["offset"][0, 0])
+    repacked_parts, _ = repacked(parts, SYMMETRIC, TARGETS["MLX"])
+    assert np.isnan(repacked_parts["scale"][0, 0])
+    assert np.isnan(repacked_parts["offset"][0, 0])
 
 
 def test_nan_zero_points_are_not_packed():
     source = {"bits": 4, "group_size": 64, "offset": "zero_point", "offset_dtype": "f16"}
-    parts = {**made({**source, "offset_dtype": "u8"}), "offset": np.full((16, 2), np.nan, np.float16)}
+    parts = {**parts_of_scheme({**source, "offset_dtype": "u8"}), "offset": np.full((16, 2), np.nan, np.float16)}
     assert repacked(parts, source, {**source, "offset_dtype": "packed"}) is None

@@ -23,13 +23,13 @@ def rounded(weight: np.ndarray) -> np.ndarray:
 def test_scaling_keeps_the_product_and_reduces_the_error() -> None:
     x = RNG.normal(size=(256, 128)).astype(np.float32)
     x[:, :6] *= 30
-    wanted = (x * NORM) @ WEIGHT.T
+    expected = (x * NORM) @ WEIGHT.T
     factors = scales(WEIGHT, np.abs(x * NORM).mean(axis=0), PARAMS)
     weight, norm = apply(WEIGHT, NORM, factors)
-    np.testing.assert_allclose((x * norm) @ weight.T, wanted, rtol=1e-3, atol=1e-2)
-    plain = np.linalg.norm((x * NORM) @ rounded(WEIGHT).T - wanted)
-    scaled = np.linalg.norm((x * norm) @ rounded(weight).T - wanted)
-    assert scaled < 0.6 * plain
+    np.testing.assert_allclose((x * norm) @ weight.T, expected, rtol=1e-3, atol=1e-2)
+    unscaled = np.linalg.norm((x * NORM) @ rounded(WEIGHT).T - expected)
+    scaled = np.linalg.norm((x * norm) @ rounded(weight).T - expected)
+    assert scaled < 0.6 * unscaled
     assert (factors[:6] > factors[6:].max()).all()
 
 
@@ -61,8 +61,8 @@ def test_the_codec_unscales_columns_of_any_region(shape: tuple[int, ...], search
     np.testing.assert_array_equal(whole, inner / parts["factor"])
     some = tuple(slice(size // 3, size // 2 + 1) for size in shape)
     np.testing.assert_array_equal(read_region(codec, parts, spec, {}, some), whole[some])
-    plain = (rounded(WEIGHT) - WEIGHT) * seen
-    assert np.linalg.norm((whole.reshape(WEIGHT.shape) - WEIGHT) * seen) < 0.7 * np.linalg.norm(plain)
+    unscaled = (rounded(WEIGHT) - WEIGHT) * seen
+    assert np.linalg.norm((whole.reshape(WEIGHT.shape) - WEIGHT) * seen) < 0.7 * np.linalg.norm(unscaled)
     assert codec.needs_activations({})
     with pytest.raises(CodecError, match="no parameters"):
         codec.params_for(spec, {"bits": 4})

@@ -13,7 +13,7 @@ quick = settings(max_examples=40, deadline=None, derandomize=True, database=None
 CODEC = Bitmask()
 
 
-def made(values, params):
+def encoded(values, params):
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     params = CODEC.fit_params(lambda: iter([values]), spec, CODEC.params_for(spec, params))
     return spec, params, CODEC.encode(values, params)
@@ -31,16 +31,16 @@ class TestBitmask(CodecSuite):
     tolerance = 1e-2  # int8
 
     def cases(self):
-        found = {}
+        cases = {}
         for shape in ((8, 16), (3, 5), (2, 3, 7)):
             values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
             values[values < 0] = 0
-            _, params, _ = made(values, {})
-            found[str(shape)] = TensorSpec(name="w", shape=shape, dtype="f32"), params, values
-        for wanted in ({"bits": 8}, {"dtype": "i8", "scale": "f16"}):
-            _, params, _ = made(values, wanted)
-            found[str(wanted)] = TensorSpec(name="w", shape=values.shape, dtype="f32"), params, values
-        return found
+            _, params, _ = encoded(values, {})
+            cases[str(shape)] = TensorSpec(name="w", shape=shape, dtype="f32"), params, values
+        for options in ({"bits": 8}, {"dtype": "i8", "scale": "f16"}):
+            _, params, _ = encoded(values, options)
+            cases[str(options)] = TensorSpec(name="w", shape=values.shape, dtype="f32"), params, values
+        return cases
 
 
 @quick
@@ -48,7 +48,7 @@ class TestBitmask(CodecSuite):
 def test_any_rows_decode_like_a_slice_of_the_tensor(rows, columns, data):
     values = np.random.default_rng(rows * 31 + columns).standard_normal((rows, columns)).astype(np.float16)
     values[values < 0.3] = 0
-    spec, params, parts = made(values, {})
+    spec, params, parts = encoded(values, {})
     assert len(parts["data"]) == params["count"] == np.count_nonzero(values)
     np.testing.assert_array_equal(parts["mask"], np.packbits(values.reshape(-1) != 0, bitorder="little"))
     low = data.draw(st.integers(0, rows - 1))
@@ -59,18 +59,18 @@ def test_any_rows_decode_like_a_slice_of_the_tensor(rows, columns, data):
 @pytest.mark.parametrize("sparsity", [0.25, 0.5, 0.63])
 def test_the_smallest_values_of_each_row_are_pruned(sparsity):
     values = np.random.default_rng(1).standard_normal((12, 100)).astype(np.float32)
-    spec, params, parts = made(values, {"sparsity": sparsity})
-    found = decoded(spec, params, parts)
-    kept = found != 0
+    spec, params, parts = encoded(values, {"sparsity": sparsity})
+    values_decoded = decoded(spec, params, parts)
+    kept = values_decoded != 0
     assert (kept.sum(axis=1) == 100 - round(100 * sparsity)).all()
     for row, line in zip(np.abs(values), kept):
         assert row[line].min() >= row[~line].max()
-    np.testing.assert_array_equal(found[kept], values.astype(np.float16)[kept])
+    np.testing.assert_array_equal(values_decoded[kept], values.astype(np.float16)[kept])
 
 
 def test_pruning_drops_the_first_of_equal_values():
     values = np.float32([[1, -1, 1, 2, -1, 3], [5, 5, 5, 5, 5, 5], [3, 2, 1, 1, 2, 3]])
-    spec, params, parts = made(values, {"sparsity": 0.5})
+    spec, params, parts = encoded(values, {"sparsity": 0.5})
     np.testing.assert_array_equal(
         decoded(spec, params, parts), [[0, 0, 0, 2, -1, 3], [0, 0, 0, 5, 5, 5], [3, 0, 0, 0, 2, 3]]
     )
@@ -105,24 +105,24 @@ def test_indices_decode_under_a_mask(bits):
     assert {role: part.shape for role, part in parts.items()} == {
         role: shape for role, (_, shape) in CODEC.parts(spec, params).items()
     }
-    wanted = np.where(mask, book[codes].reshape(mask.shape), np.float16(0))
+    expected = np.where(mask, book[codes].reshape(mask.shape), np.float16(0))
     for low, high in ((0, 7), (2, 5), (6, 7)):
-        found = decoded(spec, params, parts, (slice(low, high), slice(0, 9)))
-        np.testing.assert_array_equal(found, wanted[low:high])
+        region = decoded(spec, params, parts, (slice(low, high), slice(0, 9)))
+        np.testing.assert_array_equal(region, expected[low:high])
 
 
 def test_the_codebook_fits_only_nonzero_values():
     """Zeros do not use a codebook entry; few distinct values round-trip exactly."""
     values = np.random.default_rng(0).choice([-3, -1, 1, 2], (8, 16)).astype(np.float32)
     values[::2, ::3] = 0
-    spec, params, parts = made(values, {"bits": 2})
+    spec, params, parts = encoded(values, {"bits": 2})
     np.testing.assert_array_equal(decoded(spec, params, parts), values)
     assert parts["data"].nbytes == -(-np.count_nonzero(values) * 2 // 8)
 
 
 def test_int8_codes_decode_under_a_mask():
     values = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
-    spec, params, parts = made(values, {"dtype": "i8", "scale": "f16", "sparsity": 0.5})
+    spec, params, parts = encoded(values, {"dtype": "i8", "scale": "f16", "sparsity": 0.5})
     out = np.empty(values.shape, np.float32)
     CODEC.decode(parts, spec, params, region=full(spec.shape), out=out)
     kept = np.unpackbits(parts["mask"], bitorder="little").reshape(values.shape).astype(bool)
@@ -135,7 +135,7 @@ def test_int8_codes_decode_under_a_mask():
 @pytest.mark.parametrize("change", [1, -1])
 def test_a_mask_that_disagrees_with_the_values_is_refused(change):
     values = np.ones((4, 8), np.float32)
-    spec, params, parts = made(values, {})
+    spec, params, parts = encoded(values, {})
     with pytest.raises(CodecError, match="does not match the stored values"):
         decoded(spec, {**params, "count": params["count"] + change}, parts)
 

@@ -84,12 +84,12 @@ class TestBoxes(CodecSuite):
     codec = "boxes"
 
     def cases(self):
-        found = {}
+        cases = {}
         for name, form in FORMS.items():
             for shape in SHAPES:
                 params, parts, _ = stored(form, shape)
-                found[f"{name}{shape}"] = TensorSpec(name="w", shape=shape, dtype="f32"), params, parts
-        return found
+                cases[f"{name}{shape}"] = TensorSpec(name="w", shape=shape, dtype="f32"), params, parts
+        return cases
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -29,13 +29,13 @@ class TestAffine(CodecSuite):
     tolerance = 0.15
 
     def cases(self):
-        found = {}
+        cases = {}
         for name, params in PARAMS.items():
             for shape in ((32, 96), (2, 16, 64)):
                 spec = TensorSpec(name="w", shape=shape, dtype="f32")
                 values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-                found[f"{name}{shape}"] = spec, params, values
-        return found
+                cases[f"{name}{shape}"] = spec, params, values
+        return cases
 
 
 class TestFloat8(CodecSuite):
@@ -48,18 +48,20 @@ class TestFloat8(CodecSuite):
             "blocks": ({"block": [2, 4]}, (3, 3, 5)), "columns": ({"block": [0, 8], "scale_dtype": "f16"}, (3, 1, 3)),
             "e8m0": ({"block": [4, 16], "scale_dtype": "f8_e8m0", "element": "f8_e5m2"}, (3, 2, 2)),
         }  # fmt: skip
-        rng, found = np.random.default_rng(0), {}
+        rng, cases = np.random.default_rng(0), {}
         for name, (params, grid) in forms.items():
             spec = TensorSpec(name="w", shape=(3, 5, 17), dtype="f32")
             codes = rng.integers(0, 120, spec.shape).astype(np.uint8)
             scale = rng.uniform(0.1, 2, grid).astype(dtypes.to_numpy(params.get("scale_dtype", "f32")))
-            found[name] = spec, params, {
+            cases[name] = spec, params, {
                 "data": codes.view(dtypes.to_numpy(params.get("element", "f8_e4m3"))), "scale": scale,
             }  # fmt: skip
         for element in ("f8_e4m3", "f8_e5m2"):
-            found[f"values as {element}"] = spec, {"element": element}, rng.normal(size=spec.shape).astype(np.float32)
-        found["zeros"] = spec, {}, np.zeros(spec.shape, np.float32)
-        return found
+            cases[f"values as {element}"] = spec, {"element": element}, rng.normal(size=spec.shape).astype(np.float32)
+        for name, (params, _) in forms.items():
+            cases[f"values in {name}"] = spec, params, rng.normal(size=spec.shape).astype(np.float32)
+        cases["zeros"] = spec, {}, np.zeros(spec.shape, np.float32)
+        return cases
 
 
 class TestMx(CodecSuite):
@@ -67,17 +69,17 @@ class TestMx(CodecSuite):
     tolerance = 0.3
 
     def cases(self):
-        found = {}
+        cases = {}
         for shape in ((8, 96), (2, 3, 64), (32,)):
             spec = TensorSpec(name="w", shape=shape, dtype="f32")
-            found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        values, spec = np.random.default_rng(1).normal(size=(8, 96)).astype(np.float32), found["(8, 96)"][0]
+            cases[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        values, spec = np.random.default_rng(1).normal(size=(8, 96)).astype(np.float32), cases["(8, 96)"][0]
         for element in ("f8_e4m3", "f8_e5m2"):
-            found[element] = spec, {"element": element}, values
+            cases[element] = spec, {"element": element}, values
         for factor in ("none", "multiply", "divide"):
             params = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": factor}
-            found[f"nvfp4 {factor}"] = spec, params, values
-        return found
+            cases[f"nvfp4 {factor}"] = spec, params, values
+        return cases
 
 
 class TestMxForms(CodecSuite):
@@ -86,7 +88,7 @@ class TestMxForms(CodecSuite):
     codec = "mx"
 
     def cases(self):
-        rng, found = np.random.default_rng(0), {}
+        rng, cases = np.random.default_rng(0), {}
         spec = TensorSpec(name="w", shape=(2, 3, 96), dtype="f32")
         for factor in ("none", "multiply", "divide"):
             params = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": factor}
@@ -94,8 +96,8 @@ class TestMxForms(CodecSuite):
                 "data": rng.integers(0, 256, (2, 3, 48)).astype(np.uint8),
                 "scale": rng.integers(1, 120, (2, 3, 6)).astype(np.uint8).view(dtypes.to_numpy("f8_e4m3")),
             }
-            found[factor] = spec, params, parts if factor == "none" else {**parts, "global_scale": np.float32(2.5)}
+            cases[factor] = spec, params, parts if factor == "none" else {**parts, "global_scale": np.float32(2.5)}
         codes = rng.integers(0, 120, spec.shape).astype(np.uint8).view(dtypes.to_numpy("f8_e4m3"))
         scale = rng.integers(100, 130, (2, 3, 3)).astype(np.uint8).view(dtypes.to_numpy("f8_e8m0"))
-        found["mxfp8"] = spec, {"element": "f8_e4m3"}, {"data": codes, "scale": scale}
-        return found
+        cases["mxfp8"] = spec, {"element": "f8_e4m3"}, {"data": codes, "scale": scale}
+        return cases

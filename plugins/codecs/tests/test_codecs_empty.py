@@ -37,22 +37,22 @@ ENCODINGS = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_empty_and_scalar_tensors_round_trip_or_raise(name: str, shape: tuple[int, ...]) -> None:
-    wanted, spec = ENCODINGS[name], TensorSpec(name="w", shape=shape, dtype="f32")
-    codec = squish.registry().codec(wanted)
+    encoding, spec = ENCODINGS[name], TensorSpec(name="w", shape=shape, dtype="f32")
+    codec = squish.registry().codec(encoding)
     values = np.full(shape, 0.5, np.float32)
     try:
-        if wanted.inner is not None:
-            squish.registry().codec(wanted.inner.id).params_for(spec, wanted.inner.params)
-        params = codec.params_for(spec, wanted.params)
+        if encoding.inner is not None:
+            squish.registry().codec(encoding.inner.id).params_for(spec, encoding.inner.params)
+        params = codec.params_for(spec, encoding.params)
     except CodecError:
         return
     params = codec.fit_params(lambda: iter([values]), spec, params)
     activations = np.ones(shape[-1:], np.float32) if codec.needs_activations(params) else None
-    made = codec.encode(values, params, activations=activations)
+    encoded = codec.encode(values, params, activations=activations)
     declared = {role: size for role, (_, size) in codec.parts(spec, params).items()}
-    stored = {role: part.reshape(declared[role]) for role, part in made.items()}
-    found = read_region(codec, cast(Parts, stored), spec, params, full(shape))
-    assert found.shape == shape
+    stored = {role: part.reshape(declared[role]) for role, part in encoded.items()}
+    decoded = read_region(codec, cast(Parts, stored), spec, params, full(shape))
+    assert decoded.shape == shape
 
 
 @pytest.mark.parametrize("name", ["awq", "lowrank", "masked", "ggml.big_endian"])

@@ -47,9 +47,9 @@ def test_indices_point_to_the_nearest_entry(fit, bits, seed):
     values = np.random.default_rng(seed).standard_normal((5, 16)).astype(np.float32)
     codec, spec = Palette(), TensorSpec(name="w", shape=values.shape, dtype="f32")
     parts = codec.encode(values, {"bits": bits, "fit": fit})
-    found = decoded({"bits": bits, "fit": fit}, values)
+    values_decoded = decoded({"bits": bits, "fit": fit}, values)
     least = np.abs(values[..., None] - parts["codebook"]).min(axis=-1)
-    np.testing.assert_allclose(np.abs(values - found), least, atol=1e-7)
+    np.testing.assert_allclose(np.abs(values - values_decoded), least, atol=1e-7)
     assert codec.parts(spec, {"bits": bits})["codebook"] == ("f32", (1 << bits,))
 
 

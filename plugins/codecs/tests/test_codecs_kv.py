@@ -65,9 +65,9 @@ def test_the_size_matches_the_paper(bits: int, ratio: float) -> None:
 def test_attention_over_outlier_channels_changes_little(bits: int, largest: float) -> None:
     keys, values = outlier_keys(512), RNG.normal(size=(1, 4, 512, 128)).astype(np.float32)
     query = RNG.normal(size=(1, 4, 8, 128)).astype(np.float32) / 20
-    found = attend(query, *Cache(bits=bits, residual=128).update_and_fetch(keys, values))
+    attended = attend(query, *Cache(bits=bits, residual=128).update_and_fetch(keys, values))
     reference = attend(query, keys, values)
-    assert np.linalg.norm(found - reference) / np.linalg.norm(reference) < largest
+    assert np.linalg.norm(attended - reference) / np.linalg.norm(reference) < largest
 
 
 @pytest.mark.parametrize("pieces", [(100,), (1,) * 100, (37, 1, 62)])
@@ -75,10 +75,10 @@ def test_tokens_keep_their_order_and_the_newest_their_values(pieces: tuple[int, 
     keys, values = (RNG.normal(size=(1, 2, 100, channels)).astype(np.float32) for channels in (16, 24))
     cache, start = Cache(residual=24, group_size=8), 0
     for size in pieces:
-        found = cache.update_and_fetch(keys[..., start : start + size, :], values[..., start : start + size, :])
+        cached = cache.update_and_fetch(keys[..., start : start + size, :], values[..., start : start + size, :])
         start += size
     assert len(cache) == cache.offset == 100
-    for array, whole in zip(found, (keys, values)):
+    for array, whole in zip(cached, (keys, values)):
         assert array.shape == whole.shape
         np.testing.assert_array_equal(array[..., -24:, :], whole[..., -24:, :])
         np.testing.assert_allclose(array, whole, atol=0.02)
@@ -90,8 +90,8 @@ def test_single_tokens_give_the_same_cache_as_one_prompt() -> None:
     whole, steps = Cache(bits=4, residual=40), Cache(bits=4, residual=40)
     expected = whole.update_and_fetch(keys, values)
     for token in range(200):
-        found = steps.update_and_fetch(keys[:, token : token + 1], values[:, token : token + 1])
-    for one, other in zip(found, expected):
+        cached = steps.update_and_fetch(keys[:, token : token + 1], values[:, token : token + 1])
+    for one, other in zip(cached, expected):
         np.testing.assert_array_equal(one, other)
 
 

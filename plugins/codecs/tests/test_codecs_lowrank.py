@@ -23,12 +23,12 @@ def test_values_are_the_inner_values_plus_the_product(shape: tuple[int, ...], dt
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     params = {"rank": 1, "factor_dtype": dtype}
     parts = CODEC.encode(values, CODEC.params_for(spec_of(*shape), params))
-    found = read_region(CODEC, parts, spec_of(*shape), params, full(shape))
+    decoded = read_region(CODEC, parts, spec_of(*shape), params, full(shape))
     inner = read_region(Affine(), parts, spec_of(*shape), INNER, full(shape))
     product = parts["left"].astype(np.float32) @ parts["right"].astype(np.float32)
-    np.testing.assert_allclose(found, inner + product.reshape(shape), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(decoded, inner + product.reshape(shape), rtol=1e-5, atol=1e-6)
     some = tuple(slice(size // 3, size // 2 + 1) for size in shape)
-    np.testing.assert_allclose(read_region(CODEC, parts, spec_of(*shape), params, some), found[some], atol=1e-6)
+    np.testing.assert_allclose(read_region(CODEC, parts, spec_of(*shape), params, some), decoded[some], atol=1e-6)
 
 
 def test_the_factors_leave_the_smallest_singular_values() -> None:

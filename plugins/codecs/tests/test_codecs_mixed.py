@@ -66,23 +66,23 @@ def test_outliers_and_super_weights_keep_a_tensor() -> None:
 
 
 def test_vectors_and_integers_are_kept() -> None:
-    found = choose({"v": NORMAL[0], "i": np.ones((4, 64), np.int32)})
-    assert "vector" in str(found["v"])
-    assert "i32" in str(found["i"])
+    choices = choose({"v": NORMAL[0], "i": np.ones((4, 64), np.int32)})
+    assert "vector" in str(choices["v"])
+    assert "i32" in str(choices["i"])
 
 
 def test_bits_go_to_the_largest_error_reduction() -> None:
     model = {"coarse": COARSE, "a": NORMAL, "b": 100 * NORMAL}
     for bpw in (3.0, 3.7, 4.5, 6.0, 9.0):
-        found = choose(model, bpw=bpw, outliers=0)
-        assert bits(found["coarse"]) == 2  # no error to reduce
+        choices = choose(model, bpw=bpw, outliers=0)
+        assert bits(choices["coarse"]) == 2  # no error to reduce
         taken = 0
-        for name, codec in found.items():
+        for name, codec in choices.items():
             assert isinstance(codec, CodecSpec)
             spec = TensorSpec(name=name, shape=model[name].shape, dtype="f32")
             taken += 8 * sum(dtypes.nbytes(*part) for part in Affine().parts(spec, codec.params).values())
         assert taken <= bpw * 3 * NORMAL.size
-    assert bits(found["a"]) == bits(found["b"]) == 8  # errors are relative to each tensor's energy
+    assert bits(choices["a"]) == bits(choices["b"]) == 8  # errors are relative to each tensor's energy
 
 
 def test_an_impossible_budget_is_refused() -> None:

@@ -39,9 +39,9 @@ def hard_values() -> dict[str, np.ndarray]:
 VALUES = hard_values()
 
 
-def codes_of(made: dict[str, np.ndarray], element: str) -> np.ndarray:
+def codes_of(parts: dict[str, np.ndarray], element: str) -> np.ndarray:
     """One code per byte."""
-    data = made["data"].view(np.uint8)
+    data = parts["data"].view(np.uint8)
     if element != "f4_e2m1":
         return data
     return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
@@ -52,10 +52,10 @@ def codes_of(made: dict[str, np.ndarray], element: str) -> np.ndarray:
 def test_codes_follow_the_specification(kind: str, element: str) -> None:
     """Section 6.3: the largest power of two up to the maximum over the element type's; then round to nearest."""
     values, largest = VALUES[kind], float(ml_dtypes.finfo(TYPES[element]).max)
-    made = Mx().encode(values.copy(), {"element": element})
-    scale = made["scale"].astype(np.float32)
+    parts = Mx().encode(values.copy(), {"element": element})
+    scale = parts["scale"].astype(np.float32)
     for block, step, codes in zip(
-        values.reshape(-1, 32), scale.reshape(-1), codes_of(made, element).reshape(-1, 32), strict=True
+        values.reshape(-1, 32), scale.reshape(-1), codes_of(parts, element).reshape(-1, 32), strict=True
     ):
         peak = float(np.abs(block).max())
         exponent = math.floor(math.log2(peak)) - math.floor(math.log2(largest)) if peak else -127
@@ -68,10 +68,10 @@ def test_codes_follow_the_specification(kind: str, element: str) -> None:
 def test_the_nvfp4_error_is_bounded(factor: str) -> None:
     values, params = VALUES["normal"], nvfp4(factor)
     spec, out = TensorSpec(name="w", shape=values.shape, dtype="f32"), np.empty_like(values)
-    made = Mx().encode(values.copy(), params)
-    Mx().decode(made, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    parts = Mx().encode(values.copy(), params)
+    Mx().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
     assert np.mean((out - values) ** 2) < 0.1**2
-    assert set(made) == set(Mx().parts(spec, params))
+    assert set(parts) == set(Mx().parts(spec, params))
     whole = Mx().encode_grain(spec, params)
     assert whole == ((1, 16) if factor == "none" else (None, None))
 
@@ -113,8 +113,8 @@ def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
     from torchao.prototype.mx_formats.mx_tensor import to_mx
 
     names = {"f4_e2m1": "float4_e2m1fn_x2", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
-    made = to_mx(torch.from_numpy(values.copy()), getattr(torch, names[element]), 32, ScaleCalculationMode.FLOOR)
-    return [part.view(torch.uint8).numpy() for part in made]
+    theirs = to_mx(torch.from_numpy(values.copy()), getattr(torch, names[element]), 32, ScaleCalculationMode.FLOOR)
+    return [part.view(torch.uint8).numpy() for part in theirs]
 
 
 @pytest.mark.oracle
@@ -123,10 +123,10 @@ def by_torchao(values: np.ndarray, element: str) -> list[np.ndarray]:
 def test_bytes_match_torchao(kind: str, element: str) -> None:
     import oracles
 
-    made = Mx().encode(VALUES[kind].copy(), {"element": element})
+    parts = Mx().encode(VALUES[kind].copy(), {"element": element})
     theirs = oracles.peer("torchao").run(by_torchao, values=VALUES[kind], element=element)
     for role, expected in zip(("scale", "data"), theirs, strict=True):
-        np.testing.assert_array_equal(made[role].view(np.uint8).ravel(), expected.ravel())
+        np.testing.assert_array_equal(parts[role].view(np.uint8).ravel(), expected.ravel())
 
 
 def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
@@ -139,11 +139,11 @@ def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
     args = QuantizationArgs(
         num_bits=4, type="float", strategy="tensor_group", group_size=16, scale_dtype=torch.float8_e4m3fn
     )
-    given = torch.from_numpy(values.copy())
-    whole = generate_gparam(given.min().reshape(1), given.max().reshape(1))
-    blocks = given.reshape(len(given), -1, 16)
+    tensor = torch.from_numpy(values.copy())
+    whole = generate_gparam(tensor.min().reshape(1), tensor.max().reshape(1))
+    blocks = tensor.reshape(len(tensor), -1, 16)
     scale, zero = calculate_qparams(blocks.amin(-1), blocks.amax(-1), args, global_scale=whole)
-    codes = quantize(given, scale, zero, args, global_scale=whole)
+    codes = quantize(tensor, scale, zero, args, global_scale=whole)
     return [whole.numpy(), scale.to(torch.float8_e4m3fn).view(torch.uint8).numpy(), codes.float().numpy()]
 
 
@@ -152,11 +152,11 @@ def by_compressed_tensors(values: np.ndarray) -> list[np.ndarray]:
 def test_nvfp4_matches_compressed_tensors(kind: str) -> None:
     import oracles
 
-    made = Mx().encode(VALUES[kind].copy(), nvfp4("divide"))
+    parts = Mx().encode(VALUES[kind].copy(), nvfp4("divide"))
     whole, scale, values = oracles.peer("torchao").run(by_compressed_tensors, values=VALUES[kind])
-    assert made["global_scale"] == whole
-    np.testing.assert_array_equal(made["scale"].view(np.uint8).ravel(), scale.ravel())
-    ours = codes_of(made, "f4_e2m1").view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    assert parts["global_scale"] == whole
+    np.testing.assert_array_equal(parts["scale"].view(np.uint8).ravel(), scale.ravel())
+    ours = codes_of(parts, "f4_e2m1").view(ml_dtypes.float4_e2m1fn).astype(np.float32)
     np.testing.assert_array_equal(ours, values)
 
 
@@ -176,9 +176,9 @@ def test_nvfp4_without_a_global_scale_has_the_scales_of_mlx(kind: str) -> None:
     import oracles
 
     values, params = VALUES[kind], nvfp4("none")
-    made, out = Mx().encode(values.copy(), params), np.empty_like(VALUES[kind])
+    parts, out = Mx().encode(values.copy(), params), np.empty_like(VALUES[kind])
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    Mx().decode(made, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    Mx().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)
     scale, theirs = oracles.peer("mlx").run(by_mlx, values=values)
-    np.testing.assert_array_equal(made["scale"].view(np.uint8).ravel(), scale.ravel())
+    np.testing.assert_array_equal(parts["scale"].view(np.uint8).ravel(), scale.ravel())
     np.testing.assert_array_equal(np.abs(out - values), np.abs(theirs - values))

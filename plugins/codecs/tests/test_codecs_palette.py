@@ -69,8 +69,8 @@ def entry(parts, params, book, code, lane):
     if table is not None:
         values = NAMED[table] if isinstance(table, str) else table
         return np.float32(values[code]) if code < len(values) else np.float32(0)
-    found = parts["codebook"] if book is None else parts["codebook"][book]
-    return np.float32(found[code] if params.get("vector", 1) == 1 else found[code][lane])
+    codebook = parts["codebook"] if book is None else parts["codebook"][book]
+    return np.float32(codebook[code] if params.get("vector", 1) == 1 else codebook[code][lane])
 
 
 def scaled(value, parts, params, cell):
@@ -180,8 +180,8 @@ def test_nearest_works_for_any_table(table, seed):
     table = np.array(table, np.float32)
     values = np.random.default_rng(seed).uniform(-1.2, 1.2, 200).astype(np.float32)
     values[: len(table)] = table
-    found = table[nearest(table, values)]
-    assert (np.abs(found.astype(float) - values) == np.abs(table.astype(float) - values[:, None]).min(axis=1)).all()
+    rounded = table[nearest(table, values)]
+    assert (np.abs(rounded.astype(float) - values) == np.abs(table.astype(float) - values[:, None]).min(axis=1)).all()
 
 
 def test_a_midpoint_gets_the_lower_entry():
@@ -200,21 +200,23 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
         return
     parts = random_parts(shape, source, np.random.default_rng(seed))
     codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
-    found = codes and CODEC.from_codes(codes, spec_of(shape), target)
-    assert found or not (itself and codes and not source.get("nested"))
-    if found:
-        assert {role: part.shape for role, part in found[0].items()} == {r: size for r, (_, size) in declared.items()}
-        np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))
+    parts_of_codes = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    assert parts_of_codes or not (itself and codes and not source.get("nested"))
+    if parts_of_codes:
+        assert {role: part.shape for role, part in parts_of_codes[0].items()} == {
+            r: size for r, (_, size) in declared.items()
+        }
+        np.testing.assert_array_equal(decoded(parts_of_codes[0], shape, target), decoded(parts, shape, source))
 
 
 def test_repacking_resolves_nested_scales():
     case, stored = json.loads((DATA / "palette.json").read_text()), dict(np.load(DATA / "palette.npz"))
     spec = spec_of(case["shape"])
     codes = CODEC.codes(stored, spec, case["params"], full(spec.shape))
-    plain = {"bits": 4, "group_size": 64, "table": "nf4", "scale_dtype": "f32"}
-    parts, exactness = CODEC.from_codes(codes, spec, plain)
+    nf4_params = {"bits": 4, "group_size": 64, "table": "nf4", "scale_dtype": "f32"}
+    parts, exactness = CODEC.from_codes(codes, spec, nf4_params)
     assert exactness.kind == "values"
-    np.testing.assert_array_equal(decoded(parts, spec.shape, plain), decoded(stored, spec.shape, case["params"]))
+    np.testing.assert_array_equal(decoded(parts, spec.shape, nf4_params), decoded(stored, spec.shape, case["params"]))
 
 
 def test_affine_refuses_codes_with_a_table():

@@ -41,21 +41,21 @@ def in_panels(spec: TensorSpec, params: dict[str, Any]) -> tuple[dict[str, np.nd
     stored = random_rows(spec, rows)
     codes = affine.codes(stored, spec, rows, full(spec.shape))
     assert codes is not None
-    made = Panels().from_codes(codes, spec, params)
-    assert made is not None
-    return stored, made[0]
+    panel_parts = Panels().from_codes(codes, spec, params)
+    assert panel_parts is not None
+    return stored, panel_parts[0]
 
 
 class TestPanels(CodecSuite):
     codec = "panels"
 
     def cases(self) -> dict[str, Any]:
-        found = {}
+        cases = {}
         for name, params in FORMS.items():
             for shape in SHAPES:
                 spec = TensorSpec(name="w", shape=shape, dtype="f32")
-                found[f"{name}{shape}"] = spec, params, in_panels(spec, params)[1]
-        return found
+                cases[f"{name}{shape}"] = spec, params, in_panels(spec, params)[1]
+        return cases
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -69,9 +69,9 @@ def test_panels_have_the_codes_and_values_of_rows(params: dict[str, Any], shape:
     assert one.tobytes() == other.tobytes()
     codes = codec.codes(parts, spec, params, full(shape))
     assert codes is not None
-    made = Affine().from_codes(codes, spec, in_rows(params))
-    assert made is not None
-    assert {role: part.tobytes() for role, part in made[0].items()} == {
+    row_parts = Affine().from_codes(codes, spec, in_rows(params))
+    assert row_parts is not None
+    assert {role: part.tobytes() for role, part in row_parts[0].items()} == {
         role: part.tobytes() for role, part in rows.items()
     }
     assert codec.code_layout(spec, params) == Affine().code_layout(spec, in_rows(params))

@@ -29,16 +29,18 @@ def random_words(packing, shape, axis, seed, *, swapped):
 def test_rows_are_bit_streams_and_round_trip(packing, axis, rows, columns, swapped, seed):
     shape = (rows * packing.unit, columns * packing.unit)
     words = random_words(packing, shape, axis, seed, swapped=swapped)
-    found = to_rows(packing, words, shape[axis], axis)
-    if found is None:
+    rows_of_words = to_rows(packing, words, shape[axis], axis)
+    if rows_of_words is None:
         assert axis == -2
         assert packing.width % packing.bits
         return
     codes = packing.unpack(words, shape[axis], axis)
-    stream = Packing(packing.bits, found.dtype.str.replace("<", "").replace("|", "")[0] + str(packing.width), "lsb")
-    np.testing.assert_array_equal(stream.unpack(found, shape[1]), codes)
-    np.testing.assert_array_equal(from_rows(packing, found, shape[axis], axis), words)
-    turned = flip_sign_bits(found, packing.bits)
+    stream = Packing(
+        packing.bits, rows_of_words.dtype.str.replace("<", "").replace("|", "")[0] + str(packing.width), "lsb"
+    )
+    np.testing.assert_array_equal(stream.unpack(rows_of_words, shape[1]), codes)
+    np.testing.assert_array_equal(from_rows(packing, rows_of_words, shape[axis], axis), words)
+    turned = flip_sign_bits(rows_of_words, packing.bits)
     if turned is not None:
         np.testing.assert_array_equal(stream.unpack(turned, shape[1]), codes ^ np.uint8(1 << packing.bits - 1))
 

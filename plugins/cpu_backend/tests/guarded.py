@@ -66,10 +66,10 @@ def encode(registry: Any) -> None:
     """Encode from guarded memory."""
     values, seen = np.random.default_rng(0).standard_normal((5, 768), np.float32), np.ones(768, np.float32)
     for codec in ENCODINGS:
-        given = values.astype(dtypes.to_numpy("bf16" if codec.id == "tca_tbe" else "f32"))
+        values_given = values.astype(dtypes.to_numpy("bf16" if codec.id == "tca_tbe" else "f32"))
         for at_end in (True, False):
             activations = copied(seen, at_end=at_end)
-            encoder, panel = registry.encoder(codec), copied(given, at_end=at_end)
+            encoder, panel = registry.encoder(codec), copied(values_given, at_end=at_end)
             encoder.encode(panel, codec.params, activations=activations)
 
 

@@ -96,8 +96,8 @@ def test_threads_give_the_same_bits(layout: Mapping[str, Any], monkeypatch: pyte
         weight = tensor.load("cpu")
         results.append((weight.dense(), weight.linear(x), weight.linear(x[0])))
     for other in results[1:]:
-        for found, wanted in zip(other, results[0]):
-            same(found, wanted)
+        for result, expected in zip(other, results[0]):
+            same(result, expected)
 
 
 def test_threads_default_to_the_cores_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +116,13 @@ def test_threads_default_to_the_cores_setting(monkeypatch: pytest.MonkeyPatch) -
 def test_python_threads_may_call_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(library.THREADS, "3")
     weight = random_tensor(CodecSpec("ggml.q8_0"), (2000, 256)).load("cpu")
-    wanted = weight.dense()
+    expected = weight.dense()
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
             for _ in range(5):
-                same(weight.dense(), wanted)
+                same(weight.dense(), expected)
         except BaseException as error:
             failed.append(error)
 

@@ -35,14 +35,14 @@ def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True
     encoder = squish.registry().encoder(CodecSpec("affine", params))
     assert isinstance(encoder, encoders.AffineEncoder)
     scheme = encoders.Scheme.of(params)
-    wanted = Affine().encode(values, params)
+    expected = Affine().encode(values, params)
     assert (encoders.encode_compiled(scheme, values) is not None) == compiled
-    found = encoder.encode(values, params)
-    assert found.keys() == wanted.keys()
-    for role, part in wanted.items():
-        assert (found[role].dtype, found[role].shape) == (part.dtype, part.shape), role
+    encoded = encoder.encode(values, params)
+    assert encoded.keys() == expected.keys()
+    for role, part in expected.items():
+        assert (encoded[role].dtype, encoded[role].shape) == (part.dtype, part.shape), role
         differ = np.flatnonzero(
-            found[role].reshape(-1).view(np.uint8) != np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            encoded[role].reshape(-1).view(np.uint8) != np.ascontiguousarray(part).reshape(-1).view(np.uint8)
         )
         assert not differ.size, (role, differ[:8], params)
 
@@ -94,14 +94,14 @@ def test_ties_between_codes_round_like_numpy(data: st.DataObject) -> None:
     scheme, search = data.draw(st.sampled_from(SCHEMES)), data.draw(st.sampled_from(["none", "mse"]))
     params = {"group_size": 32, **scheme, "search": search, "bits": data.draw(st.sampled_from([4, 8]))}
     try:
-        wanted = Affine().encode(values, params)
+        expected = Affine().encode(values, params)
     except CodecError:  # scales out of range of their dtype
         with pytest.raises(CodecError, match="too large"):
             encoders.AffineEncoder().encode(values, params)
         return
-    found = encoders.AffineEncoder().encode(values, params)
-    assert {role: part.tobytes() for role, part in found.items()} == {
-        role: part.tobytes() for role, part in wanted.items()
+    encoded = encoders.AffineEncoder().encode(values, params)
+    assert {role: part.tobytes() for role, part in encoded.items()} == {
+        role: part.tobytes() for role, part in expected.items()
     }
 
 
@@ -130,14 +130,14 @@ def test_non_finite_values_are_refused(odd: float, instructions: str) -> None:
 @pytest.mark.parametrize("search", ["none", "mse"])
 def test_parts_do_not_depend_on_threads(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((129, 4096), np.float32)
-    made = []
+    encoded = []
     for count in ("1", "5"):
         monkeypatch.setenv(library.THREADS, count)
         parts = encoders.AffineEncoder().encode(
             values, {"bits": 3, "group_size": 64, "offset": "bias", "search": search}
         )
-        made.append({role: part.tobytes() for role, part in parts.items()})
-    assert made[0] == made[1]
+        encoded.append({role: part.tobytes() for role, part in parts.items()})
+    assert encoded[0] == encoded[1]
 
 
 @pytest.mark.parametrize("name", ["int4", "int2"])
@@ -146,7 +146,7 @@ def test_squizd_uses_the_same_kernels(name: str) -> None:
     assert isinstance(encoder.affine, encoders.AffineEncoder)
     assert encoder.id == f"squizd.{name}"
     values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
-    found, wanted = (
+    encoded, expected = (
         each.encode(values, {"group_size": 64}) for each in (encoder, squish.registry().codec(f"squizd.{name}"))
     )
-    assert all(found[role].tobytes() == wanted[role].tobytes() for role in wanted)
+    assert all(encoded[role].tobytes() == expected[role].tobytes() for role in expected)

@@ -20,13 +20,13 @@ def compare(values: np.ndarray, base: int | None = None) -> None:
     assert type(encoder) is not TcaTbe
     spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
     params = encoder.fit_params(lambda: iter((values,)), spec, {})
-    wanted_params = params if base is None else {"base_exponent": base, "n_high": 0}
-    wanted, found = TcaTbe().encode(values, wanted_params), encoder.encode(values, wanted_params)
-    assert found.keys() == wanted.keys()
-    for role, part in wanted.items():
-        assert found[role].dtype == part.dtype
-        np.testing.assert_array_equal(found[role], part, err_msg=role)
-    assert base is not None or params["n_high"] == found["high"].size
+    reference_params = params if base is None else {"base_exponent": base, "n_high": 0}
+    expected, encoded = TcaTbe().encode(values, reference_params), encoder.encode(values, reference_params)
+    assert encoded.keys() == expected.keys()
+    for role, part in expected.items():
+        assert encoded[role].dtype == part.dtype
+        np.testing.assert_array_equal(encoded[role], part, err_msg=role)
+    assert base is not None or params["n_high"] == encoded["high"].size
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 63), (5, 64), (7, 65), (2, 3, 130), (16, 1000), (4, 0), (0, 64)])

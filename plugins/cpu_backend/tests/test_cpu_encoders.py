@@ -107,11 +107,11 @@ def test_blocks_equal_the_numpy_encoders(name: str, data: st.DataObject) -> None
 @pytest.mark.parametrize("name", ENCODED)
 def test_blocks_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((33, 1024), np.float32)
-    made = []
+    encoded = []
     for count in ("1", "5"):
         monkeypatch.setenv(library.THREADS, count)
-        made.append(encode(name, values).tobytes())
-    assert made[0] == made[1]
+        encoded.append(encode(name, values).tobytes())
+    assert encoded[0] == encoded[1]
 
 
 @pytest.mark.parametrize("name", ENCODED)

@@ -19,16 +19,16 @@ CASES = [
 ]
 
 
-def measured(wanted: CodecSpec, values: np.ndarray, scale: float = 1) -> tuple[Any, np.ndarray]:
+def measured(codec_spec: CodecSpec, values: np.ndarray, scale: float = 1) -> tuple[Any, np.ndarray]:
     """The kernels' sums, and the values decoded by the codec."""
     registry = squish.registry()
-    codec, encoder = registry.codec(wanted), registry.encoder(wanted)
+    codec, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    made = encoder.encode(values.astype(np.float32), wanted.params)
-    parts = {role: made[role].reshape(shape) for role, (_, shape) in codec.parts(spec, wanted.params).items()}
+    encoded = encoder.encode(values.astype(np.float32), codec_spec.params)
+    parts = {role: encoded[role].reshape(shape) for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}
     out = np.empty(values.shape, np.float32)
-    codec.decode(parts, spec, wanted.params, region=tuple(slice(0, size) for size in values.shape), out=out)
-    return encoder.compare(codec, values, parts, spec, wanted.params), out
+    codec.decode(parts, spec, codec_spec.params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    return encoder.compare(codec, values, parts, spec, codec_spec.params), out
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -43,23 +43,23 @@ def test_sums_match_the_decoded_values(codec: str, params: Any, shape: Any, dtyp
 
 def test_sums_do_not_depend_on_threads_or_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((999, 512), np.float32)
-    found = set()
+    errors = set()
     for threads in ("1", "2", "5"):
         for instructions in library.library().instructions:
             monkeypatch.setenv(library.THREADS, threads)
             monkeypatch.setenv(library.INSTRUCTIONS, instructions)
             library.library.cache_clear()
-            found.add(measured(CodecSpec("ggml.q4_0"), values)[0])
+            errors.add(measured(CodecSpec("ggml.q4_0"), values)[0])
     monkeypatch.undo()
     library.library.cache_clear()
-    assert len(found) == 1
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("codec", "params", "shape"), [*CASES, ("dense", {"dtype": "bf16"}, (5, 64))])
 def test_regions_decode_like_the_codec(codec: str, params: Any, shape: Any, dtype: str, instructions: str) -> None:
-    registry, wanted = squish.registry(), CodecSpec(codec, params)
-    own, encoder = registry.codec(wanted), registry.encoder(wanted)
+    registry, codec_spec = squish.registry(), CodecSpec(codec, params)
+    own, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     spec, parts = TensorSpec(name="w", shape=shape, dtype="f32"), encoder.encode(values, params)
     fill = encoder.decoder(own, parts, spec, params)
@@ -73,19 +73,19 @@ def test_regions_decode_like_the_codec(codec: str, params: Any, shape: Any, dtyp
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 1000), (0, 4)])
-@pytest.mark.parametrize("given", ["f32", "f16", "bf16", "f64"])
-@pytest.mark.parametrize("wanted", ["f32", "f16", "bf16", "f64", "f8_e4m3"])
-def test_floats_round_like_numpy(shape: Any, given: str, wanted: str, instructions: str) -> None:
-    values = np.asarray(np.random.default_rng(0).standard_normal(shape) * 100).astype(dtypes.to_numpy(given))
-    made = squish.registry().encoder(CodecSpec("dense")).encode(values, {"dtype": wanted})["data"]
-    expected = values.astype(dtypes.to_numpy(wanted))
-    assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
-    np.testing.assert_array_equal(made, expected)
+@pytest.mark.parametrize("source_dtype", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "f8_e4m3"])
+def test_floats_round_like_numpy(shape: Any, source_dtype: str, dtype: str, instructions: str) -> None:
+    values = np.asarray(np.random.default_rng(0).standard_normal(shape) * 100).astype(dtypes.to_numpy(source_dtype))
+    encoded = squish.registry().encoder(CodecSpec("dense")).encode(values, {"dtype": dtype})["data"]
+    expected = values.astype(dtypes.to_numpy(dtype))
+    assert (encoded.dtype, encoded.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(encoded, expected)
 
 
 def test_unsupported_codecs_are_left_to_the_core() -> None:
-    registry, wanted = squish.registry(), CodecSpec("ggml.q8_0")
-    codec, encoder = registry.codec(wanted), registry.encoder(wanted)
+    registry, codec_spec = squish.registry(), CodecSpec("ggml.q8_0")
+    codec, encoder = registry.codec(codec_spec), registry.encoder(codec_spec)
     spec, values = TensorSpec(name="w", shape=(1, 32), dtype="f32"), np.ones((1, 32), np.float32)
     parts = encoder.encode(values, {})
     assert encoder.compare(codec, values, parts, spec, {}) is not None

@@ -80,8 +80,8 @@ def test_bf16_is_rounded_to_nearest_and_multiplied_exactly(instructions: str) ->
     numbers = np.random.default_rng(1).standard_normal(64, np.float32)
     rounded = numbers.astype(dtypes.to_numpy("bf16")).astype(np.float32)
     codes = tensor.numpy() / np.repeat(parts["scale"], 32, axis=1)
-    wanted = np.rint(codes).T * rounded[:, None] * np.repeat(parts["scale"], 32, axis=1).T
-    np.testing.assert_array_equal(tensor.load(BF16).linear(np.diag(numbers)), wanted)
+    expected = np.rint(codes).T * rounded[:, None] * np.repeat(parts["scale"], 32, axis=1).T
+    np.testing.assert_array_equal(tensor.load(BF16).linear(np.diag(numbers)), expected)
 
 
 def test_experts_may_have_incomplete_panels(instructions: str) -> None:
@@ -106,12 +106,12 @@ def test_stored_panels_equal_a_repack(
     if len(shape) == 3:
         op, operands = "experts", (x, np.arange(13) % 3)
     for wish in (INT8, BF16, F32):
-        made, kept = in_rows.load(wish, op=op), stored.load(wish, op=op)
+        row_weight, kept = in_rows.load(wish, op=op), stored.load(wish, op=op)
         for role, part in kept._handle.arrays.items():
-            same(part, made._handle.arrays[f"repacked {role}"])
-        same(getattr(kept, op)(*operands), getattr(made, op)(*operands))
-        same(kept.dense(), made.dense())
-    same(getattr(stored.load("cpu", op=op), op)(*operands), getattr(made, op)(*operands))
+            same(part, row_weight._handle.arrays[f"repacked {role}"])
+        same(getattr(kept, op)(*operands), getattr(row_weight, op)(*operands))
+        same(kept.dense(), row_weight.dense())
+    same(getattr(stored.load("cpu", op=op), op)(*operands), getattr(row_weight, op)(*operands))
 
 
 def test_stored_panels_are_read_in_place() -> None:
@@ -139,10 +139,10 @@ def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
     whole = full(tensor.shape)
     codes = tensor.file.bind(tensor.spec, encoding).codes(whole)
     assert codes is not None
-    made = registry.codec(codec).from_codes(codes, tensor.spec, params)
-    assert made is not None
+    parts_of_codes = registry.codec(codec).from_codes(codes, tensor.spec, params)
+    assert parts_of_codes is not None
     spec = TensorSpec(name="w", shape=tensor.shape, dtype="f32")
-    return memory_file(registry, {"w": (spec, codec, made[0])})[0]["w"]
+    return memory_file(registry, {"w": (spec, codec, parts_of_codes[0])})[0]["w"]
 
 
 def test_a_repack_is_opt_in_and_reports_its_memory() -> None:

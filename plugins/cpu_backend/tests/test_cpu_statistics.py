@@ -17,7 +17,7 @@ from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
 
 
-def plain(values: np.ndarray) -> Tensor:
+def dense_file(values: np.ndarray) -> Tensor:
     spec = TensorSpec(name="w", shape=values.shape, dtype=dtypes.from_numpy(values.dtype))
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
     return file["w"]
@@ -42,7 +42,7 @@ def test_special_values_and_sizes_are_counted(dtype: str, data: st.DataObject) -
     infinity = int(np.array(np.inf, kind).view(words))
     some = st.sampled_from([0, sign, 1, sign | 1, infinity, sign | infinity, infinity + 1, infinity - 1, sign - 1])
     values = data.draw(arrays(words, shape, elements=some | st.integers(0, 2 * sign - 1))).view(kind)
-    tensor = plain(values)
+    tensor = dense_file(values)
     assert tensor.load("cpu", op="dense").statistics() == tensor.load("numpy").statistics()
 
 
@@ -50,16 +50,22 @@ def test_counts_do_not_depend_on_instructions_or_threads(instructions: str, monk
     values = np.random.default_rng(0).standard_normal((333, 1500), np.float32)
     values[100:120] = 0
     values[300, ::7], values[301, ::5], values[302, 1::3], values[303, ::2] = np.nan, np.inf, -np.inf, -0.0
-    for made in (values, values[:3, :17], values[100:120], values[303:304, ::2], np.full((2, 20), np.nan, np.float32)):
-        tensor = plain(np.ascontiguousarray(made))
-        wanted = tensor.load("numpy").statistics()
+    for sample in (
+        values,
+        values[:3, :17],
+        values[100:120],
+        values[303:304, ::2],
+        np.full((2, 20), np.nan, np.float32),
+    ):
+        tensor = dense_file(np.ascontiguousarray(sample))
+        expected = tensor.load("numpy").statistics()
         for threads in ("1", "5"):
             monkeypatch.setenv(library.THREADS, threads)
-            assert tensor.load("cpu", op="dense").statistics() == wanted
+            assert tensor.load("cpu", op="dense").statistics() == expected
 
 
 def test_tensor_statistics_use_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = plain(np.ones((4, 16), np.float32))
+    tensor = dense_file(np.ones((4, 16), np.float32))
     assert tensor.plan(policy="exact", op="dense").chosen.backend == "cpu"
     monkeypatch.setattr("squish_core.statistics.Tally.add", None)
     assert tensor.statistics().positive == {0: 64}

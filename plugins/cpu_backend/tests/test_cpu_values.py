@@ -20,11 +20,11 @@ def test_decoded_values_equal_the_codecs(case: Case, instructions: str) -> None:
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu", op="dense")
-    wanted = tensor.numpy()
-    same(weight.dense(), wanted)
+    expected = tensor.numpy()
+    same(weight.dense(), expected)
     for other in ("f32", "f16", "bf16"):
         with np.errstate(all="ignore"):
-            same(weight.dense(dtype=other), wanted.astype(dtypes.to_numpy(other)))
+            same(weight.dense(dtype=other), expected.astype(dtypes.to_numpy(other)))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if len(case[1]) == 2], ids=name_of)
@@ -64,15 +64,15 @@ def test_regions_equal_slices(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(["f32", "f16", "bf16"]), "dtype")
     weight = tensor.load("cpu", op="dense")
     with np.errstate(all="ignore"):
-        wanted = tensor[region].astype(dtypes.to_numpy(dtype))
-    same(weight.dense(region=region, dtype=dtype), wanted)
+        expected = tensor[region].astype(dtypes.to_numpy(dtype))
+    same(weight.dense(region=region, dtype=dtype), expected)
     # Into memory of any alignment, surrounded by other data.
     before = data.draw(st.integers(0, 17), "before")
-    room = np.full(before + wanted.nbytes + 9, 0xA5, np.uint8)
-    out = room[before : before + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
-    same(weight.dense(region=region, dtype=dtype, out=out), wanted)
+    room = np.full(before + expected.nbytes + 9, 0xA5, np.uint8)
+    out = room[before : before + expected.nbytes].view(expected.dtype).reshape(expected.shape)
+    same(weight.dense(region=region, dtype=dtype, out=out), expected)
     assert (room[:before] == 0xA5).all()
-    assert (room[before + wanted.nbytes :] == 0xA5).all()
+    assert (room[before + expected.nbytes :] == 0xA5).all()
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -80,14 +80,14 @@ def test_regions_decode_in_every_layout(case: Case) -> None:
     """Regions end inside words, groups, blocks and registers; `load` requires the kernels."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
-    weight, wanted = tensor.load("cpu", op="dense"), tensor.numpy()
+    weight, expected = tensor.load("cpu", op="dense"), tensor.numpy()
     chance = np.random.default_rng(len(name_of(case)))
     for other in ("f32", "f16", "bf16"):
         for _ in range(4):
             ends = [sorted(chance.choice(size + 1, 2, replace=False)) for size in shape]
             region = tuple(slice(int(start), int(stop)) for start, stop in ends)
             with np.errstate(all="ignore"):
-                same(weight.dense(region=region, dtype=other), wanted[region].astype(dtypes.to_numpy(other)))
+                same(weight.dense(region=region, dtype=other), expected[region].astype(dtypes.to_numpy(other)))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
@@ -103,9 +103,9 @@ def test_experts_and_rows_match_dense_products(instructions: str) -> None:
     values = np.nan_to_num(tensor.numpy(), posinf=0, neginf=0)
     finite = np.isfinite(tensor.numpy()).all(axis=(0, 2))
     x, ids = np.random.default_rng(0).standard_normal((5, 64), np.float32), np.array([2, 0, 2, 1, 1])
-    found = tensor.load("cpu", op="experts").experts(x, ids)
-    wanted = np.einsum("ni,noi->no", x, values[ids])
-    np.testing.assert_allclose(found[:, finite], wanted[:, finite], rtol=1e-4, atol=1e-4)
+    result = tensor.load("cpu", op="experts").experts(x, ids)
+    expected = np.einsum("ni,noi->no", x, values[ids])
+    np.testing.assert_allclose(result[:, finite], expected[:, finite], rtol=1e-4, atol=1e-4)
     matrix = random_tensor(CodecSpec("ggml.q6_k"), (9, 512))
     rows = np.array([[8, 0], [3, 3]])
     same(matrix.load("cpu").embed(rows), matrix.numpy()[rows])

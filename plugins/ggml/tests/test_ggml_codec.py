@@ -31,14 +31,14 @@ def decoded(codec: Codec, stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 256), (0, 0), (2, 0, 256), (2, 256, 0)])
 def test_an_empty_tensor_round_trips(name: str, shape: tuple[int, ...]) -> None:
     codec, spec = codec_of(name), TensorSpec(name="w", shape=shape, dtype="f32")
-    made = codec.encode(np.zeros(shape, np.float32), {})
-    assert {"data": ("u8", made["data"].shape)} == codec.parts(spec, {})
-    assert decoded(codec, made["data"], spec).shape == shape
-    codes = codec.codes(made, spec, {}, full(shape))
+    encoded = codec.encode(np.zeros(shape, np.float32), {})
+    assert {"data": ("u8", encoded["data"].shape)} == codec.parts(spec, {})
+    assert decoded(codec, encoded["data"], spec).shape == shape
+    codes = codec.codes(encoded, spec, {}, full(shape))
     if codes is not None:
         back = codec.from_codes(codes, spec, {})
         assert back is not None
-        assert back[0]["data"].shape == made["data"].shape
+        assert back[0]["data"].shape == encoded["data"].shape
 
 
 # The structs of ggml-common.h: H is a half or a u16, s bytes.
@@ -60,8 +60,8 @@ def test_big_endian_blocks_decode_to_the_same_values(name: str, shape: tuple[int
         struct.pack(f">{STRUCTS[name]}", *block) for block in struct.iter_unpack(f"<{STRUCTS[name]}", stored)
     )
     big = np.frombuffer(turned, np.uint8).reshape(stored_shape)
-    found = decoded(BigEndian().wrap(codec, {}), big, spec)
-    np.testing.assert_array_equal(found, decoded(codec, stored, spec))
+    values = decoded(BigEndian().wrap(codec, {}), big, spec)
+    np.testing.assert_array_equal(values, decoded(codec, stored, spec))
 
 
 def test_a_missing_encoder_error_lists_the_encoders() -> None:

@@ -31,13 +31,13 @@ def test_blocks_round_trip_through_mx(name: str, data: st.DataObject) -> None:
     codec, params = blocks_of(name), FORMS[name]
     shape = codec.parts(SPEC, {})["data"][1]
     stored = data.draw(arrays.arrays(np.uint8, shape))
-    held = stored.reshape(3, -1, codec.block.nbytes)
-    held[..., : codec.block.nbytes - codec.block.elements // 2] %= LAST[name] + 1
+    blocks = stored.reshape(3, -1, codec.block.nbytes)
+    blocks[..., : codec.block.nbytes - codec.block.elements // 2] %= LAST[name] + 1
     codes = codec.codes({"data": stored}, SPEC, {}, REGION)
     assert codes is not None
-    made = Mx().from_codes(codes, SPEC, params)
-    assert made is not None
-    parts = made[0]
+    mx_parts = Mx().from_codes(codes, SPEC, params)
+    assert mx_parts is not None
+    parts = mx_parts[0]
     ours, theirs = (np.empty(SPEC.shape, np.float32) for _ in range(2))
     codec.decode({"data": stored}, SPEC, {}, region=REGION, out=ours)
     Mx().decode(parts, SPEC, params, region=REGION, out=theirs)
@@ -65,13 +65,13 @@ def test_a_scale_with_another_meaning_is_not_repacked(name: str) -> None:
     parts = {"data": np.zeros(codec.parts(SPEC, {})["data"][1], np.uint8)}
     legal = codec.codes(parts, SPEC, {}, REGION)
     assert legal is not None
-    made = Mx().from_codes(legal, SPEC, FORMS[name])
-    assert made is not None
-    scale = made[0]["scale"].view(np.uint8).copy()
+    mx_parts = Mx().from_codes(legal, SPEC, FORMS[name])
+    assert mx_parts is not None
+    scale = mx_parts[0]["scale"].view(np.uint8).copy()
     for code in range(LAST[name] + 1, 256):
         parts["data"][1, 0] = scale[1, 0] = code
         assert codec.codes(parts, SPEC, {}, REGION) is None
-        strange = {**made[0], "scale": scale.view(made[0]["scale"].dtype)}
+        strange = {**mx_parts[0], "scale": scale.view(mx_parts[0]["scale"].dtype)}
         codes = Mx().codes(strange, SPEC, FORMS[name], REGION)
         assert codes is not None
         assert codec.holds(codes, SPEC, {}) is None

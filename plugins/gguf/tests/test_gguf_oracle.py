@@ -23,19 +23,19 @@ def fields(path: str) -> Any:
     import gguf
 
     reader = gguf.GGUFReader(path)
-    found = [(name, field) for name, field in reader.fields.items() if not name.startswith("GGUF.")]
-    return [[name, [kind.name for kind in field.types], repr(field.contents())] for name, field in found]
+    fields = [(name, field) for name, field in reader.fields.items() if not name.startswith("GGUF.")]
+    return [[name, [kind.name for kind in field.types], repr(field.contents())] for name, field in fields]
 
 
 def tensors(path: str) -> Any:
     """Return name, row-major shape, type and bytes of every tensor; runs in the peer."""
     import gguf
 
-    found = []
+    tensors = []
     for item in gguf.GGUFReader(path).tensors:
         shape = [int(size) for size in reversed(item.shape)]
-        found.append([item.name, shape, item.tensor_type.name, int(item.data_offset), item.data.tobytes()])
-    return found
+        tensors.append([item.name, shape, item.tensor_type.name, int(item.data_offset), item.data.tobytes()])
+    return tensors
 
 
 def write_types(path: str) -> Any:
@@ -66,14 +66,14 @@ NAMES = {
 
 def as_theirs(meta: dict[str, Typed]) -> list[list[Any]]:
     """Our metadata in the form of `fields`."""
-    told = []
+    warnings = []
     for key, value in meta.items():
         kinds = [NAMES[value.type.removeprefix("array:")]]
         if value.type.startswith("array:"):
-            told.append([key, ["ARRAY", *kinds], repr(list(value.value))])
+            warnings.append([key, ["ARRAY", *kinds], repr(list(value.value))])
         else:
-            told.append([key, kinds, repr(value.value)])
-    return told
+            warnings.append([key, kinds, repr(value.value)])
+    return warnings
 
 
 def type_of(tensor: squish.Tensor) -> str:

@@ -24,8 +24,8 @@ def packed(tmp_path):
 
 
 def test_the_frames_decompress_to_the_file(packed):
-    plain = (DATA / "types.gguf").read_bytes()
-    assert zstandard.ZstdDecompressor().stream_reader(packed.read_bytes(), read_across_frames=True).read() == plain
+    unpacked = (DATA / "types.gguf").read_bytes()
+    assert zstandard.ZstdDecompressor().stream_reader(packed.read_bytes(), read_across_frames=True).read() == unpacked
 
 
 def test_a_compressed_file_opens_without_unpacking(packed):

@@ -31,10 +31,10 @@ def choose(model: str, request: preset_models.Request) -> Mapping[str, CodecSpec
     preset, params, statistics = request
     shapes = MODELS[model][-1]
     specs = [TensorSpec(name=name, shape=shape, dtype="f16") for name, shape in shapes.items()]
-    known = frozenset(shapes) if statistics else None
+    measured = frozenset(shapes) if statistics else None
     allocator = LlamaQuantize()
     allocator.id = "llama-quantize"
-    facts = ModelFacts(tuple(shapes), metadata(model), known)
+    facts = ModelFacts(tuple(shapes), metadata(model), measured)
     return allocator.choose(specs, {"type": preset, **params}, lambda spec: iter(()), short, facts)
 
 
@@ -110,13 +110,13 @@ def test_convert_writes_the_types_and_the_file_type(preset: str, source: Path, t
     encode = preset if preset in NAMED else f"llama-quantize:type={preset}"
     squish.convert(source, tmp_path / "out.gguf", encode=encode)
     with squish.open(tmp_path / "out.gguf") as file:
-        found = [
+        types = [
             str(file[name].codec).removeprefix("ggml.")
             if str(file[name].codec).startswith("ggml.")
             else file[name].dtype
             for name in matrices(MODELS["llama, 8 layers"][-1])
         ]
-        assert in_runs([str(each) for each in found]) == EXPECTED["llama, 8 layers"][f"{preset}:"]
+        assert in_runs([str(each) for each in types]) == EXPECTED["llama, 8 layers"][f"{preset}:"]
         assert file.metadata["general.file_type"] == PRESETS[preset].number
 
 

@@ -22,8 +22,8 @@ VALUES = [
 @pytest.mark.parametrize(("kind", "value"), VALUES)
 def test_a_scalar_keeps_type_and_value(raw, version, kind, value):
     with squish.open(raw.file((raw.scalar("k", kind, value),), version=version)) as file:
-        found = file.index.meta["k"]
-        assert (found.type, found.value, type(found.value)) == (kind, value, type(value))
+        stored = file.index.meta["k"]
+        assert (stored.type, stored.value, type(stored.value)) == (kind, value, type(value))
         assert file.index.version == str(version)
 
 
@@ -33,24 +33,24 @@ def test_an_array_keeps_type_and_values(raw, kind):
     values = [1, 0, 1]
     data = raw.file((raw.array("k", code, 3, struct.pack(f"<3{form}", *values)),))
     with squish.open(data) as file:
-        found = file.index.meta["k"]
-        assert (found.type, list(found.value), len(found.value)) == (f"array:{kind}", values, 3)
-        assert np.asarray(found.value).tolist() == values
+        value = file.index.meta["k"]
+        assert (value.type, list(value.value), len(value.value)) == (f"array:{kind}", values, 3)
+        assert np.asarray(value.value).tolist() == values
 
 
 def test_an_array_of_strings_reads_on_access(raw):
     strings = ["", "a", "é", "x" * 300, "日本"]
     with squish.open(raw.file((raw.array("k", 8, 5, b"".join(map(raw.string, strings))),))) as file:
-        found = file.index.meta["k"]
-        assert found.type == "array:str"
-        assert found.value[3] == "x" * 300
-        assert found.value[-1] == "日本"
-        assert found.value[1:3] == ["a", "é"]
-        assert list(found.value) == strings
-        assert found.value == strings
-        assert found.value != strings[1:]
+        value = file.index.meta["k"]
+        assert value.type == "array:str"
+        assert value.value[3] == "x" * 300
+        assert value.value[-1] == "日本"
+        assert value.value[1:3] == ["a", "é"]
+        assert list(value.value) == strings
+        assert value.value == strings
+        assert value.value != strings[1:]
         with pytest.raises(IndexError):
-            found.value[5]
+            value.value[5]
 
 
 def test_nested_arrays_keep_their_type(raw):

@@ -82,7 +82,7 @@ def test_metadata_round_trips_through_another_format(everything, tmp_path):
         assert written(tmp_path / "a", meta) == written(tmp_path / "b", dict(file.index.meta))
 
 
-PLAIN = [
+UNTYPED = [
     (True, "bool"), ("text", "str"), (0, "u32"), ((1 << 32) - 1, "u32"), (-1, "i32"), (1 << 32, "i64"),
     (-(1 << 31) - 1, "i64"),
     ((1 << 63), "u64"), (0.5, "f32"), (0.1, "f64"), (1e300, "f64"), ([1, 2], "array:u32"), ([1, -2], "array:i32"),
@@ -91,13 +91,13 @@ PLAIN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "kind"), PLAIN)
+@pytest.mark.parametrize(("value", "kind"), UNTYPED)
 def test_a_python_value_gets_the_first_type_that_holds_it(tmp_path, value, kind):
     with squish.open(written(tmp_path / "f", {"k": value})) as file:
-        found = file.index.meta["k"]
-        assert found.type == kind
+        stored = file.index.meta["k"]
+        assert stored.type == kind
         expected = list(value) if isinstance(value, tuple) else value
-        assert found.value == expected
+        assert stored.value == expected
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_blocks_are_accepted_as_rows():
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("encode", "why"),
     [
         (((2, 3), "dense", "u8"), "no u8 tensors"),
         (((2, 3), "dense", "f8_e4m3"), "no f8_e4m3 tensors, only f32"),
@@ -180,8 +180,8 @@ def test_blocks_are_accepted_as_rows():
         (((2, 64), "ggml.q8_0", "u8", (2, 68), True), "one array per tensor"),
     ],
 )
-def test_an_unsupported_encoding_is_refused_with_a_reason(given, why):
-    answer = accepts(*given)
+def test_an_unsupported_encoding_is_refused_with_a_reason(encode, why):
+    answer = accepts(*encode)
     assert isinstance(answer, Refusal)
     assert why in answer.why
 
@@ -228,12 +228,12 @@ def test_metadata_round_trips_in_order_with_its_types(tmp_path, meta):
         assert list(file.index.meta) == list(meta)
         for key, value in meta.items():
             assert file.index.meta[key].type == value.type
-            assert repr(plain(file.index.meta[key].value)) == repr(value.value)
+            assert repr(untyped(file.index.meta[key].value)) == repr(value.value)
         through, _ = load_meta(dump_meta(file.index.meta, {}), DEFAULT)
         assert written(tmp_path / "f", through) == data
         assert written(tmp_path / "f", dict(file.index.meta)) == data
 
 
-def plain(value: object) -> object:
+def untyped(value: object) -> object:
     """Lazy arrays as lists."""
-    return value if isinstance(value, (str, bytes, int, float)) else [plain(item) for item in value]
+    return value if isinstance(value, (str, bytes, int, float)) else [untyped(item) for item in value]

@@ -86,7 +86,9 @@ def packed(dense: Path, folder: Path, bits: int, zeros: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "encoding", ["mx", "mx:block_size=16,scale_dtype=f8_e4m3", "mx:element=f8_e4m3"], ids=["mxfp4", "nvfp4", "mxfp8"]
+    "encoding",
+    ["mx", "mx:block_size=16,scale_dtype=f8_e4m3", "mx:element=f8_e4m3", "fp8", "fp8_row", "fp8_block"],
+    ids=["mxfp4", "nvfp4", "mxfp8", "fp8", "fp8_row", "fp8_block"],
 )
 @pytest.mark.parametrize("mixed", [False, True])
 def test_microscaled_layers_are_loaded_with_the_same_weights(
@@ -100,7 +102,8 @@ def test_microscaled_layers_are_loaded_with_the_same_weights(
         assert not file.problems
         for name, weight in found["weights"].items():
             codec = file[name].codec
-            assert codec == ("affine" if mixed and ".mlp." in name else "mx")
+            own = "float8" if encoding.startswith("fp8") else "mx"
+            assert codec == ("affine" if mixed and ".mlp." in name else own)
             # the package multiplies NVFP4 in bfloat16, the others in the model's float32
             dtype = "bf16" if codec == "mx" and "block_size" in encoding else "f32"
             narrow = file[name].numpy().astype(dtypes.to_numpy(dtype))

@@ -83,3 +83,23 @@ def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str,
                 layer, _, role = name.rpartition(".")
                 part = file[f"{layer}.weight"].parts()[role]
                 np.testing.assert_array_equal(np.asarray(part.numpy(), np.float32), scale)
+
+
+WRITABLE = ("NVFP4_DEFAULT", "MXFP4_DEFAULT", "MXFP8_DEFAULT", "FP8_DEFAULT", "FP8_PER_CHANNEL_PER_TOKEN")
+
+
+@pytest.mark.parametrize("scheme", WRITABLE)
+def test_what_the_package_exported_is_written_again_byte_for_byte(scheme: str, tmp_path: Path) -> None:
+    weights = oracles.peer("modelopt").run(exported, folder=str(tmp_path / "in"), scheme=scheme)["weights"]
+    report = squish.convert(tmp_path / "in", tmp_path / "out", "hf:method=modelopt")
+    assert {step.action for step in report.steps} == {"copy"}
+    with squish.open(tmp_path / "in", "safetensors") as old, squish.open(tmp_path / "out", "safetensors") as new:
+        scales = [name for name in new if name.rpartition("_scale")[0] in weights]
+        assert scales
+        for name in (*weights, *scales):
+            assert (old[name].dtype, old[name].shape) == (new[name].dtype, new[name].shape)
+            assert old[name].numpy().tobytes() == new[name].numpy().tobytes(), name
+    with squish.open(tmp_path / "out") as file:
+        assert not file.problems
+        for name, weight in weights.items():
+            np.testing.assert_array_equal(file[name].numpy(), weight, err_msg=name)

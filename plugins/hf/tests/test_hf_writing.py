@@ -19,6 +19,8 @@ SAME = {
     "compressed-tensors-w4_g32_sym": "compressed-tensors", "compressed-tensors-w3_g64_asym_dense": "compressed-tensors",
     "compressed-tensors-w4_ragged_columns": "compressed-tensors", "compressed-tensors-mxfp4a16": "compressed-tensors",
     "compressed-tensors-nvfp4a16": "compressed-tensors", "mxfp4-gptoss-experts2": "mxfp4",
+    "compressed-tensors-fp8_block128": "compressed-tensors", "compressed-tensors-fp8_channel": "compressed-tensors",
+    "fp8-block-b64x32": "fp8", "fp8-block-b128_ue8m0": "fp8",
 }  # fmt: skip
 
 
@@ -98,6 +100,76 @@ def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+FLOATS = [
+    ("compressed-tensors", "fp8"), ("compressed-tensors", "fp8_row"), ("compressed-tensors", "fp8_block"),
+    ("compressed-tensors", "nvfp4"), ("fp8", "fp8"), ("fp8", "fp8_block"), ("fbgemm_fp8", "fp8_row"),
+    ("modelopt", "fp8"), ("modelopt", "fp8_row"), ("modelopt", "fp8_block"), ("modelopt", "nvfp4"),
+    ("modelopt", "mxfp4"), ("modelopt", "mxfp8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "encode"), FLOATS)
+def test_float_codes_are_encoded_declared_and_kept(method: str, encode: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(256, 128)).astype(np.float32)
+    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values, "lm_head.weight": values})
+    rules = [f"{LAYER}.*={encode}"]
+    squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", rules)
+    most = {"fp8": 0.001, "fp8_row": 0.001, "fp8_block": 0.001, "mxfp8": 0.001, "nvfp4": 0.01, "mxfp4": 0.02}[encode]
+    with squish.open(tmp_path / "out") as file:
+        assert (file.format, file.problems) == ("hf", ())
+        decoded = file[f"{LAYER}.weight"].numpy()
+        assert np.square(decoded - values).sum() / np.square(values).sum() < most
+    declared = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert declared["quant_method"] == method
+    kept = declared.get("modules_to_not_convert", declared["ignore"] if method == "modelopt" else ["lm_head"])
+    assert kept == ["lm_head"]
+    again = squish.convert(tmp_path / "out", tmp_path / "again", f"hf:method={method}")
+    assert {step.action for step in again.steps} == {"copy"}
+    with squish.open(tmp_path / "again") as file:
+        np.testing.assert_array_equal(file[f"{LAYER}.weight"].numpy(), decoded)
+
+
+def test_nvfp4_has_a_global_scale_of_its_own(tmp_path: Path) -> None:
+    values = 1e-4 * np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
+    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
+    for method, name, product in (("modelopt", "weight_scale_2", 1), ("compressed-tensors", "weight_global_scale", -1)):
+        squish.convert(tmp_path / "plain.safetensors", tmp_path / method, f"hf:method={method}", "nvfp4")
+        with squish.open(tmp_path / method, "safetensors") as file:
+            scale = file[f"{LAYER}.{name}"].numpy().astype(np.float64).reshape(-1)
+            assert scale**product == pytest.approx(np.abs(values).max() / (448 * 6), rel=1e-6)
+            assert file[f"{LAYER}.weight_scale"].numpy().astype(np.float32).max() == 448
+
+
+def test_fp8_states_one_block_and_modelopt_one_algorithm_a_layer(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    source = tmp_path / "plain.safetensors"
+    plain(source, {f"{number}.weight": rng.normal(size=(128, 128)) for number in range(2)})
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, tmp_path / "fp8", "hf:method=fp8", ["0.*=fp8", "1.*=fp8_block"])
+    assert caught.value.code == "mixed"
+    squish.convert(source, tmp_path / "modelopt", "hf:method=modelopt", ["0.*=nvfp4", "1.*=fp8_row"])
+    declared = json.loads((tmp_path / "modelopt" / "config.json").read_text())["quantization_config"]
+    assert declared["quant_algo"] == "MIXED_PRECISION"
+    assert declared["quantized_layers"] == {
+        "0": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "1": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+    }  # fmt: skip
+    with squish.open(tmp_path / "modelopt") as file:
+        assert not file.problems
+        assert file["0.weight"].numpy().shape == file["1.weight"].numpy().shape == (128, 128)
+
+
+@pytest.mark.parametrize(
+    ("method", "encode"), [("fp8", "fp8_row"), ("fp8", "int4"), ("fbgemm_fp8", "fp8"), ("modelopt", "int4"),
+                           ("modelopt", "float8:block=64x64"), ("awq", "fp8")],
+)  # fmt: skip
+def test_float_methods_refuse_what_they_do_not_hold(method: str, encode: str, tmp_path: Path) -> None:
+    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": np.ones((128, 128), np.float32)})
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", {"*": encode})
+    assert (caught.value.code, caught.value.tensor) == ("refused", f"{LAYER}.weight")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_method_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -69,15 +69,15 @@ class Shim:
     def __call__(self, *, inputs, grid, threadgroup, output_shapes, output_dtypes, template=()):
         import mlx.core as mx
 
-        given = [np.array(array) for array in inputs]
-        made = [np.full(shape, np.nan, np.float32) for shape in output_shapes]  # unwritten output stays visible
+        arrays = [np.array(array) for array in inputs]
+        outputs = [np.full(shape, np.nan, np.float32) for shape in output_shapes]  # unwritten output stays visible
         assert all(dtype == mx.float32 for dtype in output_dtypes)
-        kernel = self._compiled(tuple(TYPES[array.dtype.name] for array in given), tuple(template))
-        shapes = [np.array(array.shape, np.int32) for array in given]
-        pointers = [array.ctypes.data for pair in zip(given, shapes) for array in pair]
-        pointers += [array.ctypes.data for array in made]
+        kernel = self._compiled(tuple(TYPES[array.dtype.name] for array in arrays), tuple(template))
+        shapes = [np.array(array.shape, np.int32) for array in arrays]
+        pointers = [array.ctypes.data for pair in zip(arrays, shapes) for array in pair]
+        pointers += [array.ctypes.data for array in outputs]
         kernel((ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_uint32 * 6)(*grid, *threadgroup))
-        return [mx.array(array) for array in made]
+        return [mx.array(array) for array in outputs]
 
     def text(self, types, template):
         """The C++ source: shim, template values, header, and the body as a function."""

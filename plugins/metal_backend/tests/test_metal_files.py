@@ -78,21 +78,21 @@ def test_codes_of_files_go_into_mlx_arrays_without_floats(source, no_floats, tmp
     squish.convert(source, path, to=target, encode=encoding)
     with squish.open(path) as file:
         tensor = file[NAME]
-        wanted = tensor.numpy()
+        values = tensor.numpy()
         no_floats()
         encoding = tensor.bound.encoding
         parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
-        held = packed(file, NAME)
+        weights = packed(file, NAME)
         codes, scales, biases = expected(parts)
-        assert held.weight.tobytes() == codes.tobytes()
-        np.testing.assert_array_equal(held.scales.reshape(-1), scales.astype(np.float32).reshape(-1))
-        np.testing.assert_array_equal(held.biases.reshape(-1), biases.astype(np.float32).reshape(-1))
+        assert weights.weight.tobytes() == codes.tobytes()
+        np.testing.assert_array_equal(weights.scales.reshape(-1), scales.astype(np.float32).reshape(-1))
+        np.testing.assert_array_equal(weights.biases.reshape(-1), biases.astype(np.float32).reshape(-1))
         model = Renamed()
         fill(model, file)
         (layer,) = model.model["layers"]
         assert isinstance(layer["mlp"]["up_proj"], nn.QuantizedLinear)
         x = mx.array(np.random.default_rng(1).standard_normal((3, SHAPE[1]), np.float32))
-        np.testing.assert_allclose(np.array(model(x)), np.array(x) @ wanted.T, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.array(model(x)), np.array(x) @ values.T, rtol=1e-4, atol=1e-4)
 
 
 class Renamed(nn.Module):

@@ -34,18 +34,18 @@ def loaded(codec_id, shape, chance):
     blocks = chance.integers(0, 256, size, np.uint8).reshape(-1, nbytes)
     for at in HALVES[codec_id]:
         blocks[:, at : at + 2] = chance.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
-    return held(spec, CodecSpec(codec_id), {"data": blocks.reshape(size)})
+    return weights_of(spec, CodecSpec(codec_id), {"data": blocks.reshape(size)})
 
 
-def same(found, wanted):
+def same(result, expected):
     """Assert bit equality; on a GPU, fused multiply-add is allowed."""
     if device.has_gpu() and mx.metal.is_available():
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
     else:
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(result, expected)
 
 
-def held(spec, codec, parts):
+def weights_of(spec, codec, parts):
     file, _ = memory_file(squish.registry(), {"w": (spec, codec, parts)})
     return file["w"]
 
@@ -81,7 +81,7 @@ def another(name, shape, chance):
         values = (chance.standard_normal(shape) * (chance.random(shape) > 0.6)).astype(np.float32)
         spec = evolve(spec, dtype="bf16" if codec_id == "tca_tbe" else "f32")
         params = codec.fit_params(lambda: iter([values]), spec, params)
-        return held(spec, CodecSpec(codec_id, params), codec.encode(values, params))
+        return weights_of(spec, CodecSpec(codec_id, params), codec.encode(values, params))
     if params.get("codebook_size") == "two rows":
         params = {**params, "codebook_size": 2 * shape[-1]}
     parts = {}
@@ -91,7 +91,7 @@ def another(name, shape, chance):
             parts[role] = np.frombuffer(chance.bytes(math.prod(size) * kind.itemsize), kind).reshape(size)
         else:
             parts[role] = chance.standard_normal(size).astype(kind)
-    return held(spec, CodecSpec(codec_id, params), parts)
+    return weights_of(spec, CodecSpec(codec_id, params), parts)
 
 
 TYPES = {"uint8_t": "uint8_t", "uint": "uint32_t"}  # MLX's names
@@ -124,17 +124,17 @@ class TestOnTheCpu:
     def test_products(self, codec_id, shape):
         tensor = loaded(codec_id, shape, np.random.default_rng(1))
         x = np.random.default_rng(2).standard_normal((3, shape[1]), np.float32)
-        wanted = x.astype(float) @ tensor.numpy().T.astype(float)
-        found = tensor.load("metal").linear(x)
-        assert np.abs(found - wanted).max() <= 1e-6 * np.abs(x).sum(1).max() * np.abs(tensor.numpy()).max()
+        expected = x.astype(float) @ tensor.numpy().T.astype(float)
+        result = tensor.load("metal").linear(x)
+        assert np.abs(result - expected).max() <= 1e-6 * np.abs(x).sum(1).max() * np.abs(tensor.numpy()).max()
 
     def test_experts(self, codec_id):
         elements = squish.registry().codec(codec_id).block.elements
         tensor = loaded(codec_id, (3, 2, elements), np.random.default_rng(3))
         x, ids = np.random.default_rng(4).standard_normal((4, elements), np.float32), np.array([2, 0, 2, 1])
-        wanted = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
-        found = tensor.load("metal", op="experts").experts(x, ids)
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+        expected = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
+        result = tensor.load("metal", op="experts").experts(x, ids)
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
         same(tensor.load("metal", op="dense").dense(), tensor.numpy())
 
     @pytest.mark.parametrize("shape", [(8, 8), (40, 264)], ids=str)
@@ -147,8 +147,8 @@ class TestOnTheCpu:
         ids = np.array([[shape[0] - 1, 0], [1, 1]])
         same(weight.embed(ids), tensor.numpy()[ids].astype(np.float32))
         x = np.random.default_rng(6).standard_normal((2, shape[1]), np.float32)
-        wanted = x.astype(float) @ tensor.numpy().T.astype(float)
-        np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4)
+        expected = x.astype(float) @ tensor.numpy().T.astype(float)
+        np.testing.assert_allclose(weight.linear(x), expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("name", [
         "palette 3", "palette flat", "palette of vectors down", "tca_tbe", "hqq 3 axis 0", "hqq 4 axis 1"])  # fmt: skip
@@ -164,8 +164,8 @@ class TestOnTheCpu:
         weight = tensor.load("metal", op="experts")
         same(tensor.load("metal", op="dense").dense(), tensor.numpy().astype(np.float32))
         x, ids = np.random.default_rng(4).standard_normal((4, 24), np.float32), np.array([2, 0, 2, 1])
-        wanted = np.stack([row @ tensor.numpy()[at].astype(np.float32).T for row, at in zip(x, ids)])
-        np.testing.assert_allclose(weight.experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
+        expected = np.stack([row @ tensor.numpy()[at].astype(np.float32).T for row, at in zip(x, ids)])
+        np.testing.assert_allclose(weight.experts(x, ids), expected, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("name", ["bitmask", "tca_tbe"])
     def test_bitmaps_inconsistent_with_the_values_are_refused(self, name):
@@ -176,7 +176,7 @@ class TestOnTheCpu:
         for role in set(parts) & {"mask", "plane0", "plane1", "plane2"}:
             parts[role][...] = np.iinfo(parts[role].dtype).max
         with pytest.raises(SquishError, match="does not match the stored values"):
-            held(tensor.spec, encoding.codec, parts).load("metal")
+            weights_of(tensor.spec, encoding.codec, parts).load("metal")
 
     def test_padding_of_a_bitmap_must_be_zero(self):
         tensor = another("tca_tbe", (8, 70), np.random.default_rng(1))
@@ -184,7 +184,7 @@ class TestOnTheCpu:
         parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
         parts["plane2"][3, 1] |= np.uint64(1 << 6)
         with pytest.raises(SquishError, match="padding"):
-            held(tensor.spec, encoding.codec, parts).load("metal")
+            weights_of(tensor.spec, encoding.codec, parts).load("metal")
 
     @pytest.mark.parametrize("name", OTHERS)
     def test_resident_memory_matches_the_offer(self, name):
@@ -231,9 +231,9 @@ def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
     """
     kernel = metal_on_cpu(tmp_path, name="sums", input_names=["x"], output_names=["y"], source=source)
     x = np.arange(256, dtype=np.float32)
-    (found,) = kernel(inputs=[mx.array(x)], grid=(256, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(8,)],
+    (sums,) = kernel(inputs=[mx.array(x)], grid=(256, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(8,)],
                       output_dtypes=[mx.float32])  # fmt: skip
-    np.testing.assert_array_equal(np.array(found), x.reshape(4, 2, 32).sum(2)[:, ::-1].reshape(-1))
+    np.testing.assert_array_equal(np.array(sums), x.reshape(4, 2, 32).sum(2)[:, ::-1].reshape(-1))
 
 
 @of_the_shim
@@ -246,7 +246,7 @@ def test_generated_metal_source_compiles(name, shim, tmp_path):
     layout = layout_of(encoding, tensor.spec)
     kernels, ids = Kernels(layout), mx.zeros((16,), mx.uint32)
     kinds = {"uint8_t": mx.uint8, "float": mx.float32, "uint": mx.uint32}
-    given = [mx.zeros((512,), kinds[kind]) for _, kind in layout.arrays]
+    inputs = [mx.zeros((512,), kinds[kind]) for _, kind in layout.arrays]
     names, (_, first) = [each for each, _ in layout.arrays], layout.arrays[0]
     calls = {
         "rows": lambda ids, *arrays: kernels.rows(dict(zip(names, arrays)), ids, 512),
@@ -254,7 +254,7 @@ def test_generated_metal_source_compiles(name, shim, tmp_path):
     }
     for kind, call in calls.items():
         path = tmp_path / f"{kind}.mlxfn"
-        mx.export_function(str(path), call, ids, *given)
+        mx.export_function(str(path), call, ids, *inputs)
         text = exported_source(path.read_bytes())
         assert text.startswith(layout.header)
         assert all(f"const device {metal} " in text for metal in ("uint32_t* ids", f"{TYPES[first]}* {names[0]}"))

@@ -46,17 +46,17 @@ def file_of(**changed):
 
 
 def test_nested_modules_are_loaded():
-    file, model, plain = file_of(), Tree(), Tree()
+    file, model, reference = file_of(), Tree(), Tree()
     names = fill(model, file)
     assert sorted(names) == sorted(set(CODECS) - {"unused"})
     kinds = [type(module) for module in (model.embed, *model.layers, model.norm)]
     assert kinds == [nn.QuantizedEmbedding, nn.QuantizedLinear, nn.QuantizedLinear, nn.RMSNorm]
     assert [layer.mode for layer in model.layers] == ["affine", "mxfp4"]
-    plain.load_weights([(name, mx.array(file[name].numpy().astype(np.float32))) for name in names])
+    reference.load_weights([(name, mx.array(file[name].numpy().astype(np.float32))) for name in names])
     ids = mx.array([3, 1, 9])
-    np.testing.assert_allclose(np.array(model(ids)), np.array(plain(ids)), rtol=1e-3, atol=1e-4)
-    held = packed(file, "layers.0.weight")
-    assert np.array(model.layers[0].weight).tobytes() == held.weight.tobytes()
+    np.testing.assert_allclose(np.array(model(ids)), np.array(reference(ids)), rtol=1e-3, atol=1e-4)
+    weights = packed(file, "layers.0.weight")
+    assert np.array(model.layers[0].weight).tobytes() == weights.weight.tobytes()
 
 
 def test_scales_and_values_get_the_requested_dtype():
@@ -67,14 +67,14 @@ def test_scales_and_values_get_the_requested_dtype():
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"norm.weight": ("dense", {"dtype": "f32"}, (63,))}, "shapes differ"),
         ({"layers.1.weight": ("mx", {}, (32, 32))}, "shapes differ"),
     ],
 )
-def test_a_shape_mismatch_is_refused(changed, told):
-    with pytest.raises(SquishError, match=told):
+def test_a_shape_mismatch_is_refused(changed, reason):
+    with pytest.raises(SquishError, match=reason):
         fill(Tree(), file_of(**changed))
 
 

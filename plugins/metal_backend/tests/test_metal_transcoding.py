@@ -16,7 +16,7 @@ from squish_core.testing.sources import memory_file
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
-def stored(codec_id, params, shape, chance, **given):
+def stored(codec_id, params, shape, chance, **replacements):
     """Random parts of a codec; floats are small f16 values by default."""
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     parts = {}
@@ -26,7 +26,7 @@ def stored(codec_id, params, shape, chance, **given):
             parts[role] = chance.standard_normal(size).astype(kind)
         else:
             parts[role] = chance.integers(0, 256, (*size[:-1], size[-1] * kind.itemsize), np.uint8).view(kind)
-    return codec, spec, {**parts, **given}
+    return codec, spec, {**parts, **replacements}
 
 
 def packed(codec, spec, params, parts):
@@ -56,13 +56,13 @@ def test_the_form_follows_the_declared_layout(codec_id, params, group, bits):
 def test_boxes_of_several_rows_are_repeated_per_row():
     shape, params = (8, 128), {"bits": 4, "signed": True, "grid": [4, 2], "scale_dtype": "f16"}
     codec, spec, parts = stored("boxes", params, shape, np.random.default_rng(0))
-    found = packed(codec, spec, params, parts)
-    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+    weights = packed(codec, spec, params, parts)
+    np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
-def dequantized(found):
-    form = found.form
-    arrays = [None if part is None else mx.array(part) for part in (found.weight, found.scales, found.biases)]
+def dequantized(weights):
+    form = weights.form
+    arrays = [None if part is None else mx.array(part) for part in (weights.weight, weights.scales, weights.biases)]
     values = mx.dequantize(*arrays, group_size=form.group_size, bits=form.bits, mode=form.mode)
     return np.array(values.astype(mx.float32))
 
@@ -80,10 +80,10 @@ def test_every_affine_scheme_keeps_its_values(bits, group, offset):
     """With float16 scales every product is exact in float32, so values are equal."""
     params = {"bits": bits, "group_size": group, "offset": offset, "scale_dtype": "f16"}
     codec, spec, parts = stored("affine", params, (5, 256), np.random.default_rng(bits + group))
-    found = packed(codec, spec, params, parts)
-    assert found.form.bits == {1: 2, 7: 8}.get(bits, bits)
-    assert found.form.group_size == (group or 128)
-    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+    weights = packed(codec, spec, params, parts)
+    assert weights.form.bits == {1: 2, 7: 8}.get(bits, bits)
+    assert weights.form.group_size == (group or 128)
+    np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
 LAYOUTS = {
@@ -113,8 +113,8 @@ def test_codes_round_trip_through_mlx_packing(rows, groups, bits, seed):
     params = {"bits": bits, "group_size": 32}
     codec, spec, parts = stored("affine", params, (rows, 32 * groups), np.random.default_rng(seed % 2**32))
     codes = codec.codes(parts, spec, params, full(spec.shape)).values
-    found = packed(codec, spec, params, parts)
-    read = Packing(bits, "u32", "lsb").unpack(found.weight, spec.shape[1])
+    weights = packed(codec, spec, params, parts)
+    read = Packing(bits, "u32", "lsb").unpack(weights.weight, spec.shape[1])
     np.testing.assert_array_equal(read.astype(int), codes.astype(int) + (1 << bits - 1))
 
 
@@ -125,16 +125,16 @@ def test_squizd_int4_is_one_xor():
     table = np.zeros((8 * 256 // 64, 4), np.uint32)
     table[:, 2] = chance.standard_normal(len(table)).astype(np.float32).view(np.uint32)
     codec, spec, parts = stored("squizd.int4", params, (8, 256), chance, table=table)
-    found = packed(codec, spec, params, parts)
-    assert found.weight.tobytes() == (parts["codes"] ^ 0x88).tobytes()
-    assert (found.biases == -8 * found.scales).all()
+    weights = packed(codec, spec, params, parts)
+    assert weights.weight.tobytes() == (parts["codes"] ^ 0x88).tobytes()
+    assert (weights.biases == -8 * weights.scales).all()
 
 
 def test_int8_is_one_xor():
     codec, spec, parts = stored("affine", {"bits": 8}, (8, 256), np.random.default_rng(3))
-    found = packed(codec, spec, {"bits": 8}, parts)
-    assert found.weight.tobytes() == (parts["data"] ^ 0x80).tobytes()
-    assert (found.biases == -128 * found.scales).all()
+    weights = packed(codec, spec, {"bits": 8}, parts)
+    assert weights.weight.tobytes() == (parts["data"] ^ 0x80).tobytes()
+    assert (weights.biases == -128 * weights.scales).all()
 
 
 def test_squizd_int2_bytes_are_kept():
@@ -143,9 +143,9 @@ def test_squizd_int2_bytes_are_kept():
     table = np.zeros((8 * 256 // 32, 4), np.uint32)
     table[:, 2:] = chance.standard_normal((len(table), 2)).astype(np.float32).view(np.uint32)
     codec, spec, parts = stored("squizd.int2", params, (8, 256), chance, table=table)
-    found = packed(codec, spec, params, parts)
-    assert found.weight.tobytes() == parts["codes"].tobytes()
-    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+    weights = packed(codec, spec, params, parts)
+    assert weights.weight.tobytes() == parts["codes"].tobytes()
+    np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
 MICROSCALED = {
@@ -166,14 +166,14 @@ def test_microscaled_bytes_are_kept(name):
     parts[role] = chance.integers(60, 120, parts[role].shape, np.uint8).view(parts[role].dtype)
     parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # avoid NaN
     form = forms.microscaled(codec_spec, spec)
-    found = transcode.pack_microscaled(form, codec_spec, parts, spec)
+    weights = transcode.pack_microscaled(form, codec_spec, parts, spec)
     assert form.mode == mode
-    assert found.weight.tobytes() == parts["data"].tobytes()
-    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+    assert weights.weight.tobytes() == parts["data"].tobytes()
+    np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
-def loaded(codec_id, params, shape, **given):
-    _, spec, parts = stored(codec_id, params, shape, np.random.default_rng(6), **given)
+def loaded(codec_id, params, shape, **replacements):
+    _, spec, parts = stored(codec_id, params, shape, np.random.default_rng(6), **replacements)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
     return file["w"]
 
@@ -224,8 +224,8 @@ def test_experts(shape):
     tensor = loaded("affine", {"bits": 4, "group_size": 32}, shape)
     x = np.random.default_rng(7).standard_normal((6, shape[2]), np.float32)
     ids = np.arange(6) % shape[0]
-    wanted = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
-    np.testing.assert_allclose(tensor.load("metal", op="experts").experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
+    expected = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
+    np.testing.assert_allclose(tensor.load("metal", op="experts").experts(x, ids), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_invalid_operands_are_refused():
@@ -239,8 +239,8 @@ def test_invalid_operands_are_refused():
 @pytest.mark.parametrize("op", ["linear", "embed"])
 def test_empty_operands_give_empty_results(op):
     weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
-    found = weight.linear(np.ones((0, 64))) if op == "linear" else weight.embed(np.zeros((0, 2), int))
-    assert found.shape == ((0, 4) if op == "linear" else (0, 2, 64))
+    result = weight.linear(np.ones((0, 64))) if op == "linear" else weight.embed(np.zeros((0, 2), int))
+    assert result.shape == ((0, 4) if op == "linear" else (0, 2, 64))
 
 
 def test_codecs_mlx_lacks_are_decoded_once():

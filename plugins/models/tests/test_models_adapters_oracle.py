@@ -44,7 +44,7 @@ def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> No
     for name in ("source", "merged"):
         squish.convert(tmp_path / name, tmp_path / f"{name}.gguf")
     squish.convert(tmp_path / "lora", tmp_path / "lora.gguf", assets=source)
-    plain, merged = (engines.ask("llama.cpp", tmp_path / f"{name}.gguf", tokens=8) for name in ("source", "merged"))
+    unmerged, merged = (engines.ask("llama.cpp", tmp_path / f"{name}.gguf", tokens=8) for name in ("source", "merged"))
     with_adapter = engines.ask("llama.cpp", tmp_path / "source.gguf", tokens=8, adapter=tmp_path / "lora.gguf")
     assert engines.difference(merged, with_adapter, 0.01) == ""
-    assert engines.difference(plain, with_adapter, 0.01) != ""
+    assert engines.difference(unmerged, with_adapter, 0.01) != ""

@@ -47,6 +47,7 @@ def damaged(how: str) -> Path:
 
 class TestNpyDir(ContainerSuite):
     container = "npydir"
+    listed = True
 
     def samples(self) -> dict[str, Path]:
         return {"small": small(), "panels": with_panels()}

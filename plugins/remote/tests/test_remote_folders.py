@@ -13,7 +13,7 @@ from squish_safetensors.folder import MODEL_ASSETS
 import squish_core as squish
 from squish_core.errors import FormatError, MissingFileError
 
-ASKED_FOR = {"model.safetensors.index.json", *MODEL_ASSETS}
+REQUESTED = {"model.safetensors.index.json", *MODEL_ASSETS}
 CONFIG = json.dumps({"model_type": "llama", "hidden_size": 8}).encode()
 
 
@@ -56,7 +56,7 @@ def test_an_index_that_names_no_plain_file_makes_no_request(shards: Any, server:
     with pytest.raises(FormatError) as caught:
         squish.open(server.url("llama/model.safetensors.index.json"))
     assert (caught.value.code, caught.value.tensor) == ("path", "w0")
-    assert not [request.path for request in server.requests if request.path.rpartition("/")[2] not in ASKED_FOR]
+    assert not [request.path for request in server.requests if request.path.rpartition("/")[2] not in REQUESTED]
 
 
 def test_a_folder_or_file_that_is_not_there_says_so(server: Any) -> None:

@@ -273,8 +273,8 @@ def test_the_hub_is_asked_once_and_read_at_a_commit(folder: Path) -> None:
     values = np.arange(100_000, dtype="f4").reshape(100, 1000)
     results = oracles.peer("stores").run(on_the_hub, folder=str(folder))
     for address in ("hf://acme/tiny", "hf://acme/tiny@v1/model.safetensors"):
-        found, name, assets = results[address]
-        np.testing.assert_array_equal(found, values)
+        tensors, name, assets = results[address]
+        np.testing.assert_array_equal(tensors, values)
         assert name.startswith(f"hf://acme/tiny@{'a' * 40}/")
         assert assets == ["config.json"]
     assert results["version"] == "a" * 40

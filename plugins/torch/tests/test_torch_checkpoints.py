@@ -14,6 +14,14 @@ from tiny_models import SIZES, _saved, _seeded, converted, logits, tiny_llama
 import squish_core as squish
 
 
+def through_transformers(folder: Path, *settings: Any, **options: Any) -> Any:
+    """The model as `AutoModelForCausalLM` loads it with our quantizer."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, config=squish_torch.config_of(folder), dtype=torch.float32,
+        quantization_config=squish_torch.SquishConfig(*settings, **options),
+    )  # fmt: skip
+
+
 def decoded(path: Path, folder: Path) -> Any:
     """The model of the decoded values, as transformers loads a plain checkpoint."""
     squish.convert(path, folder, to="hf", encode="f32", rename="hf")
@@ -27,14 +35,28 @@ def test_quantized_folders_load_through_transformers(tmp_path: Path, method: str
     squish.convert(source, tmp_path / "q", to=f"hf:method={method}", encode=options)
     reference = decoded(tmp_path / "q", tmp_path / "plain")
     direct = squish_torch.from_pretrained(tmp_path / "q")
-    through = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path / "q", config=squish_torch.config_of(tmp_path / "q"), dtype=torch.float32,
-        quantization_config=squish_torch.SquishConfig(),
-    )  # fmt: skip
+    through = through_transformers(tmp_path / "q")
     for model in (direct, through):
         assert isinstance(model.model.layers[0].mlp.up_proj, squish_torch.CompressedLinear)
         assert (logits(model) - logits(reference)).abs().max() <= 1e-4
     assert torch.equal(logits(direct), logits(through))
+
+
+def test_a_tied_embedding_stays_tied_compressed_or_decoded(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "f32")
+    squish.convert(
+        source, tmp_path / "q", to="hf:method=compressed-tensors", encode=["int4:group_size=32", "*norm*=keep"]
+    )
+    expected = logits(squish_torch.from_pretrained(tmp_path / "q"))
+    model = through_transformers(tmp_path / "q")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.lm_head.weight.dtype == torch.uint8
+    assert torch.equal(logits(model), expected)
+    with pytest.warns(UserWarning, match="is decoded"):
+        model = through_transformers(tmp_path / "q", "metal", on_unsupported="dense")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.lm_head.weight.dtype == torch.float32
+    assert (logits(model) - expected).abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("kind", ["Qwen3Moe", "Mixtral"])
@@ -50,6 +72,11 @@ def test_experts_stay_compressed(tmp_path: Path, kind: str) -> None:
     assert isinstance(experts, squish_torch.CompressedExperts)
     assert {each.dtype for each in experts.parameters()} == {torch.uint8}
     assert (logits(model) - logits(reference)).abs().max() <= 1e-4
+    encode = ["int4:group_size=32", "*norm*=keep", "*embed*=keep", "lm_head*=keep", "*gate.weight=keep"]
+    squish.convert(folder, tmp_path / "q", to="hf:method=gptq", encode=encode)
+    direct, through = squish_torch.from_pretrained(tmp_path / "q"), through_transformers(tmp_path / "q")
+    assert isinstance(through.model.layers[0].mlp.experts, squish_torch.CompressedExperts)
+    assert torch.equal(logits(direct), logits(through))
 
 
 def test_the_operation_for_stacks_of_experts(tmp_path: Path) -> None:
@@ -58,7 +85,7 @@ def test_the_operation_for_stacks_of_experts(tmp_path: Path) -> None:
     bundle = squish_torch.load_file(tmp_path / "x.gguf", compressed=True)["w"]
     x, ids = torch.randn(5, 64), torch.tensor([2, 0, 0, 1, 2])
     args = (x, ids, list(bundle.parts.values()), bundle.description, "")
-    plain = squish_torch.load_file(tmp_path / "x.gguf")["w"]
-    expected = torch.einsum("ni,noi->no", x, plain[ids])
+    tensor = squish_torch.load_file(tmp_path / "x.gguf")["w"]
+    expected = torch.einsum("ni,noi->no", x, tensor[ids])
     assert torch.allclose(torch.ops.squish.experts(*args), expected, atol=1e-3)
     torch.library.opcheck(torch.ops.squish.experts.default, args)

@@ -43,6 +43,48 @@ def test_perplexity_is_that_of_the_second_halves(folder: Path) -> None:
     assert evaluation.rows_past_vocabulary == 264 - 257
 
 
+def test_lm_evals_definition_scores_every_token_once(folder: Path) -> None:
+    evaluation = squish_torch.evaluate(
+        folder / "hf", text=folder / "text.txt", window=WINDOW, definition="lm-eval", against=folder / "q4.zt"
+    )
+    model = squish_torch.from_pretrained(folder / "hf")
+    ids = torch.tensor([0, *squish_torch.tokenizer_of(folder / "hf")(TEXT)["input_ids"]])
+    losses = []
+    for end in (*range(WINDOW, len(ids) - 1, WINDOW), len(ids) - 1):
+        with torch.no_grad():
+            scores = torch.log_softmax(model(ids[None, end - WINDOW : end]).logits[0, :, :257].double(), 1)
+        losses += [-scores[place, ids[end - WINDOW + place + 1]].item() for place in range(WINDOW)][len(losses) - end :]
+    assert len(losses) == len(TEXT) + 1
+    data = evaluation.to_dict()
+    assert (data["tokens"], data["definition"]) == (len(TEXT) + 1, "lm-eval")
+    assert data["perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
+    assert data["bits_per_byte"] == pytest.approx(sum(losses) / len(TEXT) / math.log(2), rel=1e-6)
+    assert data["word_perplexity"] == pytest.approx(math.exp(sum(losses) / (len(TEXT.split()) + 1)), rel=1e-6)
+
+
+def test_hidden_states_differ_by_what_the_layers_before_lose(folder: Path) -> None:
+    options = {"text": folder / "text.txt", "window": WINDOW, "limit": 2}
+    same = squish_torch.evaluate(folder / "hf", against=folder / "hf", **options).to_dict()
+    assert same["windows"] == 2
+    assert same["hidden_states"] == [{"layer": f"model.layers.{number}", "nmse": 0.0} for number in (0, 1)]
+    data = squish_torch.evaluate(folder / "q4.zt", against=folder / "hf", **options).to_dict()
+    expected = []
+    outputs: list[torch.Tensor] = []
+    for path in (folder / "hf", folder / "q4.zt"):
+        model = squish_torch.from_pretrained(path)
+        model.model.layers[1].register_forward_hook(lambda *call: outputs.append(call[2][0, WINDOW // 2 : -1].double()))
+        tokens = torch.tensor(squish_torch.tokenizer_of(path)(TEXT)["input_ids"])
+        for start in (0, WINDOW):
+            ids = tokens[start : start + WINDOW].clone()
+            ids[0] = 0
+            with torch.no_grad():
+                model(ids[None])
+    expected = sum((a - b).square().sum() for a, b in zip(outputs[:2], outputs[2:]))
+    assert data["hidden_states"][1]["nmse"] == pytest.approx(
+        float(expected / sum(each.square().sum() for each in outputs[:2])), rel=1e-6
+    )
+
+
 def test_a_model_does_not_diverge_from_itself(folder: Path) -> None:
     data = squish_torch.evaluate(
         folder / "hf", text=folder / "text.txt", window=WINDOW, against=folder / "hf"
@@ -112,6 +154,44 @@ def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path
         (row,) = (row for row in rows if row["tensor"] == name)
         assert row["kl"] == pytest.approx(squish_torch.evaluate(path, **options).to_dict()["kl"]["mean"], rel=1e-6)
         assert row["bytes"] == squish.open(path)[name].parts()["data"].nbytes
+
+
+def test_the_exchange_lists_what_a_byte_buys(folder: Path) -> None:
+    data = squish_torch.evaluate(
+        folder / "q4.zt", text=folder / "text.txt", window=WINDOW, against=folder / "hf", by="tensor", limit=1
+    ).to_dict()
+    rows = {row["tensor"]: row for row in data["per_tensor"]}
+    assert set(data["exchange"]) == {name for name, row in rows.items() if row["kl"] > 0}
+    gains = [rows[name]["kl"] / (rows[name]["base_bytes"] - rows[name]["bytes"]) for name in data["exchange"]]
+    assert gains == sorted(gains, reverse=True)
+    assert gains == [rows[name]["kl_per_byte"] for name in data["exchange"]]
+
+
+def test_the_commands_text_fits_the_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(folder)
+    options = ["--against", "hf", "--text", "text.txt", "--limit", "1", "--by", "kind"]
+    assert main(["eval", "q4.zt", *options, "--window", str(WINDOW), "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert max(map(len, out.splitlines())) <= 80
+    assert (err, "self_attn.q_proj" in out) == ("", True)
+
+
+def test_a_page_has_plots_and_escapes_names(folder: Path, tmp_path: Path) -> None:
+    model = tmp_path / "<q4>.zt"
+    model.write_bytes((folder / "q4.zt").read_bytes())
+    for path in (folder / "hf").glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    options = ["--text", str(folder / "text.txt"), "--window", str(WINDOW), "--limit", "1", "--by", "layer", "--quiet"]
+    page = tmp_path / "page.html"
+    assert main(["eval", str(model), "--against", str(folder / "hf"), *options, "--html", str(page)]) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert text.count("<rect") == 4
+    assert "<q4>" not in text
+    assert "&lt;q4&gt;" in text
 
 
 @pytest.mark.parametrize(("by", "label"), [("layer", "model.layers.1"), ("kind", "model.layers.*.mlp.up_proj.weight")])

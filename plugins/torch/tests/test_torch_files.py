@@ -57,6 +57,13 @@ def test_writing_to_tensors_never_reaches_the_file(dense: Path) -> None:
     assert dense.read_bytes() == before
 
 
+def test_tensors_may_be_freed_while_an_exception_is_in_flight(dense: Path) -> None:
+    with squish.open(dense) as file:
+        for name in ("torch.bfloat16", "torch.float32", "torch.bool", "scalar"):
+            with pytest.raises(ZeroDivisionError):
+                [torch.from_dlpack(file[name]), 1 / 0]
+
+
 def test_files_that_were_saved_load_again(tmp_path: Path, dense: Path) -> None:
     tensors = squish_torch.load_file(dense)
     tensors["transposed"] = torch.arange(6.0).reshape(2, 3).T

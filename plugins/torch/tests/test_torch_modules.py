@@ -60,8 +60,8 @@ def test_every_codec_computes_what_its_values_do(stored: squish.Tensor) -> None:
 def test_results_have_the_dtype_and_leading_shape_of_x(linear: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     y = linear(inputs(*shape, dtype=dtype))
     assert (y.dtype, y.shape) == (dtype, (*shape, ROWS))
-    plain = inputs(*shape, dtype=dtype).float() @ linear.dequantize().T
-    assert torch.allclose(y.float(), plain, rtol=1e-2, atol=1e-2 if dtype == torch.float32 else 0.2)
+    reference = inputs(*shape, dtype=dtype).float() @ linear.dequantize().T
+    assert torch.allclose(y.float(), reference, rtol=1e-2, atol=1e-2 if dtype == torch.float32 else 0.2)
 
 
 def test_x_may_be_a_view_of_any_strides(linear: Any) -> None:
@@ -76,9 +76,9 @@ def test_gradients_flow_to_x_and_to_the_bias(linear: Any) -> None:
     module.load_state_dict({**linear.state_dict(), "bias": torch.zeros(ROWS)})
     x = inputs(3).requires_grad_()
     module(x).square().sum().backward()
-    plain = inputs(3).requires_grad_()
-    (plain @ linear.dequantize().T).square().sum().backward()
-    assert torch.allclose(x.grad, plain.grad, rtol=1e-3, atol=1e-2)
+    inputs_with_grad = inputs(3).requires_grad_()
+    (inputs_with_grad @ linear.dequantize().T).square().sum().backward()
+    assert torch.allclose(x.grad, inputs_with_grad.grad, rtol=1e-3, atol=1e-2)
     assert module.bias.grad is not None
     assert all(parameter.grad is None for parameter in module.parts)
 

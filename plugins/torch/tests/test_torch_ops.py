@@ -42,5 +42,5 @@ def test_a_model_compiles_without_a_break_and_says_the_same(tmp_path: Path) -> N
     with torch.no_grad():
         for length in (8, 5, 7):
             ids = IDS[:, :length]
-            plain, fast = model(ids, use_cache=False).logits, compiled(ids, use_cache=False).logits
-            assert torch.allclose(plain, fast, atol=1e-4)
+            eager, fast = model(ids, use_cache=False).logits, compiled(ids, use_cache=False).logits
+            assert torch.allclose(eager, fast, atol=1e-4)

@@ -13,9 +13,16 @@ pytestmark = pytest.mark.oracle
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("environment", ["squish-torch"])
-def test_the_tests_that_need_torch(environment: str) -> None:
+LOADING = ("test_torch_pretrained.py", "test_torch_checkpoints.py", "test_torch_quantized_folders.py")
+"""What depends on transformers' loader."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "modules"), [("squish-torch", (".",)), ("squish-torch-lowest", LOADING)], ids=["latest", "lowest"]
+)
+def test_the_tests_that_need_torch(environment: str, modules: tuple[str, ...]) -> None:
     python = oracles.peer(environment).python
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", str(TESTS)]
+    paths = [str(TESTS / module) for module in modules]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", *paths]
     done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -71,10 +71,10 @@ def test_weights_stay_compressed_and_the_head_shares_the_embedding(gguf: Path) -
 
 def test_dequantize_gives_a_plain_model_of_equal_values(gguf: Path) -> None:
     model = squish_torch.from_pretrained(gguf)
-    before, plain = logits(model), copy.deepcopy(model).dequantize()
-    assert not any(isinstance(module, squish_torch.CompressedLinear) for module in plain.modules())
-    assert (logits(plain) - before).abs().max() <= 1e-4
-    assert plain.lm_head.weight is plain.model.embed_tokens.weight
+    before, dequantized = logits(model), copy.deepcopy(model).dequantize()
+    assert not any(isinstance(module, squish_torch.CompressedLinear) for module in dequantized.modules())
+    assert (logits(dequantized) - before).abs().max() <= 1e-4
+    assert dequantized.lm_head.weight is dequantized.model.embed_tokens.weight
 
 
 def test_bf16_models_run(gguf: Path) -> None:

@@ -87,7 +87,7 @@ class TestHqq(CodecSuite):
 
     def cases(self) -> dict[str, Any]:
         rng = np.random.default_rng(0)
-        found = {}
+        cases = {}
         for bits, axis, shape in (
             (8, 0, (6, 80)),
             (4, 0, (2, 3, 80)),
@@ -108,19 +108,19 @@ class TestHqq(CodecSuite):
                 "zero": rng.normal(size=grid).astype(np.float32),
             }
             parts["data"] = packed.astype(np.int32 if bits == 3 else np.uint8)
-            found[f"{bits} bits, axis {axis}, {shape}"] = spec, params, parts
+            cases[f"{bits} bits, axis {axis}, {shape}"] = spec, params, parts
             values = rng.normal(size=shape).astype(np.float32)
             values.reshape(-1)[:30] = 0.25
-            found[f"values of {bits} bits, axis {axis}"] = spec, params, values
-        return found
+            cases[f"values of {bits} bits, axis {axis}"] = spec, params, values
+        return cases
 
 
 class TestF8Q8(CodecSuite):
     codec = "uqff.f8q8"
 
     def cases(self) -> dict[str, Any]:
-        found = {}
+        cases = {}
         for shape in ((8, 64), (3, 15), (2, 3, 48), (7,)):
             spec = TensorSpec(name="w", shape=shape, dtype="f32")
-            found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        return found
+            cases[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        return cases

@@ -197,12 +197,12 @@ def test_a_tensor_outside_the_layers_is_kept_and_reported(uqff: SimpleNamespace)
 
 
 def version(**numbers: Any) -> dict[str, Any]:
-    given = {"major": u32(1), "minor": u32(2), "patch": u32(0), **numbers}
-    return {f"uqff.version.{key}": ("U32", [], raw) for key, raw in given.items() if raw is not None}
+    fields = {"major": u32(1), "minor": u32(2), "patch": u32(0), **numbers}
+    return {f"uqff.version.{key}": ("U32", [], raw) for key, raw in fields.items() if raw is not None}
 
 
 @pytest.mark.parametrize(
-    ("made", "what"),
+    ("blob", "what"),
     [
         (version(major=u32(2)), "unsupported UQFF.*found 2.2.0"),
         (version(major=u32(0)), "unsupported UQFF.*found 0.2.0"),
@@ -211,8 +211,8 @@ def version(**numbers: Any) -> dict[str, Any]:
         ({**version(), "uqff.version.major": ("U32", [1], u32(1))}, "not a u32 scalar"),
     ],
 )  # fmt: skip
-def test_an_unsupported_version_refuses_the_file(made: Any, what: str, uqff: SimpleNamespace) -> None:
-    raw = uqff.safetensors({"a.weight": ("F32", [1], f32(1)), "a.weight.format": ("U8", [], b"\1"), **made})
+def test_an_unsupported_version_refuses_the_file(blob: Any, what: str, uqff: SimpleNamespace) -> None:
+    raw = uqff.safetensors({"a.weight": ("F32", [1], f32(1)), "a.weight.format": ("U8", [], b"\1"), **blob})
     with pytest.raises(squish.FormatError, match=what):
         squish.open(raw)
     assert squish.open(raw, "safetensors")["a.weight"].shape == (1,)

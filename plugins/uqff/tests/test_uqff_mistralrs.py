@@ -62,26 +62,26 @@ def shapes(model: str, config: dict[str, Any]) -> dict[str, list[int]]:
     """Names and shapes of a model's tensors."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head = config.get("head_dim", hidden // heads)
-    found = {name: [config["vocab_size"], hidden] for name in ("model.embed_tokens.weight", "lm_head.weight")}
-    found["model.norm.weight"] = [hidden]
+    shapes = {name: [config["vocab_size"], hidden] for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    shapes["model.norm.weight"] = [hidden]
     for number in range(config["num_hidden_layers"]):
         layer = f"model.layers.{number}"
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{layer}.{norm}.weight"] = [hidden]
+            shapes[f"{layer}.{norm}.weight"] = [hidden]
         for name, wide in (("q", heads), ("k", config["num_key_value_heads"]), ("v", config["num_key_value_heads"])):
-            found[f"{layer}.self_attn.{name}_proj.weight"] = [wide * head, hidden]
+            shapes[f"{layer}.self_attn.{name}_proj.weight"] = [wide * head, hidden]
             if model == "qwen2":
-                found[f"{layer}.self_attn.{name}_proj.bias"] = [wide * head]
-        found[f"{layer}.self_attn.o_proj.weight"] = [hidden, heads * head]
+                shapes[f"{layer}.self_attn.{name}_proj.bias"] = [wide * head]
+        shapes[f"{layer}.self_attn.o_proj.weight"] = [hidden, heads * head]
         inner, places = config["intermediate_size"], [f"{layer}.mlp"]
         if model == "qwen3_moe":
             inner, places = config["moe_intermediate_size"], [f"{layer}.mlp.experts.{e}" for e in range(4)]
-            found[f"{layer}.mlp.gate.weight"] = [config["num_experts"], hidden]
-            found |= {f"{layer}.self_attn.{name}_norm.weight": [head] for name in "qk"}
+            shapes[f"{layer}.mlp.gate.weight"] = [config["num_experts"], hidden]
+            shapes |= {f"{layer}.self_attn.{name}_norm.weight": [head] for name in "qk"}
         for place in places:
-            found |= {f"{place}.{name}_proj.weight": [inner, hidden] for name in ("gate", "up")}
-            found[f"{place}.down_proj.weight"] = [hidden, inner]
-    return found
+            shapes |= {f"{place}.{name}_proj.weight": [inner, hidden] for name in ("gate", "up")}
+            shapes[f"{place}.down_proj.weight"] = [hidden, inner]
+    return shapes
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def peer_probabilities(folder, file, arch, write, quant):  # type: ignore[no-unt
     from mistralrs import Architecture, ChatCompletionRequest, ModelDType, Runner, Which
 
     more = {"write_uqff": write} if write else {"from_uqff": file} if file else {}
-    plain = Which.Plain(model_id=folder, arch=getattr(Architecture, arch), dtype=ModelDType.F32, **more)
-    runner = Runner(which=plain, in_situ_quant=quant) if quant else Runner(which=plain)
+    which = Which.Plain(model_id=folder, arch=getattr(Architecture, arch), dtype=ModelDType.F32, **more)
+    runner = Runner(which=which, in_situ_quant=quant) if quant else Runner(which=which)
     if write:
         return []
     messages = [{"role": "user", "content": "hello there"}]
@@ -123,8 +123,8 @@ def peer_probabilities(folder, file, arch, write, quant):  # type: ignore[no-unt
         model="m", messages=messages, logprobs=True, top_logprobs=258, temperature=0, max_tokens=2
     )
     tokens = runner.send_chat_completion_request(request).choices[0].logprobs.content
-    found = [{int(top.token): top.logprob for top in token.top_logprobs} for token in tokens]
-    return [[each[number] for number in range(258)] for each in found]
+    logprobs = [{int(top.token): top.logprob for top in token.top_logprobs} for token in tokens]
+    return [[each[number] for number in range(258)] for each in logprobs]
 
 
 def ask(folder: Path, file: str = "", *, arch: str, write: str = "", quant: str = "") -> np.ndarray:
@@ -155,8 +155,8 @@ def decoded(folder: Path, target: Path) -> Path:
 def test_a_written_folder_gives_the_probabilities_of_its_weights(
     quant: str, make_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    made = squish.convert(make_model("qwen2"), tmp_path / "out", "uqff", None if quant == "unquant" else quant)
-    assert quant == "unquant" or any(step.action == "encode" for step in made.steps)
+    conversion = squish.convert(make_model("qwen2"), tmp_path / "out", "uqff", None if quant == "unquant" else quant)
+    assert quant == "unquant" or any(step.action == "encode" for step in conversion.steps)
     ours = ask(tmp_path / "out", "model-0.uqff", arch="qwen2")
     theirs = ask(decoded(tmp_path / "out", tmp_path / "plain"), arch="qwen2")
     np.testing.assert_allclose(ours, theirs, atol=BLOCKS if quant.startswith("q") else EXACT)
@@ -192,8 +192,8 @@ def test_rewritten_and_upgraded_files_give_the_same_probabilities(
     squish.convert(tmp_path / "own", tmp_path / "again", "uqff:max_shard_size=100KB")
     np.testing.assert_array_equal(ask(tmp_path / "again", "model-0.uqff", arch="llama"), own)
     squish.convert(tmp_path / "own", tmp_path / "old", "uqff:version=0.1.3", "model.embed_tokens.weight=f32")
-    made = squish.convert(tmp_path / "old", tmp_path / "new", "uqff")
-    assert {step.action for step in made.steps} == {"copy"}
+    conversion = squish.convert(tmp_path / "old", tmp_path / "new", "uqff")
+    assert {step.action for step in conversion.steps} == {"copy"}
     np.testing.assert_array_equal(ask(tmp_path / "new", "model-0.uqff", arch="llama"), own)
 
 
@@ -213,10 +213,14 @@ def test_layers_get_the_types_of_mistralrs(quant: str, make_model: Callable[[str
     assert first == second
     if quant.startswith("afq"):
         return  # its codes must equal MLX's
-    with squish.open(source) as plain, squish.open(tmp_path / "own") as own_file, squish.open(tmp_path / "out") as file:
+    with (
+        squish.open(source) as source_file,
+        squish.open(tmp_path / "own") as own_file,
+        squish.open(tmp_path / "out") as file,
+    ):
         for module in (layer["module"] for layer in ours["layer_details"]):
             error, theirs = (
-                np.square(each[f"{module}.weight"].numpy() - plain[f"{module}.weight"].numpy()).mean()
+                np.square(each[f"{module}.weight"].numpy() - source_file[f"{module}.weight"].numpy()).mean()
                 for each in (file, own_file)
             )
             assert error <= theirs * (1 + 1e-5), module
@@ -229,8 +233,8 @@ def test_blocks_converted_through_gguf_give_the_same_probabilities(
     source = make_model("qwen2")
     squish.convert(source, tmp_path / "out", "uqff", quant)
     squish.convert(tmp_path / "out", tmp_path / "m.gguf", rename="gguf:qwen2")
-    made = squish.convert(tmp_path / "m.gguf", tmp_path / "back", "uqff", assets=source, rename="hf:qwen2")
-    assert {step.action for step in made.steps} == {"copy"}
+    conversion = squish.convert(tmp_path / "m.gguf", tmp_path / "back", "uqff", assets=source, rename="hf:qwen2")
+    assert {step.action for step in conversion.steps} == {"copy"}
     np.testing.assert_array_equal(
         ask(tmp_path / "back", "model-0.uqff", arch="qwen2"), ask(tmp_path / "out", "model-0.uqff", arch="qwen2")
     )

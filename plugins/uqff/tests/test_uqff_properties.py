@@ -39,15 +39,15 @@ def test_a_sharded_model_round_trips(layers: Any, shard: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         out, again = Path(folder) / "out", Path(folder) / "again"
         squish.convert(source, out, f"uqff:max_shard_size={shard}B", rules)
-        made = squish.convert(out, again, "uqff")
-        assert {step.action for step in made.steps} == {"copy"}
-        with squish.open(source) as plain, squish.open(out) as one, squish.open(again) as other:
-            assert set(plain) == set(one) == set(other)
-            for name in plain:
-                assert one[name].shape == plain[name].shape
+        conversion = squish.convert(out, again, "uqff")
+        assert {step.action for step in conversion.steps} == {"copy"}
+        with squish.open(source) as source_file, squish.open(out) as one, squish.open(again) as other:
+            assert set(source_file) == set(one) == set(other)
+            for name in source_file:
+                assert one[name].shape == source_file[name].shape
                 np.testing.assert_array_equal(one[name].numpy(), other[name].numpy())
                 if one[name].codec == "dense":
-                    np.testing.assert_array_equal(one[name].numpy(), plain[name].numpy())
+                    np.testing.assert_array_equal(one[name].numpy(), source_file[name].numpy())
 
 
 @settings(max_examples=60, deadline=None)

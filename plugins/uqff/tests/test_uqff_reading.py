@@ -17,7 +17,7 @@ SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
 
 
 @pytest.fixture
-def plain(uqff: SimpleNamespace) -> Any:
+def dense_file(uqff: SimpleNamespace) -> Any:
     """A function that builds unquantized blobs by shape."""
 
     def make(*shapes: tuple[int, int], version: int = 0x000103) -> list[bytes]:
@@ -61,12 +61,12 @@ def test_the_report_lists_the_shards(data: Path, tmp_path: Path) -> None:
 
 
 def test_before_0_1_3_a_number_in_the_name_is_not_a_shard_number(
-    uqff: SimpleNamespace, plain: Any, tmp_path: Path
+    uqff: SimpleNamespace, dense_file: Any, tmp_path: Path
 ) -> None:
     target = tmp_path / "llama-7.uqff"
-    target.write_bytes(uqff.legacy(*plain((1, 2), version=0x000102)))
+    target.write_bytes(uqff.legacy(*dense_file((1, 2), version=0x000102)))
     assert list(squish.open(target)) == ["0.weight"]
-    target.write_bytes(uqff.legacy(*plain((1, 2))))
+    target.write_bytes(uqff.legacy(*dense_file((1, 2))))
     with pytest.raises(squish.FormatError, match=r"'llama-0\.uqff' is missing"):
         squish.open(target)
 
@@ -123,8 +123,8 @@ DENSE = [(10, 4), *ATTENTION, (8, 4), (8, 4), (4, 8)]
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text"])
-def test_the_layer_order_of_dense_models(model: str, uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
-    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain(*DENSE)))
+def test_the_layer_order_of_dense_models(model: str, uqff: SimpleNamespace, dense_file: Any, tmp_path: Path) -> None:
+    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*dense_file(*DENSE)))
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": model}))
     with squish.open(tmp_path) as file:
         order = ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
@@ -133,16 +133,18 @@ def test_the_layer_order_of_dense_models(model: str, uqff: SimpleNamespace, plai
 
 
 @pytest.mark.parametrize("model", [["llama"], {"llama": 1}, None, 3])
-def test_an_invalid_model_type_names_no_layers(model: Any, uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
-    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain(*DENSE)))
+def test_an_invalid_model_type_names_no_layers(
+    model: Any, uqff: SimpleNamespace, dense_file: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*dense_file(*DENSE)))
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": model}))
     with squish.open(tmp_path) as file:
         assert uqff.codes(file) == ["names"]
 
 
-def test_the_layer_order_of_qwen3_moe_is_by_expert(uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
+def test_the_layer_order_of_qwen3_moe_is_by_expert(uqff: SimpleNamespace, dense_file: Any, tmp_path: Path) -> None:
     experts = [(2, 4), (2, 4), (4, 2)] * 2
-    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain((10, 4), *ATTENTION, *experts)))
+    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*dense_file((10, 4), *ATTENTION, *experts)))
     config = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 2, "moe_intermediate_size": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with squish.open(tmp_path) as file:
@@ -150,16 +152,16 @@ def test_the_layer_order_of_qwen3_moe_is_by_expert(uqff: SimpleNamespace, plain:
         assert tails == [f"{expert}.{name}_proj.weight" for expert in "01" for name in ("gate", "up", "down")]
 
 
-def test_blobs_in_memory_are_recognized_by_their_version(uqff: SimpleNamespace, plain: Any) -> None:
-    assert squish.open(uqff.legacy(*plain((1, 2)))).format == "uqff"
+def test_blobs_in_memory_are_recognized_by_their_version(uqff: SimpleNamespace, dense_file: Any) -> None:
+    assert squish.open(uqff.legacy(*dense_file((1, 2)))).format == "uqff"
     other = uqff.safetensors({"0": ("U8", [4], b"abcd"), "1": ("U8", [4], b"abcd")})
     assert squish.open(other).format == "safetensors"
 
 
-def test_one_file_may_mix_types(uqff: SimpleNamespace, plain: Any) -> None:
+def test_one_file_may_mix_types(uqff: SimpleNamespace, dense_file: Any) -> None:
     eight = np.zeros(16, np.float32).tobytes()
     gguf = uqff.head(0) + np.array([64], "<u4").tobytes() + b"\0" + np.array([0, 2, 2, 8], "<u4").tobytes() + eight
-    with squish.open(uqff.legacy(*plain((1, 2)), gguf)) as file:
+    with squish.open(uqff.legacy(*dense_file((1, 2)), gguf)) as file:
         assert [file[name].spec.attrs["uqff.type"] for name in file] == ["unquant", "gguf"]
 
 

@@ -122,8 +122,8 @@ def test_nonzero_unused_bits_are_reported_and_ignored(uqff: SimpleNamespace, tmp
 
     for make, clean, dirty in ((hqq, bytes(words), b"\0\0\0\x40" + bytes(156)), (f8q8, b"\0", b"\1")):
         assert not squish.verify(make(clean)).problems[1:]
-        (found,) = squish.verify(make(dirty)).problems[1:]
-        assert (found.code, found.where) == ("spare-bits", "0.weight")
+        (problem,) = squish.verify(make(dirty)).problems[1:]
+        assert (problem.code, problem.where) == ("spare-bits", "0.weight")
         assert not squish.open(make(dirty))["0.weight"].numpy().any()
 
 

@@ -67,8 +67,8 @@ def test_diff_compares_each_expert_with_its_row(
     source, target = model(), tmp_path / "out"
     squish.convert(source, target, "uqff", rule)
     for a, b in ((source, target), (target, source)):
-        found = {item.name: item.state for item in squish.diff(a, b).tensors}
-        assert found == {**{EXPERT.format(expert): state for expert in range(3)}, NORM: "bytes"}
+        states = {item.name: item.state for item in squish.diff(a, b).tensors}
+        assert states == {**{EXPERT.format(expert): state for expert in range(3)}, NORM: "bytes"}
     (only,) = squish.diff(source, target, only=EXPERT.format(2)).tensors
     assert only.state == state
 
@@ -80,8 +80,8 @@ def test_diff_sees_which_row_differs(model: Callable[..., Path], tmp_path: Path)
     at = len(content) - 64 * 4 - 32 * 64 * 4 - 4  # the last value of expert 1
     content[at] ^= 1
     source.write_bytes(content)
-    found = {item.name: item.state for item in squish.diff(source, target).tensors}
-    assert [found[EXPERT.format(expert)] for expert in range(3)] == ["bytes", "differs", "bytes"]
+    states = {item.name: item.state for item in squish.diff(source, target).tensors}
+    assert [states[EXPERT.format(expert)] for expert in range(3)] == ["bytes", "differs", "bytes"]
 
 
 def test_a_stack_with_unmatched_rows_is_compared_too(model: Callable[..., Path], tmp_path: Path) -> None:

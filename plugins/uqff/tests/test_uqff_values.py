@@ -25,10 +25,10 @@ def digest(values: np.ndarray) -> str:
 @pytest.mark.parametrize("name", SETS)
 def test_every_layer_has_the_values_of_the_reference(name: str, expected: Any) -> None:
     with squish.open(DATA / name) as file:
-        for stored, (layer, shape, wanted) in expected[name].items():
+        for stored, (layer, shape, expected_values) in expected[name].items():
             tensor = file[stored if stored in file else layer]
             assert tensor.shape == tuple(shape)
-            assert digest(tensor.numpy().astype(np.float32)) == wanted, tensor
+            assert digest(tensor.numpy().astype(np.float32)) == expected_values, tensor
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -37,8 +37,10 @@ def test_encodings_have_the_layers_parameters(name: str) -> None:
     quant = name.split("-")[2 if "-moe-" in name else 1]
     with squish.open(DATA / name) as file:
         codecs = {file[key].codec for key in file if key.endswith("_proj.weight") or key[0].isdigit()}
-    wanted = "ggml." if quant == "topo" else next(kinds[kind] for kind in sorted(kinds)[::-1] if quant.startswith(kind))
-    assert any(codec.startswith(wanted) for codec in codecs), codecs
+    codec_id = (
+        "ggml." if quant == "topo" else next(kinds[kind] for kind in sorted(kinds)[::-1] if quant.startswith(kind))
+    )
+    assert any(codec.startswith(codec_id) for codec in codecs), codecs
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
@@ -113,8 +115,8 @@ def test_a_float8_value_is_its_code_times_one_scale(uqff: SimpleNamespace) -> No
     scales = np.array([0.25, 9, 9], "<f4").tobytes()
     blob = uqff.head(3) + b"\0" + uqff.tensor(9, [256], bytes(range(256))) + scales + np.array([9], "<u4").tobytes()
     with squish.open(uqff.legacy(blob)) as file:
-        plain = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        np.testing.assert_array_equal(file["0.weight"].numpy(), plain * np.float32(0.25))
+        values = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        np.testing.assert_array_equal(file["0.weight"].numpy(), values * np.float32(0.25))
         assert set(file["0.weight"].spec.extras) == {"dequant_x_scale", "quant_scale"}
 
 
@@ -124,9 +126,9 @@ def test_f8q8_blocks_run_across_rows_and_the_last_one_is_padded(uqff: SimpleName
     blob = uqff.head(5) + b"\0" + np.array([2, 2, 3, 15], "<u4").tobytes() + blocks
     with squish.open(uqff.legacy(blob)) as file:
         scale = np.repeat(np.array([1, 2], np.float32) / np.float32(416), 32)
-        wanted = (codes * scale)[:45].reshape(3, 15)
-        np.testing.assert_array_equal(file["0.weight"].numpy(), wanted)
-        np.testing.assert_array_equal(file["0.weight"][1:], wanted[1:])
+        expected = (codes * scale)[:45].reshape(3, 15)
+        np.testing.assert_array_equal(file["0.weight"].numpy(), expected)
+        np.testing.assert_array_equal(file["0.weight"][1:], expected[1:])
 
 
 def test_mxfp4_has_the_low_nibble_first_and_power_of_two_scales(uqff: SimpleNamespace) -> None:

@@ -48,13 +48,13 @@ def test_a_rewritten_0_1_3_file_has_the_blobs_of_mistral_rs(name: str, tmp_path:
 @pytest.mark.parametrize("name", SETS)
 def test_every_generation_converts_to_1_2_with_the_same_codes(name: str, expected: Any, tmp_path: Path) -> None:
     planned = squish.convert(DATA / name, tmp_path / "out", "uqff", dry_run=True)
-    made = squish.convert(DATA / name, tmp_path / "out", "uqff")
-    assert (made.size, {step.action for step in made.steps}) == (planned.size, {"copy"})
+    conversion = squish.convert(DATA / name, tmp_path / "out", "uqff")
+    assert (conversion.size, {step.action for step in conversion.steps}) == (planned.size, {"copy"})
     with squish.open(tmp_path / "out") as file:
         assert (file.format, file.index.version) == ("uqff", "1.2.0")
-        for key, (layer, _, wanted) in expected[name].items():
+        for key, (layer, _, expected_values) in expected[name].items():
             values = file[key if key in file else layer].numpy().astype("<f4")
-            assert hashlib.sha256(values.tobytes()).hexdigest() == wanted
+            assert hashlib.sha256(values.tobytes()).hexdigest() == expected_values
 
 
 def test_shards_are_cut_by_size_and_listed_in_the_report(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_codes_round_trip_through_other_formats(target: str, name: str, tmp_path
     (assets / "config.json").write_text('{"model_type": "other"}')
     there = squish.convert(DATA / name, tmp_path / "there", target, assets=assets)
     back = squish.convert(tmp_path / "there", tmp_path / "back", "uqff")
-    assert {step.action for made in (there, back) for step in made.steps} == {"copy"}
+    assert {step.action for conversion in (there, back) for step in conversion.steps} == {"copy"}
     old, new = squish.open(DATA / name), squish.open(tmp_path / "back")
     for tensor in old:
         for role, part in old[tensor].parts().items():
@@ -170,7 +170,7 @@ MODEL = (
 
 
 @pytest.mark.parametrize(
-    ("quant", "wanted"),
+    ("quant", "codec"),
     [
         # mistral.rs 0.9.5; 96 is not a multiple of AFQ's 64, nor 128 of the K types' 256
         ("afq4", {"lm_head": "afq6", "model.embed_tokens": "afq6", "a.q_proj": "afq4", "a.k_proj": "unquant"}),
@@ -182,10 +182,10 @@ MODEL = (
         ("mxfp4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "mxfp4")),
     ],
 )  # fmt: skip
-def test_a_catch_all_rule_follows_the_formats_rules(quant: str, wanted: Any, tmp_path: Path, uqff: Any) -> None:
+def test_a_catch_all_rule_follows_the_formats_rules(quant: str, codec: Any, tmp_path: Path, uqff: Any) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL, dtype="BF16")))
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", quant)
-    assert written(tmp_path / "out") == wanted
+    assert written(tmp_path / "out") == codec
     with squish.open(tmp_path / "out") as file:
         assert {file[name].codec for name in ("a.gate.weight", "norm.weight")} == {"dense"}
         assert file["a.q_proj.bias"].dtype == ("bf16" if quant in ("afq4", "afq8", "mxfp4") else "f32")
@@ -193,13 +193,13 @@ def test_a_catch_all_rule_follows_the_formats_rules(quant: str, wanted: Any, tmp
             assert file["a.q_proj.weight"].spec.encodings[0].codec.params["scale_dtype"] == "bf16"
 
 
-@pytest.mark.parametrize(("asked", "head"), [("q4_k", "q6_k"), ("q5_k", "q8_0"), ("q4_0", "q8_0")])
-def test_the_head_is_promoted_to_a_type_with_an_encoder(asked: str, head: str) -> None:
+@pytest.mark.parametrize(("requested", "head"), [("q4_k", "q6_k"), ("q5_k", "q8_0"), ("q4_0", "q8_0")])
+def test_the_head_is_promoted_to_a_type_with_an_encoder(requested: str, head: str) -> None:
     names = ("lm_head.weight", "model.layers.0.mlp.up_proj.weight")
     specs = [TensorSpec(name=name, shape=(256, 256), dtype="f32", encodings=()) for name in names]
-    wanted = CodecSpec(f"ggml.{asked}", {"search": "activations"} if asked == "q4_k" else {})
-    chosen = choose(specs, wanted)
-    assert [chosen[name] for name in names] == [CodecSpec(f"ggml.{head}", wanted.params), wanted]
+    codec = CodecSpec(f"ggml.{requested}", {"search": "activations"} if requested == "q4_k" else {})
+    chosen = choose(specs, codec)
+    assert [chosen[name] for name in names] == [CodecSpec(f"ggml.{head}", codec.params), codec]
 
 
 @pytest.mark.parametrize("name", ["lm_head", "output", "token_embd", "model.embed_tokens"])
@@ -240,8 +240,8 @@ def test_experts_are_stacked_in_1_2_and_separate_in_0_1_3(tmp_path: Path, uqff: 
         up = file["model.layers.0.mlp.experts.up_proj.weight"]
         assert (len(file), up.shape) == (2, (3, 32, 64))
         for expert in range(3):
-            wanted = values[f"model.layers.0.mlp.experts.{expert}.up_proj.weight"]
-            assert np.abs(up[expert] - wanted).max() < 0.02
+            expected = values[f"model.layers.0.mlp.experts.{expert}.up_proj.weight"]
+            assert np.abs(up[expert] - expected).max() < 0.02
     raw["model.layers.0.mlp.experts.1.up_proj.weight"] = ("F32", [16, 128], bytes(8192))
     (tmp_path / "odd.safetensors").write_bytes(uqff.safetensors(raw))
     squish.convert(tmp_path / "odd.safetensors", tmp_path / "apart", "uqff", "q8_0")

@@ -59,11 +59,11 @@ def written(
         origin = Encoding(
             codec=CodecSpec(codec) if codec else DENSE, parts={"data": Part(dtype=dtype, shape=array.shape)}
         )
-        held = container.accepts(spec, origin, options)
-        assert isinstance(held, Encoding), held
-        spec = TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(held,))
+        encoding = container.accepts(spec, origin, options)
+        assert isinstance(encoding, Encoding), encoding
+        spec = TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(encoding,))
         outgoing.append(
-            OutgoingTensor(spec, {"data": Stream(held.parts["data"], lambda array=array: [array.tobytes()])})
+            OutgoingTensor(spec, {"data": Stream(encoding.parts["data"], lambda array=array: [array.tobytes()])})
         )  # type: ignore[misc]
     parts = {name: Part(dtype="u8", shape=(len(blob),)) for name, blob in assets.items()}
     layout = container.plan_file([item.spec for item in outgoing], meta, parts, options)

@@ -30,9 +30,9 @@ ARRAYS: dict[str, Any] = {
 }  # fmt: skip
 WIRES: dict[str, dict[str, str]] = {
     "1.1": {}, "1.1 with digests": {"digest": "sha256"}, "1.1 with checksums": {"digest": "crc32c"},
-    "1.2": {"flavour": "compatible"}, "2": {"wire": "2", "flavour": "aligned"},
-    "2 without digests": {"wire": "2", "flavour": "aligned", "digest": "none"},
-    "2 with sha256": {"wire": "2", "flavour": "aligned", "digest": "sha256"},
+    "1.2": {"flavor": "compatible"}, "2": {"wire": "2", "flavor": "aligned"},
+    "2 without digests": {"wire": "2", "flavor": "aligned", "digest": "none"},
+    "2 with sha256": {"wire": "2", "flavor": "aligned", "digest": "sha256"},
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def manifest_of(data: bytes) -> tuple[int, int]:
 
 
 def with_manifest(data: bytes, manifest: bytes) -> bytes:
-    """The file with another manifest, its size and hash made right."""
+    """The file with another manifest, its size and hash corrected."""
     start, _ = manifest_of(data)
     if data[:1] == b"\x89":
         footer = struct.pack("<QQQ", start, len(manifest), xxhash.xxh3_64_intdigest(manifest))
@@ -53,65 +53,64 @@ def with_manifest(data: bytes, manifest: bytes) -> bytes:
     return data[:start] + manifest + len(manifest).to_bytes(8, "little") + data[-8:]
 
 
-def told(data: bytes) -> Any:
-    """All that a manifest says, or the error."""
+def content(data: bytes) -> Any:
+    """Return the content of a manifest, or its error."""
     try:
-        found = read_manifest(open_source(data), DEFAULT)
+        manifest = read_manifest(open_source(data), DEFAULT)
     except SquishError as error:
         return type(error).__name__
-    tensors = LazyTensors(found.records, found.build)
-    return found.version, found.attributes, dict(tensors), dict(tensors.dense_records()), found.extents, found.problems
+    tensors = LazyTensors(manifest.records, manifest.build)
+    dense = dict(tensors.dense_records())
+    return manifest.version, manifest.attributes, dict(tensors), dense, manifest.extents, manifest.problems
 
 
-def both_ways(data: bytes, fast: Callable[..., Any] = columns.read) -> tuple[Any, Any, bool]:
-    """What either way says, and whether the fast one was taken."""
+def both_parsers(data: bytes, fast: Callable[..., Any] = columns.read) -> tuple[Any, Any, bool]:
+    """Return what both parsers read, and whether the fast one accepted the file."""
     taken = []
 
     def watched(*args: Any, **more: Any) -> Any:
-        found = fast(*args, **more)
-        taken.append(found is not None)
-        return found
+        table = fast(*args, **more)
+        taken.append(table is not None)
+        return table
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(columns, "read", watched)
-        quick = told(data)
+        quick = content(data)
         patched.setattr(columns, "read", lambda *args, **more: None)
-        return quick, told(data), any(taken)
+        return quick, content(data), any(taken)
 
 
 @pytest.fixture(scope="module")
 def files(zt: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """A file of every wire."""
-    made = {}
+    """A file of every version."""
+    contents = {}
     for wire, options in WIRES.items():
         path = tmp_path_factory.mktemp("columns") / "model.zt"
         zt.written(path, ARRAYS, options, {"license": "MIT"} if "digests" in wire else {})
-        made[wire] = path.read_bytes()
-    return made
+        contents[wire] = path.read_bytes()
+    return contents
 
 
 @pytest.mark.parametrize("meta", [{}, {"license": "MIT", "objects": "x"}], ids=["bare", "attributes"])
 @pytest.mark.parametrize("wire", WIRES)
-def test_both_ways_say_the_same(zt: Any, tmp_path: Path, wire: str, meta: dict[str, str]) -> None:
+def test_both_parsers_agree(zt: Any, tmp_path: Path, wire: str, meta: dict[str, str]) -> None:
     zt.written(tmp_path / "model.zt", ARRAYS, WIRES[wire], meta)
-    quick, general, taken = both_ways((tmp_path / "model.zt").read_bytes())
+    quick, general, taken = both_parsers((tmp_path / "model.zt").read_bytes())
     assert quick == general
     assert len(quick[2]) == len(ARRAYS)
     assert taken == (wire.startswith("2") or not meta)  # in 1.x, attributes come first
 
 
 @pytest.mark.parametrize("name", ["v11_dense_all_dtypes", "v2_dense_align4096"])
-def test_files_of_the_reference_are_read_the_fast_way(data: Path, name: str) -> None:
-    quick, general, taken = both_ways((data / f"{name}.zt").read_bytes())
+def test_files_of_the_reference_use_the_fast_parser(data: Path, name: str) -> None:
+    quick, general, taken = both_parsers((data / f"{name}.zt").read_bytes())
     assert taken
     assert quick == general
 
 
 @settings(max_examples=500, deadline=None)
 @given(data=st.data(), wire=st.sampled_from(sorted(WIRES)))
-def test_a_damaged_manifest_is_never_taken_for_a_sound_one(
-    files: dict[str, bytes], data: st.DataObject, wire: str
-) -> None:
+def test_a_damaged_manifest_is_never_accepted(files: dict[str, bytes], data: st.DataObject, wire: str) -> None:
     start, length = manifest_of(files[wire])
     manifest = bytearray(files[wire][start : start + length])
     for _ in range(data.draw(st.integers(1, 3))):
@@ -126,7 +125,7 @@ def test_a_damaged_manifest_is_never_taken_for_a_sound_one(
         else:
             piece = manifest[at : at + data.draw(st.integers(1, 100))]
             manifest[at : at + len(piece)] = b"" if what == "delete" else piece * 2
-    quick, general, _ = both_ways(with_manifest(files[wire], bytes(manifest)))
+    quick, general, _ = both_parsers(with_manifest(files[wire], bytes(manifest)))
     assert quick == general
 
 
@@ -138,21 +137,21 @@ def test_every_bit_of_a_manifest(files: dict[str, bytes]) -> None:
             for bit in range(8):
                 manifest = bytearray(files[wire][start : start + length])
                 manifest[at] ^= 1 << bit
-                quick, general, taken = both_ways(with_manifest(files[wire], bytes(manifest)))
+                quick, general, taken = both_parsers(with_manifest(files[wire], bytes(manifest)))
                 assert quick == general
                 fast += taken
         assert fast  # letters of names may change
 
 
-def test_objects_that_stand_where_a_key_should_are_not_taken(zt: Any) -> None:
+def test_objects_in_the_place_of_a_key_are_not_accepted(zt: Any) -> None:
     """`{"version": "objects", {the objects}: "1.1.0"}`: without the middle it looks like the usual root."""
     objects = cbor2.dumps({"w": zt.item()})
     manifest = b"\xa2" + cbor2.dumps("version") + cbor2.dumps("objects") + objects + cbor2.dumps("1.1.0")
-    quick, general, _ = both_ways(zt.pack(manifest=manifest))
+    quick, general, _ = both_parsers(zt.pack(manifest=manifest))
     assert quick == general == "FormatError"
 
 
-def test_a_manifest_that_the_expression_does_not_match_costs_one_look(zt: Any) -> None:
+def test_a_manifest_that_does_not_match_is_scanned_once(zt: Any) -> None:
     """No backtracking over what could be a name."""
     import time
 

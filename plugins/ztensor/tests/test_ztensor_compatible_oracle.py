@@ -1,4 +1,4 @@
-"""The released 1.x packages beside this plugin: ztensor 1.2.3 both ways, and the compatible flavour in both."""
+"""The released 1.x packages beside this plugin: ztensor 1.2.3 both ways, and the compatible flavor in both."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def append_1_2(path, name, array):  # type: ignore[no-untyped-def] # runs in the
 
 
 @pytest.mark.parametrize("options", [{}, {"encoding": "zstd", "digest": "sha256"}, {"digest": "crc32c"}])
-@pytest.mark.parametrize("flavour", ["literal", "compatible"])
-def test_1_2_3_reads_what_is_written(zt: Any, tmp_path: Path, flavour: str, options: dict[str, str]) -> None:
-    zt.written(tmp_path / "ours.zt", ARRAYS, {"flavour": flavour, **options}, {"license": "MIT"})
+@pytest.mark.parametrize("flavor", ["literal", "compatible"])
+def test_1_2_3_reads_what_is_written(zt: Any, tmp_path: Path, flavor: str, options: dict[str, str]) -> None:
+    zt.written(tmp_path / "ours.zt", ARRAYS, {"flavor": flavor, **options}, {"license": "MIT"})
     found = oracles.peer("ztensor-1.2.3").run(read_1_2, path=str(tmp_path / "ours.zt"))
     assert set(found) == set(ARRAYS)
     for name, array in ARRAYS.items():
@@ -86,7 +86,7 @@ def test_1_x_reads_the_small_floats_of_the_compatible_flavour(
     zt: Any, tmp_path: Path, peer: str, read: Any, encoding: str
 ) -> None:
     arrays = {**ARRAYS, **{name: np.arange(64).astype(kind) for name, kind in SMALL.items()}}
-    zt.written(tmp_path / "ours.zt", arrays, {"flavour": "compatible", "encoding": encoding})
+    zt.written(tmp_path / "ours.zt", arrays, {"flavor": "compatible", "encoding": encoding})
     found = oracles.peer(peer).run(read, path=str(tmp_path / "ours.zt"))
     for name, array in arrays.items():
         assert found[name]["data"].tobytes() == array.tobytes(), name
@@ -94,7 +94,7 @@ def test_1_x_reads_the_small_floats_of_the_compatible_flavour(
 
 @pytest.mark.parametrize("name", ["v11_sparse_csr", "v11_sparse_coo", "v12_quantized_group", "v12_logical_types"])
 def test_1_2_3_reads_the_components_of_what_is_rewritten(data: Path, tmp_path: Path, name: str) -> None:
-    squish.convert(data / f"{name}.zt", tmp_path / "ours.zt", to="ztensor:flavour=compatible")
+    squish.convert(data / f"{name}.zt", tmp_path / "ours.zt", to="ztensor:flavor=compatible")
     peer = oracles.peer("ztensor-1.2.3")
     ours, theirs = (peer.run(_bytes_1_2, path=str(path)) for path in (tmp_path / "ours.zt", data / f"{name}.zt"))
     assert ours == theirs
@@ -123,7 +123,7 @@ def test_1_1_1_reads_sparse_tensors_whose_narrow_indices_were_widened(zt: Any, t
         stored[role] = {"dtype": kind, "offset": 64 + len(body), "length": array.nbytes}
         body += array.tobytes().ljust(64, b"\0")
     old = zt.pack({"w": {"shape": [2, 3], "format": "sparse_csr", "components": stored}}, body)
-    squish.convert(old, tmp_path / "ours.zt", to="ztensor:flavour=compatible")
+    squish.convert(old, tmp_path / "ours.zt", to="ztensor:flavor=compatible")
     [found] = oracles.peer("ztensor-1.1.1").run(read_1_1, path=str(tmp_path / "ours.zt")).values()
     assert found["data"].tolist() == [[1, 0, 2], [0, 3, 0]]
 

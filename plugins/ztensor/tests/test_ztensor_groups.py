@@ -41,7 +41,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def made(params: dict[str, Any]) -> tuple[TensorSpec, Encoding, dict[str, Any]]:
+def random_tensor(params: dict[str, Any]) -> tuple[TensorSpec, Encoding, dict[str, Any]]:
     """Random parts for these parameters."""
     codec, spec = registry().codec("affine"), TensorSpec(name="w", shape=SHAPE, dtype="f32")
     parts, arrays = {}, {}
@@ -59,8 +59,8 @@ def made(params: dict[str, Any]) -> tuple[TensorSpec, Encoding, dict[str, Any]]:
     return spec, Encoding(codec=CodecSpec("affine", params), parts=parts), arrays
 
 
-def held(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
-    """The encoding as it is, or the nearest that zTensor has for its codes."""
+def target_encoding(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
+    """The encoding unchanged, or the nearest one that zTensor supports for its codes."""
     answer = groups.as_stored(spec, encoding, zeros=zeros)
     if isinstance(answer, Encoding):
         return answer
@@ -74,18 +74,18 @@ def held(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Ref
 @pytest.mark.parametrize(
     ("name", "zeros"), [(name, zeros) for name in SOURCES for zeros in (True, False) if zeros or name != "three bits"]
 )
-def test_every_scheme_has_a_nearest_one_with_the_same_values(name: str, zeros: bool) -> None:
+def test_the_nearest_scheme_has_the_same_values(name: str, zeros: bool) -> None:
     codec = registry().codec("affine")
     params = SOURCES[name]
-    spec, encoding, arrays = made(params)
-    target = held(spec, encoding, zeros=zeros)
+    spec, encoding, arrays = random_tensor(params)
+    target = target_encoding(spec, encoding, zeros=zeros)
     assert isinstance(target, Encoding)
     expected = read_region(codec, arrays, spec, params, full(SHAPE))
     codes = codec.codes(arrays, spec, params, full(SHAPE))
     assert codes is not None
-    found = codec.from_codes(codes, spec, target.codec.params)
-    assert found is not None
-    repacked, _ = found
+    result = codec.from_codes(codes, spec, target.codec.params)
+    assert result is not None
+    repacked, _ = result
     declared = {role: (part.dtype, part.shape) for role, part in target.parts.items()}
     assert declared == codec.parts(spec, target.codec.params)
     np.testing.assert_array_equal(
@@ -93,10 +93,10 @@ def test_every_scheme_has_a_nearest_one_with_the_same_values(name: str, zeros: b
     )
 
 
-def test_what_can_be_said_is_left_as_it_is() -> None:
+def test_supported_parameters_are_unchanged() -> None:
     for name, zeros in (("plain", True), ("first axis", True), ("implied", False), ("none", False), ("packed", True)):
-        spec, encoding, _ = made(SOURCES[name])
-        target = held(spec, encoding, zeros=zeros)
+        spec, encoding, _ = random_tensor(SOURCES[name])
+        target = target_encoding(spec, encoding, zeros=zeros)
         assert isinstance(target, Encoding)
         assert target.codec == encoding.codec
 
@@ -104,17 +104,17 @@ def test_what_can_be_said_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("params", "shape", "why"),
     [({"bits": 5}, SHAPE, "not of 5"), ({"bits": 4, "scale_dtype": "f8_e4m3"}, SHAPE, "scales"),
-     ({"bits": 4, "group_size": 8}, (0, 8), "shape"), ({"bits": 4, "group_size": 6, "axis": "flat"}, (4, 4), "divide")],
+     ({"bits": 4, "group_size": 8}, (0, 8), "shape"), ({"bits": 4, "group_size": 6, "axis": "flat"}, (4, 4), "axes")],
 )  # fmt: skip
-def test_what_cannot_be_said_is_refused(params: dict[str, Any], shape: Any, why: str) -> None:
+def test_unsupported_parameters_are_refused(params: dict[str, Any], shape: Any, why: str) -> None:
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
-    answer = held(spec, Encoding(codec=CodecSpec("affine", params), parts={}), zeros=True)
+    answer = target_encoding(spec, Encoding(codec=CodecSpec("affine", params), parts={}), zeros=True)
     assert isinstance(answer, Refusal)
     assert why in answer.why
 
 
-@pytest.mark.parametrize("wires", [("1.1", "2"), ("2", "1.1"), ("1.1,flavour=compatible", "2")])
-def test_groups_go_from_wire_to_wire_and_back(data: Path, tmp_path: Path, wires: tuple[str, str]) -> None:
+@pytest.mark.parametrize("wires", [("1.1", "2"), ("2", "1.1"), ("1.1,flavor=compatible", "2")])
+def test_groups_survive_conversion_between_versions(data: Path, tmp_path: Path, wires: tuple[str, str]) -> None:
     paths = [data / "v12_quantized_group.zt", tmp_path / "one.zt", tmp_path / "two.zt", tmp_path / "three.zt"]
     for source, target, wire in zip(paths, paths[1:], (*wires, wires[0])):
         report = squish.convert(source, target, to=f"ztensor:wire={wire}")
@@ -127,7 +127,7 @@ def test_groups_go_from_wire_to_wire_and_back(data: Path, tmp_path: Path, wires:
     assert paths[1].read_bytes() == paths[3].read_bytes()
 
 
-def test_1_1_says_what_its_specification_names_and_no_more(data: Path, tmp_path: Path) -> None:
+def test_1_1_writes_only_the_specified_attributes(data: Path, tmp_path: Path) -> None:
     squish.convert(data / "v12_quantized_group.zt", tmp_path / "new.zt")
     with squish.open(data / "v12_quantized_group.zt") as old, squish.open(tmp_path / "new.zt") as new:
         assert {name: spec.attrs for name, spec in new.index.tensors.items()} == {
@@ -142,7 +142,7 @@ def test_1_1_says_what_its_specification_names_and_no_more(data: Path, tmp_path:
     assert list(record["components"]) == ["packed_weight", "scales", "zeros"]
 
 
-@pytest.mark.parametrize("wire", ["1.1", "1.1,flavour=compatible", "2"])
+@pytest.mark.parametrize("wire", ["1.1", "1.1,flavor=compatible", "2"])
 @pytest.mark.parametrize(
     "params", ["bits=4", "bits=4,offset=zero_point", "bits=4,offset=zero_point,axis=-2", "bits=8,offset=zero_point",
                "bits=4,offset=zero_point,word=i32", "bits=4,offset=zero_point,word=i32,offset_dtype=packed",
@@ -184,7 +184,7 @@ def packed_codes(codes: np.ndarray, axis: int, bits: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("shape", "axis", "bits"), [((24, 6), 0, 3), ((6, 24), 1, 3), ((20, 20), 0, 3), ((16, 6), 0, 4), ((6, 16), 1, 4)]
 )
-def test_1_1_is_read_along_the_axis_that_its_sizes_fit(
+def test_1_1_is_read_along_the_axis_that_fits_its_sizes(
     zt: Any, tmp_path: Path, shape: Any, axis: int, bits: int
 ) -> None:
     codes = RNG.integers(0, 1 << bits, shape)
@@ -198,7 +198,7 @@ def test_1_1_is_read_along_the_axis_that_its_sizes_fit(
     np.testing.assert_array_equal(squish.open(tmp_path / "new.zt")["w"].numpy(), expected.astype("f4"))
 
 
-def test_1_1_whose_sizes_fit_no_axis_is_refused(zt: Any) -> None:
+def test_1_1_with_sizes_that_fit_no_axis_is_refused(zt: Any) -> None:
     data = group_file(zt, (6, 24), np.zeros((6, 4), "<i4"), np.ones((6, 6)), "10_per_i32", 3)
     with pytest.raises(squish.TensorError):
         squish.open(data)["w"].numpy()
@@ -208,7 +208,7 @@ def test_1_1_whose_sizes_fit_no_axis_is_refused(zt: Any) -> None:
 @pytest.mark.parametrize("source", ["implied", "signed", "awq", "gptq", "other axis"])
 def test_repacked_codes_stay_in_words_of_the_same_width(source: str, zeros: bool) -> None:
     params = SOURCES[source]
-    spec, encoding, _ = made(params)
+    spec, encoding, _ = random_tensor(params)
     stored = groups.as_stored(spec, encoding, zeros=zeros)
     if isinstance(stored, Refusal):
         layout = registry().codec("affine").code_layout(spec, params)
@@ -217,7 +217,7 @@ def test_repacked_codes_stay_in_words_of_the_same_width(source: str, zeros: bool
     assert stored.codec.params["word"] == params.get("word", "u8") == stored.parts["data"].dtype
 
 
-def test_words_that_do_not_divide_the_axis_are_bytes() -> None:
+def test_codes_are_packed_into_bytes_if_words_do_not_divide_the_axis() -> None:
     spec = TensorSpec(name="w", shape=(16, 12), dtype="f32")
     params = {"bits": 4, "group_size": 4, "axis": -1, "pack_axis": -2, "word": "u32"}
     layout = registry().codec("affine").code_layout(spec, params)

@@ -27,7 +27,7 @@ from squish_core.io.journal import Journal, journal_path, write_journal
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True), "c": np.arange(4, dtype=np.int8)}
-WIRES = [{"wire": "2"}, {"wire": "2", "flavour": "aligned"}, {}]
+WIRES = [{"wire": "2"}, {"wire": "2", "flavor": "aligned"}, {}]
 WORK = """
 import shutil
 import numpy as np
@@ -144,7 +144,7 @@ def test_a_torn_append_is_a_warning_that_strict_refuses(model: Path) -> None:
     assert (report.ok, report.clean) == (True, False)
 
 
-def test_a_conversion_of_a_torn_file_says_so(model: Path, tmp_path: Path) -> None:
+def test_a_conversion_of_a_torn_file_has_a_note(model: Path, tmp_path: Path) -> None:
     with squish.open(model) as file:
         assert squish.convert(file, tmp_path / "new.zt", dry_run=True).notes == ()
     tear(model)
@@ -168,7 +168,7 @@ def test_without_its_journal_a_torn_append_is_not_searched_for(model: Path) -> N
     assert caught.value.code == "footer"
 
 
-def test_recover_cuts_the_file_back(model: Path, capsys: Any) -> None:
+def test_recover_truncates_the_file(model: Path, capsys: Any) -> None:
     before = tear(model)
     assert run("edit", model, "--recover", "--json") == 0
     assert json.loads(capsys.readouterr().out)["recovered"] == 5000
@@ -178,7 +178,7 @@ def test_recover_cuts_the_file_back(model: Path, capsys: Any) -> None:
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_the_next_edit_cuts_the_file_back_and_says_so(model: Path, capsys: Any) -> None:
+def test_the_next_edit_truncates_the_file_with_a_note(model: Path, capsys: Any) -> None:
     before = tear(model, 70_000)
     assert run("edit", model, "--set", "license=MIT", "--json") == 0
     assert json.loads(capsys.readouterr().out)["recovered"] == 70_000
@@ -186,7 +186,7 @@ def test_the_next_edit_cuts_the_file_back_and_says_so(model: Path, capsys: Any) 
     assert contents(model) == (OLD[0], {"license": "MIT"})
 
 
-def test_the_journal_of_another_file_cuts_nothing(zt: Any, model: Path, tmp_path: Path) -> None:
+def test_the_journal_of_another_file_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
     tear(model)
     other = tmp_path / "other.zt"
     zt.written(other, {**ARRAYS, "long": np.zeros(9000)}, {"wire": "2"})
@@ -197,14 +197,14 @@ def test_the_journal_of_another_file_cuts_nothing(zt: Any, model: Path, tmp_path
     assert model.read_bytes() == before
 
 
-def test_a_file_written_in_the_place_of_a_torn_one_takes_its_journal_away(zt: Any, model: Path) -> None:
+def test_overwriting_a_torn_file_removes_its_journal(zt: Any, model: Path) -> None:
     tear(model)
     zt.written(model, {"z": ARRAYS["a"]}, {"wire": "2"})
     assert not os.path.exists(journal_path(model))
     assert contents(model)[0] == ["z"]
 
 
-def test_the_journal_of_other_content_in_the_same_file_cuts_nothing(zt: Any, model: Path, tmp_path: Path) -> None:
+def test_the_journal_of_other_content_is_ignored(zt: Any, model: Path, tmp_path: Path) -> None:
     tear(model)
     zt.written(tmp_path / "other.zt", {**ARRAYS, "long": np.zeros(9000)}, {"wire": "2"})
     model.write_bytes((tmp_path / "other.zt").read_bytes())
@@ -214,7 +214,7 @@ def test_the_journal_of_other_content_in_the_same_file_cuts_nothing(zt: Any, mod
 @pytest.mark.parametrize(
     "text", [b"", b"squish-append 1 size=", b"\xff" * 4000, b"squish-append 1 size=-1 inode=1 tail=\n"]
 )
-def test_a_journal_that_cannot_be_read_stands_in_nobodys_way(model: Path, text: bytes) -> None:
+def test_an_unreadable_journal_is_ignored(model: Path, text: bytes) -> None:
     Path(journal_path(model)).write_bytes(text)
     assert codes(model) == []
     edit(model, attributes={"license": "MIT"})
@@ -246,7 +246,7 @@ def test_an_edit_waits_for_the_lock_and_then_fails(
     assert path.read_bytes() == before
 
 
-def test_where_nothing_can_be_locked_only_recover_cuts_a_torn_append(
+def test_without_locks_only_recover_truncates_a_torn_append(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     before = tear(model)
@@ -337,7 +337,7 @@ def test_a_disk_that_syncs_nothing_leaves_the_old_bytes(model: Path, monkeypatch
     assert not os.path.exists(journal_path(model))
 
 
-def test_the_journal_is_on_the_disk_before_the_first_byte_and_goes_after_the_last(
+def test_the_journal_is_synced_before_the_first_byte_and_removed_after_the_last(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events, sync, unlink, size = list[str](), os.fsync, os.unlink, model.stat().st_size
@@ -367,7 +367,7 @@ def test_the_journal_is_on_the_disk_before_the_first_byte_and_goes_after_the_las
     ]  # fmt: skip
 
 
-def test_an_edit_that_is_in_place_succeeds_with_a_note_if_its_folder_cannot_be_synced(
+def test_an_edit_succeeds_with_a_note_if_the_folder_cannot_be_synced(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     calls, sync = list[int](), os.fsync

@@ -160,33 +160,33 @@ CASES: dict[str, Case] = {
 
 WIRES = {
     "wire=1.1": ("1.1.1", "1.2.3"), "encoding=zstd,digest=sha256": ("1.1.1", "1.2.3"),
-    "flavour=compatible": ("1.1.1", "1.2.3"), "flavour=compatible,encoding=zstd,digest=crc32c": ("1.1.1", "1.2.3"),
-    "wire=2": ("2.1.2",), "wire=2,flavour=aligned": ("2.1.2",), "wire=2,encoding=zstd": ("2.1.2",),
+    "flavor=compatible": ("1.1.1", "1.2.3"), "flavor=compatible,encoding=zstd,digest=crc32c": ("1.1.1", "1.2.3"),
+    "wire=2": ("2.1.2",), "wire=2,flavor=aligned": ("2.1.2",), "wire=2,encoding=zstd": ("2.1.2",),
     "wire=2,digest=sha256": ("2.1.2",),
 }  # fmt: skip
 
-FIRST, LITERAL, COMPATIBLE = "(?!wire=2).*", "(?!wire=2|flavour=compatible).*", "flavour=compatible.*"
+FIRST, LITERAL, COMPATIBLE = "(?!wire=2).*", "(?!wire=2|flavor=compatible).*", "flavor=compatible.*"
 EXCEPT = [
-    # What 1.x has no words for is refused here ("ours"), before anything is written.
-    ("mx.*", FIRST, "ours", "zTensor 1.1 has no layout for zt.mx"),
+    # What 1.x cannot store is refused here ("ours"), before anything is written.
+    ("mx.*", FIRST, "ours", "zTensor 1.1 has no layout for codec zt.mx"),
     ("f8_e8m0|f4_e2m1|scalar f4", FIRST, "ours", "zTensor 1.1 has no dtype"),
     ("f8_.*fnuz", LITERAL, "ours", "zTensor 1.1 has no dtype"),
-    # Types of the 1.1 text that no released package knows; the compatible flavour gives float8 as bytes.
+    # Types of the 1.1 text that no released package knows; the compatible flavor gives float8 as bytes.
     ("f8_e4m3fn|f8_e5m2|complex.*", LITERAL, "1.1.1|1.2.3", "unknown variant"),
     ("complex.*", COMPATIBLE, "1.1.1|1.2.3", "cannot reshape array|failed to write whole buffer"),
     ("dense bf16", FIRST, "1.2.3", "bfloat16 tensors require the 'ml_dtypes' package"),
-    # 1.1.1 takes indices for u64, as the compatible flavour has them, and asks SciPy for the rest.
+    # 1.1.1 takes indices for u64, as the compatible flavor has them, and asks SciPy for the rest.
     ("(csr|coo) (u4|u2|u1|i4)", LITERAL, "1.1.1", "index pointer size|buffer size must be|cannot reshape array"),
     ("csr f2", FIRST, "1.1.1", "Output dtype not compatible"),
     ("coo of rank 3", FIRST, "1.1.1", "Scipy COO only supports 2D"),
     ("group.*|gguf.*", FIRST, "1.1.1", "Unsupported layout"),
 ]  # fmt: skip
-"""Case, options, package, and why it does not give it: regular expressions."""
+"""Case, options, package, and the reason of its failure: regular expressions."""
 
 
 def exception(case: str, options: str, package: str) -> str | None:
-    found = [why for *where, why in EXCEPT if all(map(re.fullmatch, where, (case, options, package)))]
-    return found[0] if found else None
+    reasons = [why for *where, why in EXCEPT if all(map(re.fullmatch, where, (case, options, package)))]
+    return reasons[0] if reasons else None
 
 
 def write_2(path, name, layout, shape, parts, attributes):  # type: ignore[no-untyped-def] # runs in the peer
@@ -255,7 +255,7 @@ def written(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_layout_on_every_wire_is_what_the_reference_reads(tmp_path: Path, name: str) -> None:
+def test_the_reference_reads_every_layout_in_every_version(tmp_path: Path, name: str) -> None:
     case, source, target = CASES[name], written(tmp_path, name), tmp_path / "ours.zt"
     assert squish.verify(source, deep=True).problems == ()
     with squish.open(source) as file:
@@ -280,9 +280,9 @@ def test_every_layout_on_every_wire_is_what_the_reference_reads(tmp_path: Path, 
                 CHECKS[package](case, reference.run(READERS[package], path=str(target)))
 
 
-def check_2(case: Case, found: Any) -> None:
+def check_2(case: Case, result: Any) -> None:
     """`verify` has found a digest for every part, and these are the parts."""
-    checked, undigested, layout, shape, kinds, data = found
+    checked, undigested, layout, shape, kinds, data = result
     assert (checked, undigested) == (len(case.parts), 0)
     assert (layout, shape) == (case.layout, list(case.shape))
     assert set(data) == set(case.parts)
@@ -290,12 +290,14 @@ def check_2(case: Case, found: Any) -> None:
         dtype, as_type = kinds[role]
         assert as_type == logical
         # Narrow indices are widened.
-        np.testing.assert_array_equal(np.frombuffer(data[role], storage(dtype)), array.view(plain(array)).reshape(-1))
+        np.testing.assert_array_equal(
+            np.frombuffer(data[role], storage(dtype)), array.view(native_dtype(array)).reshape(-1)
+        )
 
 
-def check_1(case: Case, found: Any) -> None:
+def check_1(case: Case, result: Any) -> None:
     """1.2.3 gives components: flat where there are several, codes under another name, zero points always."""
-    shape, arrays = found
+    shape, arrays = result
     stored = {("packed_weight" if case.layout.startswith("zt.quant") and role == "data" else role): array
               for role, (array, _) in case.parts.items()}  # fmt: skip
     if "packed_weight" in stored and "zeros" not in stored:
@@ -312,9 +314,9 @@ def check_1(case: Case, found: Any) -> None:
         np.testing.assert_array_equal(words.reshape(-1), array.reshape(-1))
 
 
-def check_1_1(case: Case, found: Any) -> None:
+def check_1_1(case: Case, result: Any) -> None:
     """1.1.1 gives the whole tensor, sparse ones through SciPy."""
-    shape, arrays = found
+    shape, arrays = result
     assert shape == list(case.shape)
     expected = case.parts["data"][0] if case.values is None else case.values
     np.testing.assert_array_equal(arrays[""].reshape(-1), expected.reshape(-1))
@@ -324,7 +326,7 @@ def storage(dtype: str) -> Any:
     return "u2" if dtype == "bf16" else dtypes.to_numpy(dtype)
 
 
-def plain(array: Array) -> Any:
+def native_dtype(array: Array) -> Any:
     return "u2" if array.dtype == ml_dtypes.bfloat16 else array.dtype
 
 
@@ -332,7 +334,7 @@ READERS: dict[str, Any] = {"1.1.1": read_1_1, "1.2.3": read_1_2, "2.1.2": read_2
 CHECKS = {"1.1.1": check_1_1, "1.2.3": check_1, "2.1.2": check_2}
 
 
-def test_the_table_of_exceptions_has_no_idle_row() -> None:
+def test_every_row_of_the_exceptions_is_used() -> None:
     for row in EXCEPT:
         *where, _ = row
         assert any(
@@ -350,7 +352,7 @@ def check_all(path):  # type: ignore[no-untyped-def] # runs in the peer
     return [found.checked, found.undigested, source.attributes, tensors]
 
 
-def test_a_v2_file_that_grew_by_every_layout_and_lost_some_is_verified(tmp_path: Path) -> None:
+def test_the_reference_verifies_an_edited_v2_file(tmp_path: Path) -> None:
     grown = written(tmp_path, "scalar").rename(tmp_path / "grown.zt")
     cases = {name: case for name, case in CASES.items() if case.writer == "2.1.2" and name != "scalar"}
     for name in cases:
@@ -371,15 +373,15 @@ def test_a_v2_file_that_grew_by_every_layout_and_lost_some_is_verified(tmp_path:
 
 
 @pytest.mark.parametrize("package", ["1.1.1", "1.2.3"])
-@pytest.mark.parametrize("flavour", ["literal", "compatible"])
-def test_an_edited_1_x_file_is_read(tmp_path: Path, package: str, flavour: str) -> None:
+@pytest.mark.parametrize("flavor", ["literal", "compatible"])
+def test_an_edited_1_x_file_is_read(tmp_path: Path, package: str, flavor: str) -> None:
     edited, arrays = tmp_path / "edited.zt", {"kept": np.arange(6, dtype="f4"), "gone": np.zeros(3, "i2")}
-    squish.convert(written(tmp_path, "csr u8"), edited, to=f"ztensor:flavour={flavour}")
+    squish.convert(written(tmp_path, "csr u8"), edited, to=f"ztensor:flavor={flavor}")
     edit(edited, add=arrays, attributes={"license": "MIT"})
     edit(edited, add={"more": arrays["kept"] + 1}, remove=["gone"], attributes={"license": None, "note": "x"})
-    found = oracles.peer(f"ztensor-{package}").run(read_edited, path=str(edited), names=["kept", "more"])
-    assert found[0] == ["csr u8", "kept", "more"]
-    for array, expected in zip(found[1], (arrays["kept"], arrays["kept"] + 1)):
+    names, read_arrays = oracles.peer(f"ztensor-{package}").run(read_edited, path=str(edited), names=["kept", "more"])
+    assert names == ["csr u8", "kept", "more"]
+    for array, expected in zip(read_arrays, (arrays["kept"], arrays["kept"] + 1)):
         np.testing.assert_array_equal(array, expected)
 
 

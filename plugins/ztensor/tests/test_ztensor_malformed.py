@@ -108,129 +108,129 @@ START = b"\xa2" + cbor2.dumps("version") + cbor2.dumps("1.1.0")
 OBJECTS = cbor2.dumps("objects")
 
 OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
-    "a01 empty": (lambda zt: b"", FormatError, "empty|shorter"),
-    "a02 7 bytes": (lambda zt: zt.magic[:7], TruncatedError, "shorter than the magic"),
-    "a03 header only": (lambda zt: zt.magic, TruncatedError, "too short to hold a manifest"),
-    "a04 header and footer magic": (lambda zt: zt.magic * 2, TruncatedError, "too short to hold a manifest"),
-    "a05 cut in a blob": (lambda zt: valid(zt)[:70], TruncatedError, "footer magic missing: truncated v1.1/v1.2 file"),
-    "a06 cut in the manifest": (lambda zt: valid(zt)[:100], TruncatedError, "or damaged v1.0 file"),
-    "a07 cut in the size": (lambda zt: valid(zt)[:-12], TruncatedError, "footer magic missing"),
-    "a08 last byte missing": (lambda zt: valid(zt)[:-1], TruncatedError, "footer magic missing"),
-    "a09 wrong header magic": (lambda zt: b"X" + valid(zt)[1:], FormatError, "footer looks like zTensor v1.1"),
-    "a10 trailing bytes": (lambda zt: valid(zt) + b"\0\0", TruncatedError, "footer magic missing.*2 bytes follow"),
-    "a11 manifest of 1 GiB and 1": (raw(b"\xa0", size=GIB + 1), LimitError, "1 GiB"),
-    "a12 manifest of 1 GiB": (raw(b"\xa0", size=GIB), FormatError, "larger than the file"),
-    "a13 manifest of 2^64-1": (raw(b"\xa0", size=(1 << 64) - 1), LimitError, "1 GiB"),
-    "a14 size too small": (lambda zt: zt.pack({"w": zt.item()}, size=20), FormatError, "not a map"),
-    "a15 size 0": (raw(b"\xa0", size=0), FormatError, "manifest is empty"),
+    "a01 empty": (lambda zt: b"", FormatError, "empty"),
+    "a02 7 bytes": (lambda zt: zt.magic[:7], TruncatedError, "truncated"),
+    "a03 header only": (lambda zt: zt.magic, TruncatedError, "truncated"),
+    "a04 header and footer magic": (lambda zt: zt.magic * 2, TruncatedError, "truncated"),
+    "a05 cut in a blob": (lambda zt: valid(zt)[:70], TruncatedError, "footer"),
+    "a06 cut in the manifest": (lambda zt: valid(zt)[:100], TruncatedError, "footer"),
+    "a07 cut in the size": (lambda zt: valid(zt)[:-12], TruncatedError, "footer"),
+    "a08 last byte missing": (lambda zt: valid(zt)[:-1], TruncatedError, "footer"),
+    "a09 wrong header magic": (lambda zt: b"X" + valid(zt)[1:], FormatError, "magic"),
+    "a10 trailing bytes": (lambda zt: valid(zt) + b"\0\0", TruncatedError, "footer"),
+    "a11 manifest of 1 GiB and 1": (raw(b"\xa0", size=GIB + 1), LimitError, "manifest-size"),
+    "a12 manifest of 1 GiB": (raw(b"\xa0", size=GIB), FormatError, "manifest-size"),
+    "a13 manifest of 2^64-1": (raw(b"\xa0", size=(1 << 64) - 1), LimitError, "manifest-size"),
+    "a14 size too small": (lambda zt: zt.pack({"w": zt.item()}, size=20), FormatError, "manifest"),
+    "a15 size 0": (raw(b"\xa0", size=0), FormatError, "manifest-size"),
     "a16 manifest over the header": (
-        lambda zt: zt.pack({}, size=len(zt.pack({})) - 20), FormatError, "overlaps the header",
+        lambda zt: zt.pack({}, size=len(zt.pack({})) - 20), FormatError, "manifest-size",
     ),
     "a21 partial overlap": (
         lambda zt: zt.pack({"a": zt.item((32,), length=128), "b": zt.item(offset=128)}, bytes(192)),
-        FormatError, "overlaps",
+        FormatError, "overlap",
     ),
-    "a22 over the manifest": (one(shape=(5,), length=20), FormatError, "runs into the manifest"),
-    "a23 offset 0": (one(offset=0), FormatError, "inside the header"),
-    "a24 offset 68": (lambda zt: zt.pack({"w": zt.item(offset=68)}, bytes(64)), FormatError, "not aligned"),
-    "a25 past the end": (one(shape=(1 << 20,), length=1 << 22), FormatError, "past the end"),
-    "a26 offset past the end": (one(offset=1 << 30), FormatError, "past the end"),
-    "a27 offset wraps": (one(shape=(32,), offset=(1 << 64) - 64, length=128), FormatError, "past the end"),
-    "a28 length 2^63": (one(length=1 << 63), FormatError, "past the end"),
-    "a29 length 2^63, zstd": (one(length=1 << 63, encoding="zstd"), FormatError, "past the end"),
-    "a30 length 8 GiB, zstd": (one(length=8 << 30, encoding="zstd"), FormatError, "past the end"),
-    "a31 shape too large": (one(shape=(5,)), FormatError, r"expected 20 bytes for f32 \[5\], found 16 bytes"),
-    "a32 shape too small": (one(shape=(3,)), FormatError, r"expected 12 bytes for f32 \[3\], found 16 bytes"),
-    "a33 shape wraps to 0": (one(shape=(1 << 32, 1 << 32), length=0), FormatError, "larger than any array"),
-    "a34 shape wraps to 4": (one(shape=((1 << 62) + 1, 4)), FormatError, "larger than any array"),
-    "a35 the same, zstd": (compressed(ZSTD_FOUR, shape=((1 << 62) + 1, 4)), FormatError, "larger than any array"),
-    "a36 negative dimension": (one(shape=(-4,)), FormatError, "non-negative integer.*-4"),
-    "a37 float dimension": (one(shape=(4.0,)), FormatError, "non-negative integer.*4.0"),
-    "a38 31 GiB of tiny zstd": (compressed(ZSTD_FOUR, shape=(8_321_499_136,)), FormatError, "33285996544 bytes"),
+    "a22 over the manifest": (one(shape=(5,), length=20), FormatError, "bounds"),
+    "a23 offset 0": (one(offset=0), FormatError, "bounds"),
+    "a24 offset 68": (lambda zt: zt.pack({"w": zt.item(offset=68)}, bytes(64)), FormatError, "bounds"),
+    "a25 past the end": (one(shape=(1 << 20,), length=1 << 22), FormatError, "bounds"),
+    "a26 offset past the end": (one(offset=1 << 30), FormatError, "bounds"),
+    "a27 offset wraps": (one(shape=(32,), offset=(1 << 64) - 64, length=128), FormatError, "bounds"),
+    "a28 length 2^63": (one(length=1 << 63), FormatError, "bounds"),
+    "a29 length 2^63, zstd": (one(length=1 << 63, encoding="zstd"), FormatError, "bounds"),
+    "a30 length 8 GiB, zstd": (one(length=8 << 30, encoding="zstd"), FormatError, "bounds"),
+    "a31 shape too large": (one(shape=(5,)), FormatError, "size"),
+    "a32 shape too small": (one(shape=(3,)), FormatError, "size"),
+    "a33 shape wraps to 0": (one(shape=(1 << 32, 1 << 32), length=0), FormatError, "shape"),
+    "a34 shape wraps to 4": (one(shape=((1 << 62) + 1, 4)), FormatError, "shape"),
+    "a35 the same, zstd": (compressed(ZSTD_FOUR, shape=((1 << 62) + 1, 4)), FormatError, "shape"),
+    "a36 negative dimension": (one(shape=(-4,)), FormatError, "shape"),
+    "a37 float dimension": (one(shape=(4.0,)), FormatError, "shape"),
+    "a38 31 GiB of tiny zstd": (compressed(ZSTD_FOUR, shape=(8_321_499_136,)), FormatError, "size"),
     "a60 depth under an unknown key": (
-        raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0" + cbor2.dumps("x") + DEEP), FormatError, "depth",
+        raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0" + cbor2.dumps("x") + DEEP), FormatError, "cbor",
     ),
     "a61 depth in an attribute": (
-        raw(START + OBJECTS + b"\xa1\x61w\xa1" + cbor2.dumps("attributes") + b"\xa1\x61a" + DEEP), FormatError, "depth",
+        raw(START + OBJECTS + b"\xa1\x61w\xa1" + cbor2.dumps("attributes") + b"\xa1\x61a" + DEEP), FormatError, "cbor",
     ),
-    "a63 duplicate name": (raw(START + OBJECTS + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate.*w"),
+    "a63 duplicate name": (raw(START + OBJECTS + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "cbor"),
     "a64 duplicate version": (
-        raw(b"\xa3" + (START[1:] * 2) + OBJECTS + b"\xa0"), FormatError, "(?i)duplicate.*version",
+        raw(b"\xa3" + (START[1:] * 2) + OBJECTS + b"\xa0"), FormatError, "cbor",
     ),
-    "a65 name not UTF-8": (raw(START + OBJECTS + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
-    "a66 name of bytes": (raw(START + OBJECTS + b"\xa1\x41w" + ENTRY), FormatError, "not text"),
-    "a67 name with NUL": (lambda zt: zt.pack({"a\0b": zt.item()}), FormatError, "NUL"),
+    "a65 name not UTF-8": (raw(START + OBJECTS + b"\xa1\x61\xff" + ENTRY), FormatError, "cbor"),
+    "a66 name of bytes": (raw(START + OBJECTS + b"\xa1\x41w" + ENTRY), FormatError, "name"),
+    "a67 name with NUL": (lambda zt: zt.pack({"a\0b": zt.item()}), FormatError, "name"),
     "a69 trailing bytes": (lambda zt: zt.pack(manifest=cbor2.dumps({"version": "1.1.0", "objects": {}}) + b"\0"),
-                           FormatError, "bytes follow"),
-    "a70 an array": (raw(b"\x80"), FormatError, "not a map"),
-    "a71 no objects": (root(objects=None), FormatError, "'objects' is missing"),
-    "a72 no version": (root(version=None), FormatError, "'version' is missing"),
-    "a76 array of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x9b\x10" + bytes(7)), FormatError, "not valid CBOR"),
-    "a77 text of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x7b\x10" + bytes(7)), FormatError, "not valid CBOR"),
+                           FormatError, "trailing"),
+    "a70 an array": (raw(b"\x80"), FormatError, "manifest"),
+    "a71 no objects": (root(objects=None), FormatError, "schema"),
+    "a72 no version": (root(version=None), FormatError, "schema"),
+    "a76 array of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x9b\x10" + bytes(7)), FormatError, "cbor"),
+    "a77 text of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x7b\x10" + bytes(7)), FormatError, "cbor"),
     "git-lfs pointer": (
         lambda zt: b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
-        UnknownFormatError, "(?i)lfs",
+        UnknownFormatError, "lookalike",
     ),
-    "HTML page": (lambda zt: b"<!DOCTYPE html><html></html>", UnknownFormatError, "(?i)html"),
-    "an appended ZIP": (lambda zt: valid(zt) + b"PK\5\6" + bytes(18), TruncatedError, "22 bytes follow"),
+    "HTML page": (lambda zt: b"<!DOCTYPE html><html></html>", UnknownFormatError, "lookalike"),
+    "an appended ZIP": (lambda zt: valid(zt) + b"PK\5\6" + bytes(18), TruncatedError, "footer"),
     "identical range of another size": (
-        lambda zt: zt.pack({"w": zt.item(), "x": zt.item(dtype="u8")}), FormatError, r"4 bytes for u8 \[4\], found 16",
+        lambda zt: zt.pack({"w": zt.item(), "x": zt.item(dtype="u8")}), FormatError, "size",
     ),
-    "no elements but bytes": (one(shape=(0, 3)), FormatError, "expected 0 bytes"),
+    "no elements but bytes": (one(shape=(0, 3)), FormatError, "size"),
     "a NaN among the names": (
-        lambda zt: zt.pack(manifest=START + OBJECTS + b"\xa1\xf9\x7e\x00" + ENTRY), FormatError, "not text",
+        lambda zt: zt.pack(manifest=START + OBJECTS + b"\xa1\xf9\x7e\x00" + ENTRY), FormatError, "name",
     ),
-    "a NaN among the keys": (raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0\xf9\x7e\x00\x01"), FormatError, "not text"),
+    "a NaN among the keys": (raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0\xf9\x7e\x00\x01"), FormatError, "schema"),
     **{f"half a million {what}": (
         raw(START + OBJECTS + b"\xa1\x61w\x9a" + (500_000).to_bytes(4, "big") + item * 500_000), LimitError,
-        "too many items for its size",
+        "count",
     ) for what, item in {
         "empty maps": b"\xa0", "empty arrays": b"\x80", "maps": b"\xa1\x01\x01",
     }.items()},
-    # items no lighter than those of an honest manifest are decoded
+    # items as dense as in valid manifests are decoded
     **{f"half a million {what}": (
         raw(START + OBJECTS + b"\xa1\x61w\x9a" + (500_000).to_bytes(4, "big") + item * 500_000), FormatError,
-        "not a map",
+        "schema",
     ) for what, item in {
         "negative numbers": b"\x30", "simple values": b"\xf8\x34", "texts of two letters": b"\x62ab",
         "texts of one sign": "\x62\u0100".encode(),
     }.items()},
-    "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
-    "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),
-    "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "too many dimensions"),
-    "shape missing": (one(shape=()), FormatError, "found 16 bytes"),
-    "shape of text": (lambda zt: zt.pack({"w": {**zt.item(), "shape": "4"}}), FormatError, "not a list"),
-    "offset of text": (one(offset="64"), FormatError, "'offset'.*found '64'"),
-    "offset a float": (one(offset=64.0), FormatError, "'offset'.*found 64.0"),
-    "offset a boolean": (one(offset=True), FormatError, "'offset'"),
-    "length negative": (one(length=-1), FormatError, "'length'.*found -1"),
-    "length missing": (one(length=None), FormatError, "'length'.*found nothing"),
-    "length a bignum": (one(length=1 << 70), FormatError, "tag 2"),
-    "object an array": (lambda zt: zt.pack({"w": []}), FormatError, "not a map"),
-    "components missing": (lambda zt: zt.pack({"w": {"shape": []}}), FormatError, "components are not a map"),
-    "role a number": (lambda zt: zt.pack({"w": {**zt.item(), "components": {1: {}}}}), FormatError, "text key"),
+    "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "cbor"),
+    "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "name"),
+    "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "shape"),
+    "shape missing": (one(shape=()), FormatError, "size"),
+    "shape of text": (lambda zt: zt.pack({"w": {**zt.item(), "shape": "4"}}), FormatError, "shape"),
+    "offset of text": (one(offset="64"), FormatError, "schema"),
+    "offset a float": (one(offset=64.0), FormatError, "schema"),
+    "offset a boolean": (one(offset=True), FormatError, "schema"),
+    "length negative": (one(length=-1), FormatError, "schema"),
+    "length missing": (one(length=None), FormatError, "schema"),
+    "length a bignum": (one(length=1 << 70), FormatError, "tag"),
+    "object an array": (lambda zt: zt.pack({"w": []}), FormatError, "schema"),
+    "components missing": (lambda zt: zt.pack({"w": {"shape": []}}), FormatError, "schema"),
+    "role a number": (lambda zt: zt.pack({"w": {**zt.item(), "components": {1: {}}}}), FormatError, "schema"),
     "component a number": (
-        lambda zt: zt.pack({"w": {**zt.item(), "components": {"data": 1}}}), FormatError, "not a map",
+        lambda zt: zt.pack({"w": {**zt.item(), "components": {"data": 1}}}), FormatError, "schema",
     ),
-    "attributes a list": (root(attributes=[]), FormatError, "attributes"),
-    "attribute under a number": (root(attributes={1: 2}), FormatError, "attributes"),
-    "tag outside attributes": (root(extra=cbor2.CBORTag(4242, "x")), FormatError, "tag 4242"),
-    "tag under a known number": (root(version=cbor2.CBORTag(55799, "1.1.0")), FormatError, "tag 55799"),
-    "version a number": (root(version=1), FormatError, "'version' is not of the right type"),
-    "uncompressed_length wrong": (compressed(ZSTD_FOUR, uncompressed_length=17), FormatError, "found 17 bytes"),
-    "GGML block size wrong": (one(format="gguf.q4_0", dtype="u8", shape=(32,)), FormatError, r"18 bytes for u8 \[32\]"),
+    "attributes a list": (root(attributes=[]), FormatError, "schema"),
+    "attribute under a number": (root(attributes={1: 2}), FormatError, "schema"),
+    "tag outside attributes": (root(extra=cbor2.CBORTag(4242, "x")), FormatError, "tag"),
+    "tag under a known number": (root(version=cbor2.CBORTag(55799, "1.1.0")), FormatError, "tag"),
+    "version a number": (root(version=1), FormatError, "schema"),
+    "uncompressed_length wrong": (compressed(ZSTD_FOUR, uncompressed_length=17), FormatError, "size"),
+    "GGML block size wrong": (one(format="gguf.q4_0", dtype="u8", shape=(32,)), FormatError, "size"),
 }  # fmt: skip
 
 READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
-    "a49 digest a number": (one(digest=7), TensorError, "digest is not text"),
-    "a50 zstd garbage": (compressed(b"garbage garbage!"), CodecError, "not zstd data"),
-    "a51 zstd cut": (compressed(ZSTD_FOUR[:-1]), CodecError, "truncated"),
-    "a52 zstd too short": (compressed(ZSTD_FOUR, shape=(8,)), CodecError, "expected 32 bytes, found 16 bytes"),
-    "a53 zstd too long": (compressed(ZSTD_FOUR, shape=(3,)), CodecError, "found more than 12 bytes"),
-    "a55 zstd with a tail": (compressed(ZSTD_FOUR + b"tail"), CodecError, "trailing"),
-    "a56 bomb of 16 GiB": (lambda zt: compressed(zt.bomb(16384))(zt), CodecError, "found more than 16 bytes"),
+    "a49 digest a number": (one(digest=7), TensorError, "unreadable"),
+    "a50 zstd garbage": (compressed(b"garbage garbage!"), CodecError, "zstd"),
+    "a51 zstd cut": (compressed(ZSTD_FOUR[:-1]), CodecError, "zstd"),
+    "a52 zstd too short": (compressed(ZSTD_FOUR, shape=(8,)), CodecError, "size"),
+    "a53 zstd too long": (compressed(ZSTD_FOUR, shape=(3,)), CodecError, "size"),
+    "a55 zstd with a tail": (compressed(ZSTD_FOUR + b"tail"), CodecError, "zstd"),
+    "a56 bomb of 16 GiB": (lambda zt: compressed(zt.bomb(16384))(zt), CodecError, "size"),
     "a58 bomb whose shape fits": (
-        lambda zt: compressed(zt.bomb(16384), shape=(4 << 30,))(zt), LimitError, "more than the limits allow",
+        lambda zt: compressed(zt.bomb(16384), shape=(4 << 30,))(zt), LimitError, "ratio",
     ),
     "a59 frame of 2^60": (
         compressed(bytes.fromhex("28b52ffd e0") + (1 << 60).to_bytes(8, "little") + b"\1\0\0"), CodecError, "window",
@@ -239,34 +239,34 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
         compressed(bytes.fromhex("28b52ffd 21 07 10 810000") + bytes(16)), CodecError, "dictionary",
     ),
     "coords of another number": (
-        lambda zt: several(zt, "sparse_coo", [2, 2], None, coords=np.zeros(7, "u1")), TensorError, "7 bytes where 8",
+        lambda zt: several(zt, "sparse_coo", [2, 2], None, coords=np.zeros(7, "u1")), TensorError, "unreadable",
     ),
-    "a82 unknown dtype": (one(dtype="f9"), TensorError, "dtype 'f9'"),
-    "a82 dtype a list": (one(dtype=["f32"]), TensorError, "dtype"),
-    "a83 unknown encoding": (one(encoding="lz4"), TensorError, "encoding 'lz4'"),
-    "encoding a list": (one(encoding=["zstd"]), TensorError, "encoding"),
-    "a84 unknown format": (one(format="acme.blocks"), TensorError, "layout 'acme.blocks'"),
-    "format missing": (one(format=None), TensorError, "no format"),
-    "format a number": (one(format=1), TensorError, "layout '1'"),
+    "a82 unknown dtype": (one(dtype="f9"), TensorError, "unreadable"),
+    "a82 dtype a list": (one(dtype=["f32"]), TensorError, "unreadable"),
+    "a83 unknown encoding": (one(encoding="lz4"), TensorError, "unreadable"),
+    "encoding a list": (one(encoding=["zstd"]), TensorError, "unreadable"),
+    "a84 unknown format": (one(format="acme.blocks"), TensorError, "unreadable"),
+    "format missing": (one(format=None), TensorError, "unreadable"),
+    "format a number": (one(format=1), TensorError, "unreadable"),
     "a85 no data": (
         lambda zt: zt.pack({"w": {"shape": [4], "format": "dense", "components": {}}}),
-        TensorError, "'data' is missing",
+        TensorError, "unreadable",
     ),
     "a87 bool bytes": (
-        lambda zt: zt.pack({"w": zt.item(dtype="bool", length=4)}, b"\0\1\2\xff"), CodecError, "0 or 1",
+        lambda zt: zt.pack({"w": zt.item(dtype="bool", length=4)}, b"\0\1\2\xff"), CodecError, "bool",
     ),
-    "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "packing"),
-    "a57 bomb in csr values": (lambda zt: csr(zt, values=zt.bomb(16384)), CodecError, "found more than 16 bytes"),
+    "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "unreadable"),
+    "a57 bomb in csr values": (lambda zt: csr(zt, values=zt.bomb(16384)), CodecError, "size"),
     "a88 csr column": (
-        lambda zt: csr(zt, indices=[0, 1 << 28, 0, 1], kind="u4"), CodecError, "column index is out of range",
+        lambda zt: csr(zt, indices=[0, 1 << 28, 0, 1], kind="u4"), CodecError, "index",
     ),
-    "a89 csr indptr falls": (lambda zt: csr(zt, indptr=[0, 4, 2, 4], rows=3), CodecError, "indptr falls"),
-    "signed and negative": (lambda zt: csr(zt, indices=[0, -1, 0, 1], kind="i4"), CodecError, "found -1"),
-    "a cell twice": (lambda zt: csr(zt, indices=[1, 1, 0, 1]), CodecError, "stored twice"),
-    "a90 coo": (lambda zt: coo(zt, [[0, 2], [0, 1]]), CodecError, "axis 0 is out of range"),
-    "unknown logical type": (one(type="f3_zz"), TensorError, "f3_zz"),
-    "GGML row too short": (one(format="gguf.q4_0", dtype="u8", shape=(31,)), TensorError, "do not divide"),
-    "GGML not bytes": (one(format="gguf.q4_0", shape=(31,)), TensorError, "stored as u8"),
+    "a89 csr indptr falls": (lambda zt: csr(zt, indptr=[0, 4, 2, 4], rows=3), CodecError, "index"),
+    "signed and negative": (lambda zt: csr(zt, indices=[0, -1, 0, 1], kind="i4"), CodecError, "index"),
+    "a cell twice": (lambda zt: csr(zt, indices=[1, 1, 0, 1]), CodecError, "index"),
+    "a90 coo": (lambda zt: coo(zt, [[0, 2], [0, 1]]), CodecError, "index"),
+    "unknown logical type": (one(type="f3_zz"), TensorError, "unreadable"),
+    "GGML row too short": (one(format="gguf.q4_0", dtype="u8", shape=(31,)), TensorError, "unreadable"),
+    "GGML not bytes": (one(format="gguf.q4_0", shape=(31,)), TensorError, "unreadable"),
 }  # fmt: skip
 
 ACCEPTED: dict[str, Make] = {
@@ -367,7 +367,7 @@ MALFORMED: dict[int, tuple[str, ...]] = {
 
 @pytest.fixture(autouse=True)
 def _little_memory() -> Any:
-    """No row costs more than its own bytes and a little."""
+    """Each row needs little more memory than its bytes."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -377,21 +377,22 @@ def _little_memory() -> Any:
 
 @pytest.mark.parametrize("row", OPEN_ERRORS)
 def test_the_file_is_refused(zt: Any, tmp_path: Path, row: str) -> None:
-    make, kind, text = OPEN_ERRORS[row]
+    make, kind, code = OPEN_ERRORS[row]
     path = tmp_path / "model.zt"
     path.write_bytes(make(zt))
-    with pytest.raises(kind, match=text) as caught:
+    with pytest.raises(kind) as caught:
         squish.open(path)
+    assert caught.value.code == code
     assert caught.value.file in (str(path), path.name)
 
 
 @pytest.mark.parametrize("row", READ_ERRORS)
 def test_the_tensor_is_refused_but_listed(zt: Any, row: str) -> None:
-    make, kind, text = READ_ERRORS[row]
+    make, kind, code = READ_ERRORS[row]
     with squish.open(make(zt)) as file:
-        with pytest.raises(kind, match=text) as caught:
+        with pytest.raises(kind) as caught:
             file["w"].numpy()
-        assert caught.value.tensor == "w"
+        assert (caught.value.tensor, caught.value.code) == ("w", code)
         if "ok" in file:
             assert file["ok"].numpy().tolist() == [0, 1, 2, 3]
     assert not squish.verify(make(zt), deep=True).ok
@@ -424,14 +425,14 @@ def test_verify_checks_the_digest_of_the_stored_bytes(zt: Any, row: str) -> None
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_a_wrong_digest_of_a_tensor_that_cannot_be_given_is_found_all_the_same(zt: Any) -> None:
+def test_verify_checks_the_digest_of_an_unreadable_tensor(zt: Any) -> None:
     for changes in ({"dtype": "f9"}, {"encoding": "lz4"}):
         data = zt.pack({"w": zt.item(digest="crc32c:0x00000000", **changes)})
         assert [problem.code for problem in squish.verify(data, deep=True).problems] == ["unreadable", "digest"]
 
 
 @pytest.mark.parametrize("row", VALUES_OF)
-def test_the_values_are_these(zt: Any, row: str) -> None:
+def test_values(zt: Any, row: str) -> None:
     make, expected = VALUES_OF[row]
     assert squish.verify(make(zt), deep=True).problems == ()
     with squish.open(make(zt)) as file:
@@ -446,8 +447,8 @@ def test_every_case_has_its_rows(case: int) -> None:
 
 def test_every_row_of_the_robustness_table_is_here() -> None:
     groups = ((0, 17), (20, 38), (40, 77), (80, 92))
-    wanted = {f"a{number:02}" for low, high in groups for number in range(low, high + 1)}
-    assert wanted <= {found for row in shown() for found in re.findall(r"\ba\d\d\b", row.replace("_", " "))}
+    expected = {f"a{number:02}" for low, high in groups for number in range(low, high + 1)}
+    assert expected <= {label for row in shown() for label in re.findall(r"\ba\d\d\b", row.replace("_", " "))}
 
 
 def shown() -> list[str]:
@@ -460,19 +461,21 @@ def test_a44_names_the_likely_cause(zt: Any) -> None:
     assert "matches the decoded bytes" in report.problems[0].message
 
 
-def test_a17_a_gigabyte_of_zeros_is_no_manifest(zt: Any, tmp_path: Path) -> None:
+def test_a17_a_gigabyte_of_zeros_is_not_a_manifest(zt: Any, tmp_path: Path) -> None:
     path = tmp_path / "zeros.zt"
     with path.open("wb") as file:
         file.write(zt.magic)
         file.seek(64 + GIB)
         file.write(GIB.to_bytes(8, "little") + zt.magic)
-    with pytest.raises(FormatError, match="not a map"):
+    with pytest.raises(FormatError) as caught:
         squish.open(path)
+    assert caught.value.code == "manifest"
 
 
-def test_the_header_limit_holds_before_the_manifest_is_read(zt: Any) -> None:
-    with pytest.raises(LimitError, match="too large"):
+def test_the_header_limit_applies_before_the_manifest_is_read(zt: Any) -> None:
+    with pytest.raises(LimitError) as caught:
         squish.open(valid(zt), limits=squish.Limits(header=20))
+    assert caught.value.code == "manifest-size"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +486,7 @@ def test_the_parts_of_a_refused_tensor_stay_readable(zt: Any, row: str, parts: d
         assert {role: buffer.nbytes for role, buffer in file["w"].parts().items()} == parts
 
 
-def test_padding_that_is_not_zero_is_a_problem(zt: Any) -> None:
+def test_nonzero_padding_is_a_problem(zt: Any) -> None:
     data = bytearray(valid(zt))
     data[20] = 1
     assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
@@ -492,8 +495,9 @@ def test_padding_that_is_not_zero_is_a_problem(zt: Any) -> None:
 def test_many_tensors_are_opened_in_linear_time_up_to_the_limit(zt: Any) -> None:
     data = zt.pack({f"{number:x}": zt.item() for number in range(20_000)})
     assert len(squish.open(data)) == 20_000
-    with pytest.raises(LimitError, match="too many tensors"):
+    with pytest.raises(LimitError) as caught:
         squish.open(data, limits=squish.Limits(tensors=19_999))
+    assert (caught.value.code, caught.value.found) == ("count", 20_000)
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_an_error(zt: Any, tmp_path: Path) -> None:

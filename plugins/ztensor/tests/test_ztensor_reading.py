@@ -47,7 +47,7 @@ def test_files_of_the_reference_verify_cleanly(data: Path, name: str) -> None:
     [("v01_dense_all_dtypes", "0.1"), ("v10_dense_all_dtypes", "1.0"), ("v11_dense_all_dtypes", "1.1.0"),
      ("v12_logical_types", "1.2.0"), ("v2_dense_align4096", "2")],
 )  # fmt: skip
-def test_every_wire_is_one_format_with_a_version(data: Path, name: str, version: str) -> None:
+def test_every_version_is_the_same_format(data: Path, name: str, version: str) -> None:
     with squish.open(data / f"{name}.zt") as file:
         assert (file.format, file.index.version) == ("ztensor", version)
 
@@ -81,7 +81,7 @@ def test_an_empty_tensor_comes_before_the_one_that_follows_it(zt: Any) -> None:
         assert file["z"].numpy().shape == (0,)
 
 
-def test_identical_ranges_under_two_dtypes_are_read_each_in_its_own(zt: Any) -> None:
+def test_identical_ranges_with_two_dtypes_are_both_read(zt: Any) -> None:
     with squish.open(zt.pack({"w": zt.item(), "bits": zt.item(dtype="u32")})) as file:
         assert file["bits"].numpy().tolist() == file["w"].numpy().view("u4").tolist()
 
@@ -112,8 +112,9 @@ def test_zstd_is_a_filter_of_the_part(data: Path) -> None:
 def test_without_the_zstd_plugin_only_those_tensors_are_refused(data: Path) -> None:
     with squish.open(data / "v11_dense_zstd_l3.zt", registry=Registry(plugins="-squish-zstd")) as file:
         assert file["raw"].numpy().shape == (3000,)
-        with pytest.raises(MissingPluginError, match="squish-zstd"):
+        with pytest.raises(MissingPluginError) as caught:
             file["x"].numpy()
+        assert "squish-zstd" in str(caught.value)
 
 
 def test_digests_are_over_the_stored_bytes(zt: Any) -> None:
@@ -122,7 +123,7 @@ def test_digests_are_over_the_stored_bytes(zt: Any) -> None:
     assert (part.digest, part.digest_of) == ("crc32c:0x515DC834", "stored")
 
 
-def test_attributes_are_metadata_with_cbors_own_types_made_plain(zt: Any) -> None:
+def test_attributes_are_metadata_in_python_types(zt: Any) -> None:
     attributes = {
         "license": "MIT", "epoch": 3, "loss": 0.5, "list": [1, None], "when": cbor2.CBORTag(1, 0),
         "none": cbor2.undefined, "simple": cbor2.CBORSimpleValue(99), "blob": b"x",
@@ -147,7 +148,7 @@ def with_sidecar(zt: Any, blob: bytes, **changes: Any) -> bytes:
     return zt.pack(root={**root, "objects": objects}, blobs=zt.four + bytes(48) + blob)
 
 
-def test_squish_meta_restores_types_and_assets_and_is_no_tensor(zt: Any) -> None:
+def test_squish_meta_restores_types_and_assets_and_is_not_a_tensor(zt: Any) -> None:
     blob = dump_meta({"b": Typed("u32", 7)}, {"tokenizer.json": b"{}"})
     with squish.open(with_sidecar(zt, blob)) as file:
         assert list(file) == ["w"]
@@ -158,18 +159,19 @@ def test_squish_meta_restores_types_and_assets_and_is_no_tensor(zt: Any) -> None
 @pytest.mark.parametrize(
     "blob", [b"garbage", b"\xa0", cbor2.dumps({"v": 2, "meta": [], "assets": {}}), cbor2.dumps({"v": 1, "meta": 3})]
 )
-def test_a_squish_meta_that_cannot_be_read_stays_a_tensor_and_is_a_problem(zt: Any, blob: bytes) -> None:
+def test_an_invalid_squish_meta_stays_a_tensor_and_is_a_problem(zt: Any, blob: bytes) -> None:
     with squish.open(with_sidecar(zt, blob)) as file:
         assert [problem.code for problem in file.problems] == ["meta"]
         assert bytes(file["squish.meta"].numpy()) == blob
 
 
-def test_a_squish_meta_over_the_limit_is_not_read(zt: Any) -> None:
+def test_a_squish_meta_larger_than_the_limit_stays_a_tensor(zt: Any) -> None:
     from attrs import evolve
 
     blob = dump_meta({}, {"a": bytes(1000)})
     with squish.open(with_sidecar(zt, blob), limits=evolve(DEFAULT, header=500)) as file:
-        assert "over the limit" in file.problems[0].message
+        assert [problem.code for problem in file.problems] == ["meta"]
+        assert "squish.meta" in file
 
 
 def test_verify_finds_a_wrong_digest_of_squish_meta(zt: Any) -> None:

@@ -14,7 +14,7 @@ import squish_core as squish
 from squish_core.api import CodecError, ErrorCode, Exactness, UsageError
 
 SPECIAL = np.array([[0, -0.0, 1e-3], [np.nan, 0, -2], [0, 0, 0], [np.inf, 0, 3]], np.float32)
-WIRES = ("ztensor", "ztensor:flavour=compatible", "ztensor:wire=2", "ztensor:encoding=zstd")
+WIRES = ("ztensor", "ztensor:flavor=compatible", "ztensor:wire=2", "ztensor:encoding=zstd")
 
 
 def encoded(tmp_path: Path, values: Any, encode: str, to: str = "ztensor") -> squish.File:
@@ -53,15 +53,13 @@ def test_a_threshold_drops_small_values_and_is_the_error_bound(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("encode", "shape"), [("sparse_coo", (2, 3, 4)), ("sparse_csr", (0, 4)), ("sparse_coo", (4, 0))]
 )
-def test_coordinates_take_any_rank_and_empty_tensors_stay_empty(
-    tmp_path: Path, encode: str, shape: tuple[int, ...]
-) -> None:
+def test_coordinates_support_any_rank_and_empty_tensors(tmp_path: Path, encode: str, shape: tuple[int, ...]) -> None:
     values = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape) % 3
     with encoded(tmp_path, values, encode) as file:
         assert_array_equal(file["w"].numpy(), values)
 
 
-def test_scipy_makes_the_same_matrix(tmp_path: Path) -> None:
+def test_scipy_gives_the_same_matrix(tmp_path: Path) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
     values = np.where(np.random.default_rng(0).random((64, 33)) < 0.1, 1.5, 0).astype(np.float32)
     with encoded(tmp_path, values, "sparse_csr") as file:

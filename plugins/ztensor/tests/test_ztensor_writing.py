@@ -169,36 +169,38 @@ def test_an_attribute_that_cbor_cannot_hold_is_reported_as_dropped() -> None:
         (lambda: accepts(codec=CodecSpec("affine", {"bits": 5})), "not of 5"),
         (
             lambda: accepts(codec=CodecSpec("ggml.q9_9"), data=Part(dtype="u8", shape=(2, 36))),
-            "no layout for ggml.q9_9",
+            "no layout for codec ggml.q9_9",
         ),
-        (lambda: accepts(codec=CodecSpec("ggml.q4_0"), data=Part(dtype="u8", shape=(72,))), "whole rows"),
-        (lambda: accepts(name=""), "the name cannot be stored"),
-        (lambda: accepts(name="__metadata__"), "never a tensor"),
-        (lambda: accepts(name="a\0b"), "the name cannot be stored"),
-        (lambda: accepts(name="\ud800"), "the name cannot be stored"),
-        (lambda: accepts(name="squish.meta"), "taken for metadata"),
+        (lambda: accepts(codec=CodecSpec("ggml.q4_0"), data=Part(dtype="u8", shape=(72,))), "not whole q4_0 blocks"),
+        (lambda: accepts(name=""), "invalid tensor name"),
+        (lambda: accepts(name="__metadata__"), "reserved"),
+        (lambda: accepts(name="a\0b"), "invalid tensor name"),
+        (lambda: accepts(name="\ud800"), "invalid tensor name"),
+        (lambda: accepts(name="squish.meta"), "reserved"),
     ],
 )
-def test_what_has_no_place_is_refused_with_a_reason(answer: Any, why: str) -> None:
+def test_unsupported_tensors_are_refused_with_a_reason(answer: Any, why: str) -> None:
     refusal = answer()
     assert isinstance(refusal, Refusal)
     assert why in refusal.why
 
 
 @pytest.mark.parametrize("options", [{"encoding": "lz4"}, {"digest": "md5"}, {"level": "3"}])
-def test_an_option_without_meaning_is_refused(options: dict[str, str]) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, str]) -> None:
     spec = TensorSpec(name="w", shape=(2,), dtype="f32")
-    with pytest.raises(FormatError, match="option"):
+    with pytest.raises(FormatError) as caught:
         Ztensor().accepts(spec, Encoding(codec=DENSE, parts={"data": Part(dtype="f32", shape=(2,))}), options)
+    assert caught.value.code == "option"
 
 
 def test_zstd_without_its_plugin_says_what_to_install(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "squish_zstd.api", None)
     spec = TensorSpec(name="w", shape=(2,), dtype="f32")
-    with pytest.raises(MissingPluginError, match="pip install squish-zstd"):
+    with pytest.raises(MissingPluginError) as caught:
         Ztensor().accepts(
             spec, Encoding(codec=DENSE, parts={"data": Part(dtype="f32", shape=(2,))}), {"encoding": "zstd"}
         )
+    assert "pip install squish-zstd" in str(caught.value.hint)
 
 
 def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:

@@ -44,17 +44,17 @@ def weights(chance):
         )
 
     def lut(width, size=shape, groups=1, vector=1, axis=None):
-        given = {} if axis is None else {"vector_axis": np.int32(axis)}
+        options = {} if axis is None else {"vector_axis": np.int32(axis)}
         return lambda: Builder.constexpr_lut_to_dense(
-            indices=as_type(codes(width, size), f"uint{width}"), lut=floats(groups, 1, 1 << width, vector), **given
+            indices=as_type(codes(width, size), f"uint{width}"), lut=floats(groups, 1, 1 << width, vector), **options
         )
 
     def blocks(dtype, low, high, scales, offset=False, size=shape):
-        given = {}
+        options = {}
         if offset:
-            given["offset"] = as_type(chance.integers(low, high, scales), dtype)
+            options["offset"] = as_type(chance.integers(low, high, scales), dtype)
         return lambda: Builder.constexpr_blockwise_shift_scale(
-            data=as_type(chance.integers(low, high, size), dtype), scale=floats(*scales), **given
+            data=as_type(chance.integers(low, high, size), dtype), scale=floats(*scales), **options
         )
 
     affine = Builder.constexpr_affine_dequantize
@@ -127,9 +127,9 @@ def main() -> None:
             )  # fmt: skip
             folder = Path(work) / f"{name}.mlpackage"
             model.save(str(folder))
-            plain = ct.optimize.coreml.decompress_weights(model) if name != "dense" else model
-            (found,) = (op for op in plain._mil_program.functions["main"].operations if op.op_type == "linear")
-            decoded[name] = found.weight.val
+            decompressed = ct.optimize.coreml.decompress_weights(model) if name != "dense" else model
+            (linear,) = (op for op in decompressed._mil_program.functions["main"].operations if op.op_type == "linear")
+            decoded[name] = linear.weight.val
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     entry = zipfile.ZipInfo(str(path.relative_to(work)), (1980, 1, 1, 0, 0, 0))

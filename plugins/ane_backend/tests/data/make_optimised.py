@@ -110,8 +110,8 @@ def main() -> None:
         for name, (model, shape) in models(np.random.default_rng(0)).items():
             folder = Path(work) / f"{name}.mlpackage"
             model.save(str(folder))
-            plain = cto.decompress_weights(model)
-            operations = plain._mil_program.functions["main"].operations
+            decompressed = cto.decompress_weights(model)
+            operations = decompressed._mil_program.functions["main"].operations
             (layer,) = (op for op in operations if op.op_type in ("linear", "conv"))
             assert layer.weight.val.shape == shape, name
             decoded[name] = layer.weight.val

@@ -8,6 +8,8 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
+from .affine.encode import step_of
+
 FLOAT8_DTYPES = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 FLOAT8_SCALES = ("f32", "bf16", "f16", "f8_e8m0")
 
@@ -16,7 +18,7 @@ class Float8(Codec):
     """`data * scale` in float32: `data` has the tensor's shape, `scale` is converted to float32 first. Parameters:
 
     block        none     none: one scalar scale; [rows, columns]: one per block of the last two axes, smaller at the
-                          edges; 0 means the whole axis ([1, 0]: one per row)
+                          edges; 0 means the whole axis ([1, 0]: one per row); in a specification 128x128, 1x0
     element      f8_e4m3  f8_e4m3 f8_e5m2 f8_e4m3fnuz f8_e5m2fnuz
     scale_dtype  f32      f32 bf16 f16 f8_e8m0
 
@@ -36,28 +38,44 @@ class Float8(Codec):
         return (1,) * len(spec.shape)
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (None,) * len(spec.shape)  # one scale per tensor
+        block = _check_params(params)[2]
+        if block is None:
+            return (None,) * len(spec.shape)  # one scale per tensor
+        return (*(1,) * (len(spec.shape) - 2), block[0] or None, None)
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if _check_params(params)[1:] != ("f32", None):
-            raise CodecError(
-                "the float8 encoder supports only one f32 scale", found=repr(dict(params))[:80], code=ErrorCode.PARAMS
-            )
+        text = params.get("block")
+        if isinstance(text, str):
+            rows, _, columns = text.partition("x")
+            sizes = [int(size) if size.isdecimal() else -1 for size in (rows, columns)]
+            params = {**params, "block": sizes}
+        _check_params(params)
         return params
 
     def encode(
         self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Map the largest magnitude to the largest value of the dtype; round to nearest, ties to even."""
-        element = _check_params(params)[0]
+        """Map the largest magnitude of each block to the largest value of the dtype; round to nearest, ties to even.
+
+        Scales are rounded up to their dtype, so that no value is clipped.
+        """
+        element, scale_dtype, block = _check_params(params)
         values = float8_table(element)
         most = values[np.isfinite(values)].max()
-        largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
-        if not np.isfinite(largest):
+        if block is None:
+            largest = np.array(max(panel.max(initial=0), -panel.min(initial=0)), np.float32)
+        else:
+            largest = _largest(panel, block)
+        if not np.isfinite(largest).all():
             raise CodecError("float8 cannot encode infinity and NaN with a scale", code=ErrorCode.RANGE)
-        scale = largest / most or np.float32(1)
-        data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
-        return {"data": data, "scale": np.array(scale, np.float32)}
+        scale = _scales(largest / most, scale_dtype)
+        steps = scale.astype(np.float32)
+        if block is not None:
+            for axis, step in zip((-2, -1), block):
+                size = panel.shape[axis]
+                steps = np.repeat(steps, min(step or size, size), axis=axis)[..., : panel.shape[-2], : panel.shape[-1]]
+        data = np.clip(panel / steps, -most, most).astype(dtypes.to_numpy(element))
+        return {"data": data, "scale": scale}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         element, _, block = _check_params(params)
@@ -71,6 +89,24 @@ class Float8(Codec):
                 # A block beyond the edge is the whole axis; sizes come from the file and may be huge.
                 down, across = (0 if step >= size else step for step, size in zip(block, spec.shape[-2:]))
                 _multiply(out, parts["scale"], region, (down, across))
+
+
+def _largest(panel: np.ndarray, block: tuple[int, int]) -> np.ndarray:
+    """Return the largest magnitude of each block of the last two axes, in float32."""
+    largest = np.abs(panel.astype(np.float32, copy=False))
+    for axis, step in zip((-2, -1), block):
+        size = panel.shape[axis]
+        if size:
+            largest = np.maximum.reduceat(largest, np.arange(0, size, step or size), axis=axis)
+    return largest
+
+
+def _scales(ideal: np.ndarray, dtype: str) -> np.ndarray:
+    """Round scales up to their dtype; 0 becomes 1."""
+    if dtype == "f8_e8m0":
+        powers = np.exp2(np.ceil(np.log2(np.where(ideal > 0, ideal, np.float32(1)))))
+        return np.asarray(np.maximum(powers, np.float32(2**-126)).astype(dtypes.to_numpy(dtype)))
+    return np.asarray(step_of(ideal, dtype))
 
 
 def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int]) -> None:

@@ -35,13 +35,13 @@ def main() -> None:
     golden: dict[str, dict[str, str]] = {}
     for name, (number, elements, nbytes) in TYPES.items():
         for weights in (None, importance) if name != "q8_0" else (None,):
-            golden[name if weights is None else f"{name} activations"] = found = {}
+            golden[name if weights is None else f"{name} activations"] = results = {}
             for kind, values in hard_values():
                 values = np.ascontiguousarray(values, np.float32)
                 out = np.zeros(values.size // elements * nbytes, np.uint8)
                 pointer = None if weights is None else weights.ctypes.data
                 quantize(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, pointer)
-                found[kind] = hashlib.sha256(out.tobytes()).hexdigest()
+                results[kind] = hashlib.sha256(out.tobytes()).hexdigest()
     Path(__file__).with_name("encodings.json").write_text(json.dumps(golden, indent=1) + "\n")
 
 

@@ -109,7 +109,7 @@ def typed(value: object) -> object:
 
 def main(folder: Path) -> None:
     library = load(folder)
-    found = {}
+    types_of = {}
     for model, (*_, shapes) in MODELS.items():
         with tempfile.TemporaryDirectory() as temporary:
             source, target = Path(temporary, "f16.gguf"), Path(temporary, "out.gguf")
@@ -119,11 +119,11 @@ def main(folder: Path) -> None:
                 for name, shape in shapes.items()
             }
             squish.save(source, tensors, metadata={key: typed(value) for key, value in metadata(model).items()})
-            found[model] = {
+            types_of[model] = {
                 title(request): types(library, source, target, shapes, request)
                 for request in requests(model, tuple(PRESETS))
             }
-    Path(__file__).with_suffix("").with_name("presets.json").write_text(json.dumps(found, indent=1) + "\n")
+    Path(__file__).with_suffix("").with_name("presets.json").write_text(json.dumps(types_of, indent=1) + "\n")
 
 
 if __name__ == "__main__":

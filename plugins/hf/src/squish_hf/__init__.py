@@ -16,12 +16,16 @@ def squish_containers() -> list[ContainerInfo]:
             refines="safetensors",
             can_write=True,
             options={
-                "method": "gptq, gptq_v2, awq, compressed-tensors or mxfp4 (gpt-oss)",
+                "method": "gptq, gptq_v2, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt or mxfp4 (gpt-oss)",
                 "max_shard_size": "maximum tensor bytes per shard (5GB)",
             },
             features={
-                "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4"),
+                "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4"),
                 "bits": ("2", "3", "4", "5", "6", "7", "8"),
+            },
+            aliases={
+                "fp8": "float8", "fp8_row": "float8:block=1x0", "fp8_block": "float8:block=128x128",
+                "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3",
             },
             codecs=(
                 "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",

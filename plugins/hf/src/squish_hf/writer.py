@@ -1,4 +1,4 @@
-"""Writes GPTQ, AWQ, compressed-tensors and gpt-oss: codes of any format in the method's layout."""
+"""Writes GPTQ, AWQ, compressed-tensors, FP8, ModelOpt and gpt-oss: codes of any format in the method's layout."""
 
 from __future__ import annotations
 
@@ -27,12 +27,33 @@ from squish_core.api import (
     TensorSpec,
 )
 from squish_hf.methods.awq import ORDER
-from squish_hf.methods.microscaled import GPT_OSS, MXFP4, Setting, accepts_experts, accepts_layer, form_of
+from squish_hf.methods.forms import (
+    FBGEMM,
+    FP8,
+    GPT_OSS,
+    LEGAL,
+    MODELOPT,
+    MXFP4,
+    PACKED,
+    WEIGHT,
+    Setting,
+    accepts_experts,
+    accepts_layer,
+    declaration,
+    form_of,
+    stored_fields,
+)  # fmt: skip
 
-METHOD, WEIGHT = "method", ".weight"
-GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
-METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS)
-BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,)}
+METHOD = "method"
+GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
+METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
+FLOATS = (PACKED, FP8, FBGEMM, MODELOPT)
+"""Methods with float codes."""
+INTEGERS = (GPTQ, GPTQ_V2, AWQ, PACKED)
+BITS = {
+    GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,), FP8: (8,),
+    FBGEMM: (8,), MODELOPT: (4, 8),
+}  # fmt: skip
 TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
 PACKED_NAMES = {
@@ -49,8 +70,10 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=f"hf without a method holds plain values, not {codec.id}; name one (hf:method=awq)")
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
-    if method == PACKED and codec.id == "mx" and spec.name.endswith(WEIGHT):
-        return accepts_layer(spec, encoding)
+    if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
+        return accepts_layer(spec, encoding, method)
+    if method not in INTEGERS:
+        return Refusal(why=f"{method} holds matrices called <layer>.weight of {LEGAL[method]}, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
         if layout and codec.inner == _codec(method, layout):  # the data decide whether groups are in activation order
@@ -63,11 +86,11 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     method, float4 = chosen(options), float4_params(layout)
     if not method:
         return None
-    if float4 is not None and method in (GPT_OSS, PACKED):
-        parts = _parts(Mx(), spec, float4)
-        return (accepts_experts if method == GPT_OSS else accepts_layer)(
-            spec, Encoding(codec=CodecSpec("mx", float4), parts=parts)
-        )
+    if float4 is not None and method in (GPT_OSS, PACKED, MODELOPT):
+        encoding = Encoding(codec=CodecSpec("mx", float4), parts=_parts(Mx(), spec, float4))
+        return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
+    if method not in INTEGERS:
+        return None
     if layout.table is not None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
         return None
     if layout.row_group is None:
@@ -88,10 +111,19 @@ def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
 def recipe(method: str, bits: int) -> Encoding | Refusal:
     """Return a method's default encoding for a width, with groups of 128 and float16 scales if it has a choice."""
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
-    encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, layout), parts={})
+    default = FLOAT_RECIPES.get((method, bits))
+    encoding = Encoding(codec=default or _codec(method, layout), parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
+
+
+FLOAT_RECIPES = {
+    (GPT_OSS, 4): CodecSpec("mx", MXFP4), (FP8, 8): CodecSpec("float8", {"block": [128, 128]}),
+    (FBGEMM, 8): CodecSpec("float8", {"block": [1, 0]}), (MODELOPT, 8): CodecSpec("float8"),
+    (MODELOPT, 4): CodecSpec("mx", {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}),
+}  # fmt: skip
+"""What a method of float codes stores by default, by its bits."""
 
 
 def chosen(options: Options) -> str:
@@ -132,8 +164,8 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
         return [tensor]
-    if encoding.codec.id == "mx":
-        return lower_layer(tensor, _blocks(spec, encoding, method))
+    if encoding.codec.id in ("mx", "float8"):
+        return lower_layer(tensor, stored_fields(spec, encoding, method))
     layer = spec.name.removesuffix(WEIGHT)
     names = PACKED_NAMES if method == PACKED else NAMES
     fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
@@ -147,23 +179,6 @@ def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     if method == PACKED:
         fields.append((f"{layer}.weight_shape", "i64", (2,), struct.pack("<2q", *spec.shape)))
     return lower_layer(tensor, fields)
-
-
-def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str, str, tuple[int, ...], str]]:
-    """Return the stored tensors of microscaled codes."""
-    parts = encoding.parts
-    if method == GPT_OSS:
-        *lead, last = spec.shape
-        scales = parts["scale"].shape
-        return [
-            (f"{spec.name}_blocks", "u8", (*lead, last // 32, 16), "data"),
-            (f"{spec.name}_scales", "u8", scales, "scale"),
-        ]
-    layer, form = spec.name.removesuffix(WEIGHT), form_of(encoding.codec.params)
-    assert form is not None
-    return [
-        (f"{layer}.{name}", dtype, parts[role].shape or (1,), role) for role, (name, dtype) in form.fields.items()
-    ]  # fmt: skip
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
@@ -180,9 +195,11 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if method == GPT_OSS:
         own = before if before.get("quant_method") == GPT_OSS else {"quant_method": GPT_OSS}
         return {**kept, "quantization_config": own}
+    if method in (FP8, FBGEMM, MODELOPT):
+        return {**kept, "quantization_config": declaration(codecs, specs, method)}
     settings = {layer: _setting(codec) for layer, codec in codecs.items()}
-    declaration = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
-    return {**kept, "quantization_config": declaration}
+    declared = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
+    return {**kept, "quantization_config": declared}
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -225,6 +242,6 @@ def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict
 
 
 def _setting(codec: CodecSpec) -> Setting:
-    form = form_of(codec.params) if codec.id == "mx" else None
+    form = form_of(codec, PACKED)
     params = codec.params
     return form.setting if form else Setting("pack-quantized", params["bits"], params["group_size"], "zero" in params)

@@ -8,27 +8,31 @@ from squish_core.api import hookimpl, lazy_exports
 
 _NAMES = {
     "squish_torch.evaluation.activations": ("collect_activations",),
-    "squish_torch.evaluation.report": ("Evaluation", "evaluate"),
+    "squish_torch.evaluation.lockstep": ("evaluate",),
+    "squish_torch.evaluation.report": ("Evaluation",),
+    "squish_torch.evaluation.tasks": ("evaluate_tasks",),
     "squish_torch.evaluation.tuning": ("Tuning", "tune"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
-    "squish_torch.modules": ("CompressedEmbedding", "CompressedExperts", "CompressedLinear"),
+    "squish_torch.experts": ("CompressedExperts",),
+    "squish_torch.modules": ("CompressedEmbedding", "CompressedLinear"),
     "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
     "squish_torch.quantizer": ("SquishConfig",),
 }
 
 if TYPE_CHECKING:
     from .evaluation.activations import collect_activations as collect_activations
+    from .evaluation.lockstep import evaluate as evaluate
     from .evaluation.report import Evaluation as Evaluation
-    from .evaluation.report import evaluate as evaluate
+    from .evaluation.tasks import evaluate_tasks as evaluate_tasks
     from .evaluation.tuning import Tuning as Tuning
     from .evaluation.tuning import tune as tune
+    from .experts import CompressedExperts as CompressedExperts
     from .files import CompressedTensor as CompressedTensor
     from .files import load_file as load_file
     from .files import load_model as load_model
     from .files import safe_open as safe_open
     from .files import save_file as save_file
     from .modules import CompressedEmbedding as CompressedEmbedding
-    from .modules import CompressedExperts as CompressedExperts
     from .modules import CompressedLinear as CompressedLinear
     from .pretrained import config_of as config_of
     from .pretrained import from_pretrained as from_pretrained

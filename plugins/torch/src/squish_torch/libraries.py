@@ -10,6 +10,7 @@ from squish_core.api import ErrorCode, MissingPluginError
 INSTALL = {
     "torch": "pip install torch (a CPU build is enough)",
     "transformers": "pip install transformers",
+    "lm_eval": "pip install lm-eval",
 }
 """Library -> what installs it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -178,57 +178,3 @@ class CompressedEmbedding(Compressed):
         dtype = self._like.dtype
         rows = torch.ops.squish.embed(ids, self.parts, self.description, self.backend, dtype)
         return rows if self.scale is None else rows * torch.tensor(self.scale, dtype=dtype, device=rows.device)
-
-
-class Expert(nn.Module):
-    """The projections of one expert, each compressed in its own way."""
-
-    def __init__(self, gate: nn.Module, up: nn.Module, down: nn.Module) -> None:
-        super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = gate, up, down
-
-
-class CompressedExperts(nn.Module):
-    """The experts of a layer over stored codes, called as transformers calls its own.
-
-    Parameters
-    ----------
-    experts
-        Linear modules of each expert: gate, up and down; their codecs may differ.
-    act_fn
-        What is applied to the gate.
-    """
-
-    def __init__(self, experts: Sequence[tuple[nn.Module, nn.Module, nn.Module]], act_fn: nn.Module) -> None:
-        super().__init__()
-        self.num_experts, self.act_fn = len(experts), act_fn
-        for number, projections in enumerate(experts):
-            self.add_module(str(number), Expert(*projections))
-
-    def forward(
-        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
-    ) -> torch.Tensor:
-        """The weighted sum of the chosen experts for each token.
-
-        Parameters
-        ----------
-        hidden_states
-            Of shape [tokens, in].
-        top_k_index, top_k_weights
-            The experts of each token, and their weights: [tokens, k].
-
-        Returns
-        -------
-        torch.Tensor
-            Of the shape of `hidden_states`.
-        """
-        result = torch.zeros_like(hidden_states)
-        for number in top_k_index.unique().tolist():
-            if number >= self.num_experts:
-                continue
-            expert = self.get_submodule(str(number))
-            tokens, places = torch.where(top_k_index == number)
-            x = hidden_states[tokens]
-            y = expert.down_proj(self.act_fn(expert.gate_proj(x)) * expert.up_proj(x))
-            result.index_add_(0, tokens, (y * top_k_weights[tokens, places, None]).to(result.dtype))
-        return result

@@ -31,6 +31,8 @@ def from_pretrained(
     device: Any = "cpu",
     dtype: torch.dtype = torch.float32,
     attn_implementation: str | None = None,
+    on_unsupported: str = "error",
+    copy: bool = False,
 ) -> Any:
     """Load a model of transformers whose weights stay compressed.
 
@@ -48,6 +50,11 @@ def from_pretrained(
         Of activations, norms and biases.
     attn_implementation
         As in transformers.
+    on_unsupported
+        What happens to a tensor that the backend does not run: "error", or "dense" (its values are decoded, with a
+        warning).
+    copy
+        Copy weights into memory, so that later changes to the file do not reach them; by default they are mapped.
 
     Returns
     -------
@@ -60,15 +67,18 @@ def from_pretrained(
         The file has no config, or states a family that is not installed.
     TensorError
         A tensor of the model is missing, or has another shape.
+    SquishError
+        The backend does not run a tensor.
     """
     file = named_file(path)
+    quantization = SquishConfig(backend or "", on_unsupported=on_unsupported, copy=copy)
     config = config_of(file) if config is None else config
     model_class = class_of(config, file)
-    state = LazyState(file, dtype)
+    state = LazyState(file, dtype, copy)
     options = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     model, report = model_class.from_pretrained(
         None, config=config, state_dict=state, dtype=dtype, output_loading_info=True,
-        quantization_config=SquishConfig(backend or "").attach(state), **options,
+        quantization_config=quantization.attach(state), **options,
     )  # fmt: skip
     check_complete(report, file)
     if GENERATION in file.assets:

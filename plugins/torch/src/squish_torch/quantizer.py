@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import nn
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from squish_core.api import ErrorCode, UsageError
-from squish_core.api import open as open_file
+from squish_core.api import UsageError
 
-from .modules import CompressedEmbedding, CompressedLinear, stored_bytes
-from .replacement import (
-    compressed_module,
-    dequantize_modules,
-    experts_module,
-    replaceable,
-    replaceable_experts,
-    tied_parts,
-)
+from .checkpoint import PendingModules, folder_of, replace_modules
+from .replacement import ModuleOptions, dequantize_modules
 from .state import LazyState
-from .values import values_of
 
 METHOD = "squish"
 _states: WeakKeyDictionary[Any, LazyState] = WeakKeyDictionary()
+
+
+class ClassName(str):
+    """The name of a class of configs: transformers compares it with that of the checkpoint's own config, and refuses
+    the checkpoint where they differ; this says what to call instead."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        own = {config.__name__ for config in AUTO_QUANTIZATION_CONFIG_MAPPING.values()}
+        if str.__ne__(self, other) and other in own:
+            raise UsageError(
+                "config.json declares another quantization", expected="a config without quantization_config",
+                found=str(other), code="quant-method",
+                hint="Call from_pretrained(folder, config=squish_torch.config_of(folder), "
+                "quantization_config=SquishConfig()), or squish_torch.from_pretrained(folder).",
+            )  # fmt: skip
+        return str.__ne__(self, other)
+
+    __eq__, __hash__ = str.__eq__, str.__hash__
 
 
 class SquishConfig(QuantizationConfigMixin):
@@ -39,11 +46,21 @@ class SquishConfig(QuantizationConfigMixin):
     ----------
     backend
         Backend id, with options for some; the best for each tensor by default.
+    on_unsupported
+        What happens to a tensor that the backend does not run: "error", or "dense" (its values are decoded).
+    copy
+        Copy stored parts into memory, so that later changes to the file do not reach them.
     """
 
-    def __init__(self, backend: str = "", **ignored: Any) -> None:
+    def __init__(self, backend: str = "", *, on_unsupported: str = "error", copy: bool = False, **ignored: Any) -> None:
         self.quant_method = METHOD
-        self.backend = backend
+        options = ModuleOptions(backend, on_unsupported, copy)
+        self.backend, self.on_unsupported, self.copy = options.backend, options.on_unsupported, options.copy
+
+    @property
+    def options(self) -> ModuleOptions:
+        """How weights are loaded."""
+        return ModuleOptions(self.backend, self.on_unsupported, self.copy)
 
     __eq__, __hash__ = object.__eq__, object.__hash__
 
@@ -55,6 +72,9 @@ class SquishConfig(QuantizationConfigMixin):
     def get(self, key: str, default: Any = None) -> Any:
         """As of a dictionary: transformers asks both forms."""
         return getattr(self, key, default)
+
+
+SquishConfig.__name__ = ClassName(SquishConfig.__name__)
 
 
 class SquishQuantizer(HfQuantizer):
@@ -76,12 +96,12 @@ class SquishQuantizer(HfQuantizer):
         return False  # `squish.convert` writes the file in any format; a state dict of bytes would load nowhere else
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        backend = self.quantization_config.backend
+        options = self.quantization_config.options
         state = _states.pop(self.quantization_config, None)
         if state is not None:
-            replace_modules(model, state, backend)
+            replace_modules(model, state, options)
         else:
-            self._pending = PendingModules(model, folder_of(kwargs.get("checkpoint_files")), backend)
+            self._pending = PendingModules(model, folder_of(kwargs.get("checkpoint_files")), options)
         return model
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
@@ -98,86 +118,3 @@ class SquishQuantizer(HfQuantizer):
 if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
     register_quantization_config(METHOD)(SquishConfig)
     register_quantizer(METHOD)(SquishQuantizer)
-
-
-def replace_modules(model: Any, state: LazyState, backend: str) -> None:
-    """Put compressed modules on meta in the place of those whose tensors are compressed, tied ones and experts
-    included; the loader fills them from the state."""
-    for path, module, source in list(replaceable(model, state.file)):
-        new = compressed_module(module, state.file[source], backend, state.dtype)
-        model.set_submodule(path, new)
-        state.compressed[path] = source
-        if source != f"{path}.weight":
-            state.tied.add(path)
-            model.all_tied_weights_keys.update(tied_parts(new, path, source))
-    for path, module, tensors in list(replaceable_experts(model, state.file)):
-        experts = experts_module(module, tensors, state.file, backend, state.dtype)
-        model.set_submodule(path, experts)
-        for number, names in enumerate(tensors):
-            for projection, name in zip(("gate_proj", "up_proj", "down_proj"), names):
-                place = f"{path}.{number}.{projection}"
-                if isinstance(experts.get_submodule(f"{number}.{projection}"), CompressedLinear):
-                    state.compressed[place] = name
-                else:
-                    state.renamed[name] = f"{place}.weight"
-
-
-class PendingModules:
-    """Compressed modules of a checkpoint folder that transformers itself reads: it fills what is not compressed, while
-    placeholders without parameters stand in the place of the others.
-
-    Parameters
-    ----------
-    model
-        On meta.
-    folder
-        The checkpoint.
-    backend
-        Backend id, with options for some.
-    """
-
-    def __init__(self, model: Any, folder: Path, backend: str) -> None:
-        self.file, self.modules = open_file(folder), dict[str, tuple[nn.Module, str]]()
-        dtype = model.dtype
-        for path, module, source in list(replaceable(model, self.file)):
-            self.modules[path] = compressed_module(module, self.file[source], backend, dtype), source
-            if getattr(module, "bias", None) is not None:
-                self.modules[path][0].bias = None  # taken from the file, too
-        for path in self.modules:
-            model.set_submodule(path, nn.Identity())
-            model.all_tied_weights_keys.pop(f"{path}.weight", None)
-        stored = "|".join(re.escape(path) for path in self.modules)
-        if stored:
-            ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or set()
-            model._keys_to_ignore_on_load_unexpected = {*ignored, rf"^({stored})\."}
-
-    def fill(self, model: Any) -> None:
-        """Put the modules with their parts into the model; a tied one shares those of its owner."""
-        owners: dict[str, nn.Module] = {}
-        for path, (module, source) in self.modules.items():
-            if source in owners:
-                for name in module._names.values():
-                    setattr(module, name, getattr(owners[source], name))
-            else:
-                for name, part in stored_bytes(self.file[source]).items():
-                    setattr(module, name, nn.Parameter(part, requires_grad=False))
-                owners[source] = module
-            bias = f"{path}.bias"
-            if isinstance(module, CompressedLinear) and bias in self.file:
-                module.bias = nn.Parameter(values_of(self.file[bias], model.dtype), requires_grad=False)
-            if isinstance(module, CompressedEmbedding):
-                module._like = torch.empty(0, dtype=model.dtype)
-            model.set_submodule(path, module)
-            if source != f"{path}.weight":
-                model.all_tied_weights_keys.update(tied_parts(module, path, source))
-
-
-def folder_of(files: Any) -> Path:
-    """The folder of a checkpoint's files; UsageError where there are none."""
-    if not files:
-        raise UsageError(
-            "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",
-            code=ErrorCode.USAGE,
-            hint="For a file of another format call squish_torch.from_pretrained(path).",
-        )  # fmt: skip
-    return Path(files[0]).parent

@@ -2,38 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import torch
+from attrs import Factory, field, frozen
 from torch import nn
 
-from squish_core.api import DENSE, File, describe
+from squish_core.api import DENSE, ErrorCode, File, SquishError, UsageError, describe
 from squish_core.api import Tensor as StoredTensor
 
-from .modules import CompressedEmbedding, CompressedExperts, CompressedLinear, part_names
+from .experts import BIAS, DOWN, GATE_UP, CompressedExperts, CompressedExpertStack, CompressedStack
+from .modules import Compressed, CompressedEmbedding, CompressedLinear, part_names
 
 WEIGHT = ".weight"
 EXPERT_PLACES = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
 """What a path of transformers has, and what the files of a family have there."""
 EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """Gate, up and down of an expert."""
+ROWS_ARE_OUTPUTS = "mxfp4"
+"""The quantization whose files have stacks as [experts, out, in] where transformers has [experts, in, out]."""
+UNSUPPORTED = ("error", "dense")
 
 
-def replaceable(model: Any, file: File) -> Iterator[tuple[str, nn.Module, str]]:
-    """Path, module and tensor of each linear or embedding module whose tensor is a compressed matrix; a tied one's
-    tensor is that of the module it is tied to."""
+@frozen
+class ModuleOptions:
+    """How weights are loaded.
+
+    Attributes
+    ----------
+    backend
+        Backend id, with options for some; the best for each tensor by default.
+    on_unsupported
+        "error", or "dense": decode the tensors that the backend does not run, with a warning.
+    copy
+        Copy stored parts into memory, so that later changes to the file do not reach them.
+    """
+
+    backend: str = ""
+    on_unsupported: str = field(default="error")
+    copy: bool = False
+
+    @on_unsupported.validator
+    def _check(self, attribute: Any, value: str) -> None:
+        if value not in UNSUPPORTED:
+            raise UsageError(
+                "invalid on_unsupported", expected=" or ".join(map(repr, UNSUPPORTED)), found=repr(value),
+                code=ErrorCode.USAGE,
+            )  # fmt: skip
+
+    def runs(self, tensor: StoredTensor, rank: int = 2) -> bool:
+        """Whether a tensor is compressed and runs so; SquishError where it does not and is not to be decoded."""
+        if len(tensor.shape) != rank or not is_compressed(tensor):
+            return False
+        try:
+            tensor.plan(self.backend or None, op="linear" if rank == 2 else "experts")
+        except SquishError as error:
+            if self.on_unsupported == "error":
+                raise
+            warnings.warn(f"{tensor.name} is decoded: {error.message}", stacklevel=2)
+            return False
+        return True
+
+
+@frozen
+class Replacement:
+    """A module in the place of one of transformers', on meta, and what the file has for it.
+
+    Attributes
+    ----------
+    path, module
+        Where it goes, and the module.
+    compressed
+        Path of each compressed module (itself, or one inside) -> its tensor.
+    dense
+        Parameter that is not compressed -> its tensor.
+    owner
+        Path of the module which this one is tied to, if it is.
+    """
+
+    path: str
+    module: nn.Module
+    compressed: dict[str, str]
+    dense: dict[str, str] = Factory(dict)
+    owner: str | None = None
+
+
+def replacements(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> list[Replacement]:
+    """What takes the place of the model's modules whose tensors are compressed; `dtype` is that of activations.
+
+    Raises
+    ------
+    SquishError
+        No backend runs a tensor, and the options do not ask for its values instead.
+    """
+    groups = (
+        _layers(model, file, options, dtype), _experts(model, file, options, dtype), _stacks(model, file, options),
+    )  # fmt: skip
+    return [replacement for group in groups for replacement in group]
+
+
+def _layers(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> Iterator[Replacement]:
+    """Linear and embedding modules; a tied one has the tensor of the module that it is tied to."""
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
-    for path, module in list(model.named_modules()):
+    for path, module in model.named_modules():
         name = f"{path}{WEIGHT}"
         source = name if name in file else ties.get(name)
-        if source is not None and source in file and is_replaceable(module) and is_compressed(file[source]):
-            yield path, module, source
+        if source is None or source not in file or not is_replaceable(module) or not options.runs(file[source]):
+            continue
+        new = compressed_module(module, file[source], options.backend, dtype)
+        bias = f"{path}.bias"
+        dense = {bias: bias} if getattr(module, "bias", None) is not None and bias in file else {}
+        owner = None if source == name else source.removesuffix(WEIGHT)
+        yield Replacement(path, new, {path: source}, dense, owner)
+
+
+def _experts(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> Iterator[Replacement]:
+    """Experts with a tensor for each projection of each expert."""
+    for path, module in model.named_modules():
+        if not _has_experts(module):
+            continue
+        for (own, other), names in ((place, names) for place in EXPERT_PLACES for names in EXPERT_NAMES):
+            prefix = f"{path}.".replace(own, other)
+            tensors = [[f"{prefix}{number}.{name}{WEIGHT}" for name in names] for number in range(module.num_experts)]
+            if not all(name in file for group in tensors for name in group):
+                continue
+            runs = {name: options.runs(file[name]) for group in tensors for name in group}
+            if any(runs.values()):
+                yield _separate_experts(path, module, file, tensors, runs, options.backend, dtype)
+            break
+
+
+def _separate_experts(
+    path: str, module: Any, file: File, tensors: list[list[str]], runs: Mapping[str, bool], backend: str,
+    dtype: torch.dtype,
+) -> Replacement:  # fmt: skip
+    groups: list[Any] = []
+    compressed, dense = dict[str, str](), dict[str, str]()
+    for number, names in enumerate(tensors):
+        projections = []
+        for projection, name in zip(EXPERT_NAMES[0], names):
+            rows, columns = file[name].shape
+            linear = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
+            place = f"{path}.{number}.{projection}"
+            if runs[name]:
+                projections.append(compressed_module(linear, file[name], backend, dtype))
+                compressed[place] = name
+            else:
+                projections.append(linear)
+                dense[f"{place}{WEIGHT}"] = name
+        groups.append(projections)
+    return Replacement(path, CompressedExperts(groups, module.act_fn), compressed, dense)
+
+
+def _stacks(model: Any, file: File, options: ModuleOptions) -> Iterator[Replacement]:
+    """Experts with one tensor for each projection: [experts, out, in]."""
+    for path, module in model.named_modules():
+        names = [f"{path}.{GATE_UP}", f"{path}.{DOWN}"]
+        if not (_has_experts(module) and hasattr(module, "_apply_gate") and all(name in file for name in names)):
+            continue
+        if getattr(module, "is_transposed", False) and file.index.version != ROWS_ARE_OUTPUTS:
+            continue  # the file has [experts, in, out], as transformers
+        if not all(options.runs(file[name], rank=3) for name in names):
+            continue
+        texts = [describe(file[name].spec, file[name].bound.encoding) for name in names]
+        stacks = [CompressedStack(text, backend=options.backend, device="meta") for text in texts]
+        dense = {f"{name}{BIAS}": f"{name}{BIAS}" for name in names if f"{name}{BIAS}" in file}
+        yield Replacement(path, CompressedExpertStack(module, *stacks), dict(zip(names, names)), dense)
+
+
+def _has_experts(module: nn.Module) -> bool:
+    return all(hasattr(module, name) for name in (GATE_UP, DOWN, "num_experts"))
 
 
 def is_compressed(tensor: StoredTensor) -> bool:
-    """Whether a tensor is a matrix that has to be decoded."""
-    return len(tensor.shape) == 2 and tensor.bound.encoding.codec != DENSE
+    """Whether the values of a tensor must be decoded."""
+    return tensor.bound.encoding.codec != DENSE
 
 
 def is_replaceable(module: nn.Module) -> bool:
@@ -52,34 +197,18 @@ def compressed_module(module: nn.Module, tensor: StoredTensor, backend: str, dty
     return CompressedEmbedding(description, scale=getattr(module, "scalar_embed_scale", None), **options)
 
 
-def tied_parts(module: nn.Module, path: str, source: str) -> dict[str, str]:
+def tied_parts(replacement: Replacement) -> dict[str, str]:
     """Parameter of a tied module -> that of the module which has the tensor."""
-    assert isinstance(module, (CompressedLinear, CompressedEmbedding))
-    owner = source.removesuffix(WEIGHT)
-    return {f"{path}.{name}": f"{owner}.{name}" for name in part_names(module.description).values()}
-
-
-def replaceable_experts(model: Any, file: File) -> Iterator[tuple[str, nn.Module, list[tuple[str, str, str]]]]:
-    """Path, module and tensor names (gate, up and down of each expert) of each module of experts, where any of its
-    tensors is compressed."""
-    for path, module in list(model.named_modules()):
-        if not (hasattr(module, "gate_up_proj") and hasattr(module, "down_proj") and hasattr(module, "num_experts")):
-            continue
-        for (own, other), names in ((place, names) for place in EXPERT_PLACES for names in EXPERT_NAMES):
-            prefix = f"{path}.".replace(own, other)
-            tensors = [
-                tuple(f"{prefix}{number}.{name}{WEIGHT}" for name in names) for number in range(module.num_experts)
-            ]
-            if all(name in file for group in tensors for name in group):
-                if any(is_compressed(file[name]) for group in tensors for name in group):
-                    yield path, module, tensors  # type: ignore[misc]
-                break
+    names = part_names(cast(Compressed, replacement.module).description).values()
+    return {f"{replacement.path}.{name}": f"{replacement.owner}.{name}" for name in names}
 
 
 def dequantize_modules(model: nn.Module, dtype: torch.dtype) -> None:
     """Put plain modules with the decoded values in the place of the compressed ones; ties stay ties."""
     decoded: dict[int, nn.Parameter] = {}
     for path, module in list(model.named_modules()):
+        if isinstance(module, CompressedExpertStack):
+            model.set_submodule(path, module.dequantized(dtype))
         if not isinstance(module, (CompressedLinear, CompressedEmbedding)):
             continue
         key = module.parts[0].data_ptr()
@@ -107,17 +236,3 @@ class ScaledEmbedding(nn.Embedding):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         rows = super().forward(ids)
         return rows * torch.tensor(self.scalar_embed_scale, dtype=rows.dtype, device=rows.device)
-
-
-def experts_module(
-    module: nn.Module, tensors: list[tuple[str, str, str]], file: File, backend: str, dtype: torch.dtype
-) -> CompressedExperts:
-    """The experts of a layer, each projection compressed where its tensor is."""
-
-    def projection(name: str) -> nn.Module:
-        rows, columns = file[name].shape
-        linear = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
-        return compressed_module(linear, file[name], backend, dtype) if is_compressed(file[name]) else linear
-
-    groups = [(projection(gate), projection(up), projection(down)) for gate, up, down in tensors]
-    return CompressedExperts(groups, module.act_fn)

@@ -38,15 +38,16 @@ class LazyValue:
 
 
 class PartValue(LazyValue):
-    """A stored part, as bytes."""
+    """A stored part, as bytes: mapped, or copied."""
 
-    def __init__(self, tensor: StoredTensor, role: str, description: str) -> None:
+    def __init__(self, tensor: StoredTensor, role: str, description: str, copy: bool) -> None:
         super().__init__(byte_shape(description, role))
-        self._tensor, self._role = tensor, role
+        self._tensor, self._role, self._copy = tensor, role, copy
 
     def __getitem__(self, key: Any) -> torch.Tensor:
         buffers = self._tensor.parts(self._tensor.bound.encoding)
-        return bytes_of(buffers[self._role], tuple(self.shape))[key]
+        part = bytes_of(buffers[self._role], tuple(self.shape))[key]
+        return part.clone() if self._copy else part
 
 
 class DescriptionValue(LazyValue):
@@ -63,12 +64,13 @@ class DescriptionValue(LazyValue):
 class DecodedValue(LazyValue):
     """A whole tensor, decoded where it is compressed."""
 
-    def __init__(self, tensor: StoredTensor, dtype: torch.dtype) -> None:
+    def __init__(self, tensor: StoredTensor, dtype: torch.dtype, copy: bool) -> None:
         super().__init__(tensor.shape)
-        self._tensor, self.dtype = tensor, dtype
+        self._tensor, self.dtype, self._copy = tensor, dtype, copy
 
     def __getitem__(self, key: Any) -> torch.Tensor:
-        return values_of(self._tensor, self.dtype)[key]
+        values = values_of(self._tensor, self.dtype)[key]
+        return values.clone() if self._copy else values
 
 
 class LazyState(Mapping[str, LazyValue]):
@@ -80,10 +82,12 @@ class LazyState(Mapping[str, LazyValue]):
         A file with transformers' names.
     dtype
         Of what is decoded.
+    copy
+        Copy what could be mapped.
     """
 
-    def __init__(self, file: File, dtype: torch.dtype) -> None:
-        self.file, self.dtype = file, dtype
+    def __init__(self, file: File, dtype: torch.dtype, copy: bool = False) -> None:
+        self.file, self.dtype, self.copy = file, dtype, copy
         self.compressed: dict[str, str] = {}
         """Module -> the tensor that it keeps compressed; filled when modules are replaced."""
         self.tied: set[str] = set()
@@ -95,14 +99,14 @@ class LazyState(Mapping[str, LazyValue]):
         direct = set(self.compressed.values())
         for name in self.file:
             if name not in direct:
-                yield self.renamed.get(name, name), DecodedValue(self.file[name], self.dtype)
+                yield self.renamed.get(name, name), DecodedValue(self.file[name], self.dtype, self.copy)
         for module, name in self.compressed.items():
             tensor = self.file[name]
             description = describe(tensor.spec, tensor.bound.encoding)
             yield f"{module}.{EXTRA}", DescriptionValue(description)
             if module not in self.tied:
                 for role, parameter in part_names(description).items():
-                    yield f"{module}.{parameter}", PartValue(tensor, role, description)
+                    yield f"{module}.{parameter}", PartValue(tensor, role, description, self.copy)
 
     def __iter__(self) -> Iterator[str]:
         return (key for key, _ in self._values())

@@ -20,7 +20,7 @@ def read(path):
     return json.loads(raw[8:end]), raw[end:]
 
 
-def cut(source, target, wanted):
+def cut(source, target, names):
     """The tensors that `wanted` takes, in the order of their data."""
     entries, data = read(source)
     header, blobs, at = {}, [], 0
@@ -28,7 +28,7 @@ def cut(source, target, wanted):
     if meta:
         header["__metadata__"] = meta
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-        if wanted(name):
+        if names(name):
             begin, end = entry["data_offsets"]
             header[name] = {**entry, "data_offsets": [at, at + end - begin]}
             blobs.append(data[begin:end])

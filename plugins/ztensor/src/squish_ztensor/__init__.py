@@ -32,11 +32,12 @@ def squish_containers() -> list[ContainerInfo]:
                 "encoding": ("raw", "zstd", "zt.zstd-seekable"),
             },
             options={
-                "wire": "1.1 (default) or 2",
-                "flavour": "1.1: literal (default) or compatible (with ztensor 1.x); 2: canonical (default) or aligned",
+                "wire": "version to write: 1.1 (default) or 2",
+                "flavor": "1.1: literal (default) or compatible (with ztensor 1.x); 2: canonical (default) or aligned",
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
+                "flavour": "old spelling of flavor",
             },
             codecs=(
                 "dense",
@@ -61,20 +62,22 @@ def squish_codecs() -> list[CodecInfo]:
             factory="squish_ztensor.codecs.seekable:ZstdSeekable",
         ),
         CodecInfo(
-            id="zt.sparse_csr", title="sparse rows", lossless=True, factory="squish_ztensor.codecs.sparse:Csr",
+            id="zt.sparse_csr", title="sparse rows (CSR)", lossless=True, factory="squish_ztensor.codecs.sparse:Csr",
             aliases={"sparse_csr": "zt.sparse_csr"},
         ),
         CodecInfo(
             id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.codecs.sparse:Coo",
             aliases={"sparse_coo": "zt.sparse_coo"},
         ),
-        CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.codecs.mx:Mx"),
+        CodecInfo(
+            id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:Mx"
+        ),
     ]  # fmt: skip
 
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish edit`."""
+    """Add `squish edit`."""
     from .command import EXAMPLES, edit
 
     app.command("edit", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(edit)

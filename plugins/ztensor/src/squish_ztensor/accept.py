@@ -1,4 +1,4 @@
-"""Checks that both writers make of a tensor, and how they store its bytes."""
+"""Checks of tensors that both writers share, and how they store bytes."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ SPARSE = ("zt.sparse_csr", "zt.sparse_coo")
 
 
 def name_refusal(name: str) -> Refusal | None:
-    """Why no wire can store this name."""
+    """Return why no version can store this name, or None."""
     try:
         check_name(name, Limits()).encode()
     except (SquishError, UnicodeError) as error:
-        return Refusal(why=f"the name cannot be stored: {error}", code="name")
+        return Refusal(why=f"invalid tensor name: {error}", code="name")
     if name == METADATA:
-        return Refusal(why=f"the name {name!r} is never a tensor's: other formats take it for metadata", code="name")
+        return Refusal(why=f"the tensor name {name!r} is reserved for metadata in other formats", code="name")
     if name == sidecar.NAME:
-        return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+        return Refusal(why=f"the tensor name {sidecar.NAME!r} is reserved for metadata", code="name")
     return None
 
 
 def blocks(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """GGML blocks of whole rows, unchanged."""
+    """Accept GGML blocks of whole rows unchanged."""
     name = encoding.codec.id.removeprefix("ggml.")
     if spec.shape and spec.shape[-1] % BLOCKS[name][0] == 0:
         stored = {"data": Part(dtype="u8", shape=objects.row_shape(name, spec.shape))}
         if {role: bare(part) for role, part in encoding.parts.items()} == stored:
             return Encoding(codec=encoding.codec, parts=stored)
-    return Refusal(why=f"its part does not hold whole rows of {name} blocks")
+    return Refusal(why=f"its rows are not whole {name} blocks")
 
 
 def is_blocks(codec: CodecSpec) -> bool:
-    """Whether a codec is GGML blocks of a type that zTensor names."""
+    """Whether a codec is a GGML block type that zTensor supports."""
     return codec.id.startswith("ggml.") and codec.id[5:] in BLOCKS
 
 
 def sparse(encoding: Encoding, kind: str | None) -> Encoding:
-    """A sparse tensor; with `kind`, all its indices as that integer type."""
+    """Accept a sparse tensor; `kind` is the integer type to which all its indices are converted."""
     parts = {role: bare(part) for role, part in encoding.parts.items()}
     if kind is None:
         return Encoding(codec=encoding.codec, parts=parts)
@@ -72,12 +72,12 @@ def sparse(encoding: Encoding, kind: str | None) -> Encoding:
 
 
 def bare(part: Part) -> Part:
-    """A part's dtype and shape alone."""
+    """Return a part without its place: dtype and shape only."""
     return Part(dtype=part.dtype, shape=part.shape)
 
 
 def filtered(encoding: Encoding, options: WriteOptions, codec: str, raw_roles: Sequence[str]) -> Encoding:
-    """The encoding with its parts compressed if `options` say so, except `raw_roles`."""
+    """Return the encoding with its parts except `raw_roles` compressed, if `options` request compression."""
     if options.encoding == "raw":
         return encoding
     _, check_level = zstd_codec()
@@ -90,7 +90,7 @@ def filtered(encoding: Encoding, options: WriteOptions, codec: str, raw_roles: S
 
 
 def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -> tuple[Dropped, ...]:
-    """The attributes that have no place, for the report."""
+    """Return the attributes that cannot be stored, for the report."""
     return tuple(
         Dropped("attribute", key, where=spec.name)
         for spec in specs for key, value in spec.attrs.items() if not storable(key, value)
@@ -98,7 +98,7 @@ def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -
 
 
 def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> Iterator[Any]:
-    """The chunks, hashed; FormatError if their size is not the declared one."""
+    """Yield and hash the chunks; FormatError if their total size differs from the declared one."""
     count = 0
     for chunk in chunks:
         count += memoryview(chunk).nbytes
@@ -110,13 +110,13 @@ def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> 
 
 
 def pad(sink: Sink, offset: int) -> int:
-    """Append zeros up to `offset`."""
+    """Append zeros up to `offset` and return it."""
     sink.write(bytes(offset - sink.tell()))
     return offset
 
 
-def packed(dtype: str, shape: tuple[int, ...]) -> Part:
-    """The one part of a dense tensor; types under a byte are a run of bytes."""
+def dense_part(dtype: str, shape: tuple[int, ...]) -> Part:
+    """Return the part of a dense tensor; elements smaller than a byte are packed into a run of bytes."""
     if dtypes.bits(dtype) < 8:
         return Part(dtype="u8", shape=(dtypes.nbytes(dtype, shape),))
     return Part(dtype=dtype, shape=shape)

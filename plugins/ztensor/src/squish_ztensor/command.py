@@ -1,4 +1,4 @@
-"""`squish edit`: tensors and metadata of a zTensor file, changed in place."""
+"""`squish edit`: change tensors and metadata of a zTensor file in place."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ EXAMPLES = (
 
 
 def edit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A zTensor file, not of wire 0.1.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A zTensor file of version 1.0 or later.")],
     add: Annotated[
         str | None,
-        typer.Option("--add", metavar="SOURCE", help="Add all tensors of this file, of any format; codes are kept."),
+        typer.Option(
+            "--add", metavar="SOURCE", help="Add all tensors of this file, of any format; quantized codes are kept."
+        ),
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option("--remove", metavar="PATTERN", help="Remove the tensors whose name matches; repeatable."),
+        typer.Option("--remove", metavar="PATTERN", help="Remove tensors with matching names; repeatable."),
     ] = None,
     put: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=TEXT", help="Set a key of the metadata; repeatable."),
+        typer.Option("--set", metavar="KEY=TEXT", help="Set a metadata key; repeatable."),
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="Delete a key of the metadata; repeatable.")
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Delete a metadata key; repeatable.")
     ] = None,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Cut off what an interrupted edit left; every edit does so first.")
+        bool, typer.Option("--recover", help="Remove the remains of an interrupted edit; every edit does so first.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Change tensors and metadata of a zTensor file.
 
-    A file of wire 2 grows at its end, its old bytes untouched; one of 1.x is rewritten and renamed.
+    A file of version 2 is appended to; one of 1.x is rewritten and replaced.
     """
     edits = bool(add or remove or put or unset)
     if not (edits or recover):
         raise SquishError(
             "nothing to change", file=file, expected="--add, --remove, --set, --unset or --recover",
             code=ErrorCode.USAGE,
-            hint="`squish edit --help` says more.",
+            hint="Run `squish edit --help` for examples.",
         )  # fmt: skip
-    with locked_file(Path(file), recover) as lock, ExitStack() as opened:
-        old = opened.enter_context(open_file(file, "ztensor"))
+    with locked_file(Path(file), recover) as lock, ExitStack() as stack:
+        old = stack.enter_context(open_file(file, "ztensor"))
         removed = _matching(list(old), remove or [], file)
         deleted = _keys(unset or [], old.meta, file)
-        source = opened.enter_context(open_file(add)) if add else None
+        source = stack.enter_context(open_file(add)) if add else None
         added = list(source or ())
         attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
         if edits:
@@ -70,10 +72,10 @@ def edit(
     }  # fmt: skip
     lines = [f"note: {note}" for note in lock.notes]
     if lock.recovered:
-        lines.insert(0, f"recovered {file}: cut off {lock.recovered:,} bytes that an interrupted edit had left")
+        lines.insert(0, f"recovered {file}: removed {lock.recovered:,} bytes of an interrupted edit")
     elif recover:
         lines.insert(0, f"nothing to recover in {file}")
-    counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} keys of metadata changed"
+    counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} metadata keys changed"
     return Answer(data, [*([f"edited {file}: {counts}; {size:,} bytes"] if edits else []), *lines])
 
 
@@ -86,7 +88,7 @@ def _keys(keys: list[str], meta: dict[str, Any], file: str) -> list[str]:
     for key in keys:
         if key not in meta:
             raise SquishError(
-                "the metadata has no such key", file=file, found=key, code="key", hint="`squish info` lists them."
+                "no such metadata key", file=file, found=key, code="key", hint="`squish info` lists the keys."
             )
     return keys
 
@@ -94,7 +96,5 @@ def _keys(keys: list[str], meta: dict[str, Any], file: str) -> list[str]:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise SquishError(
-            "a key and its text cannot be read", found=repr(text), expected="KEY=TEXT", code=ErrorCode.USAGE
-        )
+        raise SquishError("invalid value of --set", found=repr(text), expected="KEY=TEXT", code=ErrorCode.USAGE)
     return key, value

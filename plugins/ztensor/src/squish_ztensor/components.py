@@ -1,7 +1,7 @@
-"""Components (v2: parts) of an object: what one stored array is.
+"""Components (v2: parts) of an object: one stored array each.
 
 A component is a map `{dtype, type?, offset, length, uncompressed_length?, encoding?, digest?}` as 1.1 and 1.2 write it.
-The other wires are brought to this form with keys that no file can set: `wire` (2: the names are those of v2),
+Other versions are translated to this form, with additional keys that no file can set: `wire` (2: dtype names of v2),
 `file`, `byteorder`, `digest_of`.
 """
 
@@ -23,18 +23,18 @@ _FILTERS: dict[int, dict[Any, tuple[Filter, ...]]] = {
 
 
 class UnreadableError(Exception):
-    """Why one object's values cannot be given."""
+    """One object's values cannot be read; the others can."""
 
 
 def required(components: Components, role: str) -> Component:
-    """The component under this name; UnreadableError without it."""
+    """Return a component; UnreadableError if it is missing."""
     if role not in components:
-        raise UnreadableError(f"the component {role!r} is missing")
+        raise UnreadableError(f"missing component {role!r}")
     return components[role]
 
 
 def element(component: Component) -> str | None:
-    """Element type of a component; None when its dtype and type are not known, or not even text."""
+    """Return the element type of a component; None if its dtype and type are unknown or not text."""
     try:
         return ELEMENTS[component.get("wire", 1)].get((component.get("dtype", ""), component.get("type")))
     except TypeError:
@@ -42,17 +42,17 @@ def element(component: Component) -> str | None:
 
 
 def element_of(component: Component, role: str) -> str:
-    """Element type of a component; UnreadableError when it is not known."""
+    """Return the element type of a component; UnreadableError if it is unknown."""
     dtype = element(component)
     if dtype is None:
         stored, logical = component.get("dtype"), component.get("type")
         kind = f"{stored!r} as {logical!r}" if logical else repr(stored)
-        raise UnreadableError(f"the dtype {kind[:60]} of component {role!r} is not known")
+        raise UnreadableError(f"unknown dtype {kind[:60]} of component {role!r}")
     return dtype
 
 
 def decoded_length(component: Component) -> int | None:
-    """Bytes before encoding; None where the file does not say."""
+    """Return the size in bytes before encoding; None if the file does not state it."""
     if component.get("encoding") in (None, "raw"):
         length: int = component["length"]
         return length
@@ -61,28 +61,28 @@ def decoded_length(component: Component) -> int | None:
 
 
 def count(component: Component, role: str) -> int:
-    """Number of elements of a component that stands alone; UnreadableError when it is not whole or not stated."""
+    """Return the number of elements of a component, from its size; UnreadableError if it is unknown or not whole."""
     length, width = decoded_length(component), dtypes.bits(element_of(component, role)) // 8
     if length is None:
-        raise UnreadableError(f"the decoded length of component {role!r} is not stated")
+        raise UnreadableError(f"component {role!r} does not state its decoded length")
     if not width or length % width:
-        raise UnreadableError(f"the {length} bytes of component {role!r} are not whole elements")
+        raise UnreadableError(f"the {length} bytes of component {role!r} are not a multiple of {width}")
     return length // width
 
 
 def part(component: Component, dtype: str, shape: tuple[int, ...]) -> Part:
-    """The stored array of a component that a layout reads; UnreadableError when its size is another one."""
+    """Return the stored array of a component; UnreadableError if its size does not match."""
     encoding, digest = component.get("encoding"), component.get("digest")
     filters = _FILTERS[component.get("wire", 1)]
     if type(encoding) not in (str, type(None)) or encoding not in filters:
-        raise UnreadableError(f"the encoding {str(encoding)[:40]!r} is not known")
+        raise UnreadableError(f"unknown encoding {str(encoding)[:40]!r}")
     if type(digest) not in (str, type(None)):
-        raise UnreadableError("the digest is not text")
+        raise UnreadableError("the digest must be text")
     if (byteorder := component.get("byteorder", "<")) not in ("<", ">"):
-        raise UnreadableError(f"the byte order {str(byteorder)[:40]!r} is not known")
+        raise UnreadableError(f"unknown byte order {str(byteorder)[:40]!r}")
     length, size = decoded_length(component), dtypes.nbytes(dtype, shape)
     if length is not None and length != size:
-        raise UnreadableError(f"a component has {length} bytes where {size} are needed for {dtype} {list(shape)}")
+        raise UnreadableError(f"a component has {length} bytes, but {dtype} {list(shape)} needs {size}")
     segment = Segment(component.get("file", 0), component["offset"], component["length"])
     return Part(
         dtype=dtype, shape=shape, segments=(segment,), filters=filters[encoding], digest=digest,
@@ -91,7 +91,7 @@ def part(component: Component, dtype: str, shape: tuple[int, ...]) -> Part:
 
 
 def raw_part(component: Component) -> Part:
-    """A component without a layout: a flat array of its dtype, or its stored bytes where those say too little."""
+    """Return a component without a layout: a flat array of its dtype, or its stored bytes if that is not possible."""
     length = component["length"]
     try:
         dtype = element_of(component, "")
@@ -102,7 +102,7 @@ def raw_part(component: Component) -> Part:
     except UnreadableError:
         segment = Segment(component.get("file", 0), component["offset"], length)
         digest = component.get("digest")
-        # A digest of decoded bytes says nothing of bytes whose encoding is not known.
+        # A digest of decoded bytes cannot be checked if the encoding is unknown.
         verifiable = type(digest) is str and (
             component.get("encoding") is None or component.get("digest_of") != "decoded"
         )

@@ -1,4 +1,4 @@
-"""The zTensor container: Index from a file, and a file from tensors."""
+"""The zTensor container: reads an Index from a file, and writes tensors to a file."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from .options import WriteOptions
 from .records import Manifest, digest_problems
 from .v1 import writer
 from .v1.manifest import read_manifest
-from .v2 import writer as second_writer
+from .v2 import writer as v2_writer
 
-_WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
+_WRITERS: dict[str, Any] = {"1.1": writer, "2": v2_writer}
 
 
 class Ztensor(Container):
-    """zTensor 0.1 to 2, read; 1.1 and 2, written."""
+    """zTensor: reads 0.1 to 2, writes 1.1 and 2."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         manifest = read_manifest(source, limits)
         meta, assets, problems, records = manifest.attributes, {}, manifest.problems, manifest.records
         if sidecar.NAME in records:
-            restored = sidecar.restore(manifest.as_first(records[sidecar.NAME]), source, limits)
+            restored = sidecar.restore(manifest.as_v1(records[sidecar.NAME]), source, limits)
             if isinstance(restored, Problem):
                 problems = [*problems, restored]
             else:
@@ -58,16 +58,17 @@ class Ztensor(Container):
         )
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
-        """Padding that is not zero, and the digest of `squish.meta`, which is not listed as a tensor."""
+        """Check padding, and the digest of `squish.meta`, which is not listed as a tensor."""
         manifest = read_manifest(source, limits)
-        # Dead bytes are how v2 appends.
+        # v2 leaves unused bytes behind when it appends.
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
         return [*gaps, *_sidecar_digest(manifest, source)]
 
     def encodings_for(
         self, *, dtype: Any = None, encoding: Any = "raw", **features: Any
     ) -> tuple[Encoding | Refusal, ...]:
-        filters = () if (how := single_value("encoding", encoding)) == "raw" else (Filter(how),)
+        byte_codec = single_value("encoding", encoding)
+        filters = () if byte_codec == "raw" else (Filter(byte_codec),)
         layout, kind = single_value("format", features.get("format")), single_value("dtype", dtype)
         return (objects.encoding_for(layout, kind, filters),)
 
@@ -104,7 +105,7 @@ class Ztensor(Container):
 
 
 def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
-    """Bytes that belong to no component must be zero (spec I.2, IV.2)."""
+    """Yield a finding if bytes outside all components are not zero (spec I.2, IV.2)."""
     end, dirty = 8, []
     for _, offset, length, _ in [*sorted(manifest.extents), (0, manifest.offset, 0, "")]:
         for start in range(end, offset, 1 << 22):
@@ -117,14 +118,14 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
         more = f" and {len(dirty) - 1} more places" if len(dirty) > 1 else ""
         yield Problem(
             code="padding", severity="warning", where=f"byte {dirty[0]}",
-            message=f"bytes that belong to no tensor are not zero, from byte {dirty[0]}{more}",
+            message=f"padding between tensors is not zero at byte {dirty[0]}{more}",
         )  # fmt: skip
 
 
 def _sidecar_digest(manifest: Manifest, source: Source) -> Iterator[Problem]:
     if sidecar.NAME not in manifest.records:
         return
-    data = manifest.as_first(manifest.records[sidecar.NAME])["components"].get("data", {})
+    data = manifest.as_v1(manifest.records[sidecar.NAME])["components"].get("data", {})
     digest = data.get("digest")
     if isinstance(digest, str):
         shard = source if not data.get("file") else source.member(manifest.files[data["file"]].name)

@@ -1,4 +1,4 @@
-"""Changing a file: v2 grows at its end and keeps its old bytes, 1.x is rewritten beside and renamed."""
+"""Editing a file: v2 is appended to, 1.x is rewritten to a temporary file that replaces it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from .v1 import cbor, writer
 from .v1.early import from_1_0
 from .v1.manifest import read_manifest
 from .v2 import deterministic
-from .v2 import writer as second_writer
-from .wire import MAGIC, Located, locate
+from .v2 import writer as v2_writer
+from .wire import MAGIC, Location, locate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,12 +57,42 @@ def edit(
     attributes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Remove tensors, then add arrays, or all tensors of an open file with their codes kept, and set metadata (None
-    deletes a key).
+    """Add and remove tensors of a zTensor file, and change its metadata.
 
-    v2: appended and synced; on failure the file is cut back to what it was. 1.x: atomic rewrite without the removed
-    bytes, 1.0 as 1.1. Waits up to 10 s for another edit of the file. Raises TensorError for a name that is not there
-    or there twice, FormatError for what the file cannot hold, and with code `locked` if the other edit goes on.
+    Removal comes first, so that one call can replace a tensor. A v2 file is appended to and synced; on failure it is
+    truncated to its old size. A 1.x file is rewritten atomically, without the removed bytes; 1.0 becomes 1.1.
+
+    Parameters
+    ----------
+    path
+        The file to edit.
+    add
+        Arrays by name, or an open file whose tensors are added with their codes unchanged.
+    remove
+        Names of tensors to remove.
+    attributes
+        Metadata to set; None deletes a key.
+    limits
+        Limits for reading the file.
+
+    Raises
+    ------
+    TensorError
+        A name to remove does not exist, or one to add exists already.
+    FormatError
+        The file cannot store the tensors or metadata. Code `locked`: another edit of the file did not end within 10 s.
+
+    Examples
+    --------
+    >>> import numpy as np, squish_core as squish, tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "model.zt")
+    ...     _ = squish.save(path, {"a": np.zeros(3, np.float32)}, format="ztensor:wire=2")
+    ...     edit(path, add={"b": np.ones(2, np.float32)}, remove=["a"], attributes={"license": "MIT"})
+    ...     with squish.open(path) as file:
+    ...         list(file), file.metadata
+    (['b'], {'license': 'MIT'})
     """
     with locked_file(Path(path)) as lock:
         change(lock, add=add, remove=remove, attributes=attributes, limits=limits)
@@ -76,43 +106,46 @@ def change(
     attributes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Change a locked file as `edit` does; what the user should read goes into `lock.notes`."""
+    """Change a locked file like `edit`; notes for the user are added to `lock.notes`."""
     limits = limits or Limits()
     source = open_source(lock.path)
     try:
         location = locate(source, limits)
         if location.wire == "0.1":
             raise UnsupportedVersionError(
-                "zTensor 0.1 is not edited", file=source.name, expected="1.0, 1.1, 1.2 or 2", found=location.wire,
-                code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
+                "zTensor 0.1 files cannot be edited", file=source.name, expected="1.0, 1.1, 1.2 or 2",
+                found=location.wire, code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
             )  # fmt: skip
-        manifest = read_manifest(source, limits)  # rejects a damaged file
-        flavour = _flavour(manifest)
+        manifest = read_manifest(source, limits)  # raises if the file is damaged
+        write_options = _write_options(manifest)
         root = _root(source, location, limits)
-        more = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
-        more = [*_incoming(add or {}, flavour), *more]
-        for item in more:
+        metadata = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
+        tensors = [*_tensors_to_add(add or {}, write_options), *metadata]
+        for item in tensors:
             if item.spec.name in root["objects"]:
                 raise TensorError(
-                    "is already in the file", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
+                    "a tensor of this name exists already",
+                    tensor=item.spec.name,
+                    code="name",
+                    hint="Remove it in the same edit to replace it.",
                 )
         if location.wire == "2":
             with appended_file(lock) as sink:
-                second_writer.append(sink, root, more, flavour)
+                v2_writer.append(sink, root, tensors, write_options)
         else:
-            _rewrite(lock, source, root, more, flavour)
+            _rewrite(lock, source, root, tensors, write_options)
     finally:
         source.close()
 
 
-def _flavour(manifest: Manifest) -> WriteOptions:
-    """What is added is as the rest: in v2 compact, in 1.x in the words of its version."""
+def _write_options(manifest: Manifest) -> WriteOptions:
+    """Return options that add tensors like the existing ones."""
     if manifest.version == "2":
-        return WriteOptions(wire="2", flavour="aligned")
-    return WriteOptions(flavour="compatible" if manifest.version.startswith("1.2") else "literal")
+        return WriteOptions(wire="2", flavor="aligned")
+    return WriteOptions(flavor="compatible" if manifest.version.startswith("1.2") else "literal")
 
 
-def _root(source: Source, location: Located, limits: Limits) -> Root:
+def _root(source: Source, location: Location, limits: Limits) -> Root:
     if not location.length:
         return {"objects": {}}
     decode = deterministic.decode if location.wire == "2" else cbor.decode
@@ -123,19 +156,19 @@ def _root(source: Source, location: Located, limits: Limits) -> Root:
     return root
 
 
-def _incoming(add: Mapping[str, np.ndarray] | File, options: WriteOptions) -> list[OutgoingTensor]:
+def _tensors_to_add(add: Mapping[str, np.ndarray] | File, options: WriteOptions) -> list[OutgoingTensor]:
     if isinstance(add, File):
-        return outgoing(add, f"ztensor:wire={options.wire},flavour={options.flavour}")
+        return outgoing(add, f"ztensor:wire={options.wire},flavor={options.flavor}")
     return [_array(name, array, options) for name, array in add.items()]
 
 
 def _array(name: str, array: np.ndarray, options: WriteOptions) -> OutgoingTensor:
     dtype = dtypes.from_numpy(array.dtype)
     if dtypes.bits(dtype) < 8:
-        raise TensorError("arrays of this dtype are not added", tensor=name, found=dtype, code="dtype")
+        raise TensorError("unsupported dtype of an array to add", tensor=name, found=dtype, code="dtype")
     spec = TensorSpec(name=name, shape=array.shape, dtype=dtype)
     origin = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=array.shape)})
-    encoding = (second_writer if options.wire == "2" else writer).accepts(spec, origin, options)
+    encoding = (v2_writer if options.wire == "2" else writer).accepts(spec, origin, options)
     if isinstance(encoding, Refusal):
         raise TensorError(encoding.why, tensor=name, code=encoding.code)
     data = array.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
@@ -146,15 +179,15 @@ def _change(
     root: Root, manifest: Manifest, source: Source, remove: tuple[str, ...], attributes: Mapping[str, Any],
     limits: Limits,
 ) -> list[OutgoingTensor]:  # fmt: skip
-    """Change the decoded manifest in place; the new `squish.meta` where metadata is kept there."""
-    if not second_writer.storable(attributes):
-        raise FormatError("an attribute is of a kind that zTensor does not have", code="attributes")
+    """Change the decoded manifest in place; returns the new `squish.meta` if the file keeps metadata there."""
+    if not v2_writer.storable(attributes):
+        raise FormatError("zTensor cannot store an attribute of this type", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)
-    metadata = sidecar.restore(manifest.as_first(record), source, limits) if record else None
+    metadata = sidecar.restore(manifest.as_v1(record), source, limits) if record else None
     restored = None if isinstance(metadata, Problem) else metadata
     for name in remove:
         if name not in objects or (restored and name == sidecar.NAME):
-            raise TensorError("is not in the file, so it cannot be removed", tensor=name, code="name")
+            raise TensorError("cannot remove: the file has no tensor of this name", tensor=name, code="name")
         del objects[name]
     old = root.pop("attributes", None) or {}
     meta = {key: value for key, value in old.items() if key not in attributes}
@@ -163,7 +196,7 @@ def _change(
         root["attributes"] = meta | (new if restored is None else {})
     if restored is None or not attributes:
         return []
-    # What `squish.meta` says comes before the attributes, so it is changed there.
+    # `squish.meta` has priority over the attributes, so change it there.
     typed, assets = restored
     typed = {**{key: value for key, value in typed.items() if key not in attributes}, **new}
     del objects[sidecar.NAME]
@@ -171,7 +204,7 @@ def _change(
 
 
 def _rewrite(
-    lock: LockedFile, source: Source, root: Root, more: Sequence[OutgoingTensor], options: WriteOptions
+    lock: LockedFile, source: Source, root: Root, tensors: Sequence[OutgoingTensor], options: WriteOptions
 ) -> None:
     placement = writer.Placement(options.compatible, root["objects"])
     components = [
@@ -179,16 +212,16 @@ def _rewrite(
         for name, record in root["objects"].items()
         for part in record["components"].values()
     ]
-    moved: dict[tuple[int, int], int] = {}
+    new_offsets: dict[tuple[int, int], int] = {}
     with atomic_file(lock.path) as sink:
         sink.write(MAGIC)
         for offset, length, name, part in sorted(components, key=lambda item: item[:3]):
-            if (offset, length) not in moved:
-                moved[offset, length] = accept.pad(sink, placement.start(sink.tell(), name, length))
+            if (offset, length) not in new_offsets:
+                new_offsets[offset, length] = accept.pad(sink, placement.start(sink.tell(), name, length))
                 for start in range(0, length, 1 << 22):
                     sink.write(source.view(offset + start, min(1 << 22, length - start)))
-            part["offset"] = moved[offset, length]
-        writer.append(sink, placement, more, options)
+            part["offset"] = new_offsets[offset, length]
+        writer.append(sink, placement, tensors, options)
         root["objects"] = dict(sorted(placement.objects.items()))
         writer.close(sink, root)
         lock.check()

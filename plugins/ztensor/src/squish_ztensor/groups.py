@@ -1,4 +1,4 @@
-"""Group quantization: which parameters of the affine codec zTensor can say, and which parts they mean (wires 6.5)."""
+"""Group quantization: which parameters of the affine codec zTensor supports, and their parts (wires 6.5)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, Tens
 
 Shape = tuple[int, ...]
 ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
-_SAID = {"lsb": "lsb_first", "msb": "msb_first", "padded": "lsb_first"}
-WIDTHS, WIDTHS_FIRST = (2, 4, 8), (2, 3, 4, 8)
-"""Bits of a code: of v2, whose codes fill their words, and of 1.1, where 3-bit codes leave bits of a word unused."""
+_ORDER_NAMES = {"lsb": "lsb_first", "msb": "msb_first", "padded": "lsb_first"}
+WIDTHS, WIDTHS_V1 = (2, 4, 8), (2, 3, 4, 8)
+"""Bits per code in v2, whose codes fill their words, and in 1.1, where 3-bit codes leave some bits unused."""
 _SCALES = ("f32", "f16", "bf16", "f8_e8m0")
 
 
 def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Shape]] | str:
-    """Role -> dtype and shape of the parts; or why the shape does not divide into them."""
+    """Return role -> dtype and shape of the parts, or the reason why the shape cannot be divided into them."""
     axis, word, group = len(shape) + params["axis"], params["word"], params["group_size"]
     per_word = dtypes.bits(word) // params["bits"]
     if axis < 0 or shape[axis] % group or (params["bits"] != 3 and shape[axis] % per_word):
-        return f"group_size {group} or {per_word} codes a word do not divide axis {axis} of {list(shape)}"
+        return (
+            f"axis {axis} of {list(shape)} is not a multiple of the group size {group} and of {per_word} codes per word"
+        )
     grid = _divided(shape, axis, group)
     parts = {"data": (word, _divided(shape, axis, per_word)), "scale": (params["scale_dtype"], grid)}
     if params.get("offset") == "zero_point":
@@ -28,35 +30,35 @@ def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Sh
         if params["offset_dtype"] == "packed":
             across = len(shape) - 1 if axis == len(shape) - 2 else len(shape) - 2
             if across < 0 or grid[across] % per_word:
-                return f"packed zeros do not fill words of {per_word}"
+                return f"the packed zero points are not a multiple of {per_word} per word"
             parts["offset"] = (word, _divided(grid, across, per_word))
     return parts
 
 
 def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
-    """The encoding unchanged, if zTensor can express it. `zeros`: zero points must be stored (1.1), not implied."""
+    """Return the encoding unchanged if zTensor supports it. `zeros`: zero points must be stored (1.1), not implied."""
     if not spec.shape or not all(spec.shape):
-        return Refusal(why=f"group quantization has no form for the shape {list(spec.shape)}")
+        return Refusal(why=f"zTensor has no group quantization for the shape {list(spec.shape)}")
     params = encoding.codec.params
-    if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32"), WIDTHS_FIRST if zeros else WIDTHS):
+    if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32"), WIDTHS_V1 if zeros else WIDTHS):
         return refusal
     stored = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
-    if _said(spec.shape, params, zeros) and _matches(spec.shape, params, stored):
+    if _supported(spec.shape, params, zeros) and _matches(spec.shape, params, stored):
         return Encoding(codec=encoding.codec, parts=stored)
-    return Refusal(why=f"zTensor has no words for {encoding.codec}")
+    return Refusal(why=f"zTensor cannot store the parameters {encoding.codec}")
 
 
 def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | Refusal | None:
-    """The nearest parameters that zTensor has for codes of this layout; None for indices into a table."""
+    """Return the nearest parameters that zTensor supports for a layout; None for indices into a table."""
     if layout.table is not None:
         return None
     if not spec.shape or not all(spec.shape):
-        return Refusal(why=f"group quantization has no form for the shape {list(spec.shape)}")
-    if refusal := _refusal(layout.bits, layout.scale_dtype, WIDTHS_FIRST if zeros else WIDTHS):
+        return Refusal(why=f"zTensor has no group quantization for the shape {list(spec.shape)}")
+    if refusal := _refusal(layout.bits, layout.scale_dtype, WIDTHS_V1 if zeros else WIDTHS):
         return refusal
     axis = _axis(layout)
     if axis is None:
-        return Refusal(why=f"groups of {list(layout.group)} in {list(spec.shape)} do not divide an axis")
+        return Refusal(why=f"zTensor stores groups along one of the last two axes, not {list(layout.group)}")
     params = _nearest(spec.shape, layout, axis, zeros)
     parts = declared(spec.shape, params)
     if isinstance(parts, str):
@@ -69,24 +71,24 @@ def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | 
 
 def _refusal(bits: int, scale_dtype: str, widths: tuple[int, ...]) -> Refusal | None:
     if bits not in widths:
-        *most, last = map(str, widths)
-        return Refusal(why=f"zTensor's words hold whole codes of {', '.join(most)} or {last} bits, not of {bits}")
+        *others, last = map(str, widths)
+        return Refusal(why=f"zTensor stores codes of {', '.join(others)} or {last} bits, not of {bits}")
     if scale_dtype not in _SCALES:
-        return Refusal(why=f"zTensor's scales are {', '.join(_SCALES)}, not {scale_dtype}")
+        return Refusal(why=f"zTensor stores scales as {', '.join(_SCALES)}, not as {scale_dtype}")
     return None
 
 
 def _axis(layout: CodeLayout) -> int | None:
-    """The axis along which groups lie: one of the last two."""
+    """Return the axis of the groups, one of the last two, or None."""
     if layout.row_group is not None:
         return -1
     across = not layout.run and len(layout.group) > 1 and layout.group[-1] == 1
     return -2 if across and all(step == 1 for step in layout.group[:-2]) else None
 
 
-def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
-    """1.1: bits, group_size and packing as in the specification; `axis`, `order` and `zero_point`, which it does not
-    name, only where they are not what its writers do: 0, lsb_first, and packed where zeros have the words' dtype."""
+def attributes_v1(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of 1.1: bits, group_size and packing; and `axis`, `order` and `zero_point`, which the
+    specification lacks, if they differ from the released writers: 0, lsb_first, packed zeros in the words' dtype."""
     bits, group, axis, per_word, order = _common(shape, params)
     words = params.get("word", "u8")
     attributes = {"bits": bits, "group_size": group, "packing": f"{per_word}_per_{words}"}
@@ -99,8 +101,8 @@ def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
     return attributes
 
 
-def attributes_second(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
-    """v2: all of them."""
+def attributes_v2(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of v2."""
     bits, group, axis, per_word, order = _common(shape, params)
     zero: dict[str, Any] = {"form": "none"}
     if params.get("offset", "none") != "none":
@@ -120,12 +122,12 @@ def attributes_second(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]
 def _common(shape: Shape, params: Mapping[str, Any]) -> tuple[int, int, int, int, str]:
     axis = len(shape) + params.get("axis", -1)
     per_word = dtypes.bits(params.get("word", "u8")) // params["bits"]
-    order = _SAID[params.get("order", "lsb")]
+    order = _ORDER_NAMES[params.get("order", "lsb")]
     return params["bits"], params.get("group_size") or shape[axis], axis, per_word, order
 
 
-def _said(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
-    """Whether zTensor has words for these parameters."""
+def _supported(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
+    """Whether zTensor supports these parameters."""
     axis, offset, order = params.get("axis", -1), params.get("offset", "none"), params.get("order", "lsb")
     return (
         axis in (-1, -2) and params.get("pack_axis", axis) == axis and not params.get("transposed")
@@ -144,9 +146,9 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
 
 
 def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[str, Any]:
-    """Unsigned codes along one of the last two axes, with the zero point that makes the same values; in the words
-    they are packed in, if these divide the axis."""
-    scale, kept = layout.scale_dtype, layout.offset_dtype
+    """Return parameters for unsigned codes along one of the last two axes, with the zero point that gives the same
+    values, in words of the same width if these divide the axis."""
+    scale, offset_dtype = layout.scale_dtype, layout.offset_dtype
     word, order = ("i32", "padded") if layout.bits == 3 else (layout.word or "u8", "lsb")
     if order == "lsb" and shape[axis] % (dtypes.bits(word) // layout.bits):
         word = "u8"
@@ -158,14 +160,14 @@ def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[s
     if layout.offset_kind == "none" and not zeros:
         return {**params, "zero": zero} if zero else params
     if layout.offset_kind == "bias":
-        kept = "f32"  # a zero point that stands for a bias may be any number
-    elif kept is None or zero or kept not in dtypes.NAMES or dtypes.bits(kept) < 8:
-        kept = "f16" if scale != "f32" else "f32"  # integers up to 2048 are exact in f16
-    return {**params, "offset": "zero_point", "offset_dtype": kept}
+        offset_dtype = "f32"  # a zero point computed from a bias may be any number
+    elif offset_dtype is None or zero or offset_dtype not in dtypes.NAMES or dtypes.bits(offset_dtype) < 8:
+        offset_dtype = "f16" if scale != "f32" else "f32"  # integers up to 2048 are exact in f16
+    return {**params, "offset": "zero_point", "offset_dtype": offset_dtype}
 
 
 def _signed(params: Mapping[str, Any]) -> bool:
-    """As the codec has it by default: true where codes have no zero point at all."""
+    """Whether codes are signed; the codec's default is true if they have no zero point."""
     default = params.get("offset", "none") == "none" and not params.get("zero")
     return bool(params.get("signed", default))
 

@@ -1,4 +1,4 @@
-"""The names that zTensor stores, as tables."""
+"""Tables of the names that zTensor stores."""
 
 from squish_core.api import BLOCK_TYPES
 
@@ -6,23 +6,23 @@ DTYPES = (
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "complex64", "complex128",
     "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool",
 )  # fmt: skip
-"""Component dtypes of 1.1 (spec II.4); the core calls them the same. `f8_e4m3` is the variant without infinities."""
+"""Component dtypes of 1.1 (spec II.4), equal to Squish's ids. `f8_e4m3` is the variant without infinities."""
 
 FORMATS = (
     "dense", "quantized_group", "sparse_csr", "sparse_coo", "zt.quant_group/1", "zt.sparse_csr/1", "zt.sparse_coo/1",
     "zt.mx/1",
 )  # fmt: skip
-"""What an object's `format` (v2: layout) may say, apart from GGML's block types, which `dtype` names."""
+"""Values of an object's `format` (v2: layout), except GGML's block types, which `dtype` names."""
 
 LONG_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "bool",
 }  # fmt: skip
-"""dtypes of 0.1 and 1.0."""
+"""Dtypes of 0.1 and 1.0."""
 
 STORAGE = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")
-"""Part dtypes of v2; everything else is a logical `type` over one of them."""
+"""Part dtypes of v2; all others are a logical `type` stored as one of them."""
 
 TYPES = {
     "bool": ("u8", "bool"),
@@ -38,7 +38,7 @@ ELEMENTS: dict[int, dict[tuple[str, str | None], str]] = {
     1: {**{(name, None): name for name in DTYPES}, **_LOGICAL},
     2: {**{(name, None): name for name in STORAGE}, **_LOGICAL},
 }
-"""Wire generation -> (`dtype`, `type`) -> element type. 1.x does not close the list, so it accepts the types of v2."""
+"""Major version -> (`dtype`, `type`) -> element type. The list of 1.x is open, so it accepts the types of v2."""
 
 _BLOCK_NAMES = (
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq1_s", "iq1_m",

@@ -1,8 +1,7 @@
-"""What an object's `format` (v2: layout) means: from a manifest record to a TensorSpec. Knows no wire.
+"""From a manifest record to a TensorSpec: the meaning of an object's `format` (v2: layout), for all versions.
 
 A layout is a function from shape, components and attributes to an element type and an Encoding; it raises
-`UnreadableError` when the object cannot be given. The object is then listed all the same, with its components as raw
-parts.
+`UnreadableError` if it cannot read the object. The object is then listed with its components as raw parts.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from .v1 import cbor
 
 
 def build(name: str, record: dict[str, Any]) -> DenseFields | TensorSpec:
-    """The tensor of a record that the manifest's check has passed."""
+    """Build the tensor of a checked record."""
     dense = _dense_record(record)
     if dense is not None:
         return dense
     shape, components = tuple(record["shape"]), record["components"]
-    attrs = {key: cbor.plain(value) for key, value in (record.get("attributes") or {}).items()}
+    attrs = {key: cbor.native(value) for key, value in (record.get("attributes") or {}).items()}
     try:
         dtype, encoding = _reading(record.get("format"))(shape, components, attrs)
     except UnreadableError as error:
@@ -37,13 +36,13 @@ def build(name: str, record: dict[str, Any]) -> DenseFields | TensorSpec:
         for role, component in components.items()
         if role not in encoding.parts and (raw := raw_part(component)).segments[0] not in ranges
     }
-    words = _words(encoding.codec)
-    attrs = {key: value for key, value in attrs.items() if key not in words}
+    codec_attributes = _codec_attributes(encoding.codec)
+    attrs = {key: value for key, value in attrs.items() if key not in codec_attributes}
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
 def _dense_record(record: dict[str, Any]) -> DenseFields | None:
-    """The tensor of a record that is one raw dense component and nothing else."""
+    """Return the tensor of a record with one raw dense component, or None."""
     components = record["components"]
     data = components.get("data")
     if data is None or len(components) > 1 or record.get("format") != "dense" or record.get("attributes"):
@@ -57,7 +56,7 @@ def _dense_record(record: dict[str, Any]) -> DenseFields | None:
 
 
 def decoded_size(layout: Any, shape: tuple[int, ...], dtype: str | None) -> int | None:
-    """Bytes before encoding that the shape needs of `data` with element type `dtype`; None if it is unknown."""
+    """Return the size of `data` in bytes before encoding, from shape and element type; None if unknown."""
     if layout == "dense":
         return None if dtype is None else dtypes.nbytes(dtype, shape)
     block = block_of(layout)
@@ -67,7 +66,7 @@ def decoded_size(layout: Any, shape: tuple[int, ...], dtype: str | None) -> int 
 
 
 def block_of(layout: Any) -> str | None:
-    """GGML block type of a layout's name: `gguf.q4_k`, or `gguf.q4_k/1` as v2 names it."""
+    """Return the GGML block type of a layout, `gguf.q4_k` or in v2 `gguf.q4_k/1`, or None."""
     if type(layout) is not str or not layout.startswith("gguf."):
         return None
     name = layout[5:].removesuffix("/1")
@@ -75,15 +74,15 @@ def block_of(layout: Any) -> str | None:
 
 
 def encoding_for(layout: str | None, dtype: str | None, filters: tuple[Filter, ...]) -> Encoding | Refusal:
-    """How an object of this format and element type is stored, as the released writers make it."""
+    """Return the encoding of an object with this format and element type, as the released writers store it."""
     block = block_of(dtype)
     if block is not None and layout is not None:
-        why = f"{dtype} is a format of its own, not an element type of {layout}"
+        why = f"{dtype} is a format, not an element type of {layout}"
         return Refusal(why=why, code="dtype", encoding=Encoding(codec=_CODECS.get(layout, DENSE)))
     codec = CodecSpec(f"ggml.{block}") if block else _CODECS.get(layout or "dense", DENSE)
     if codec.id in ("affine", "zt.mx") and dtype is not None:
         return Refusal(
-            why=f"{layout} holds codes, whose values are f32; it has no dtype {dtype}",
+            why=f"{layout} stores codes of f32 values; it has no dtype {dtype}",
             code="dtype",
             encoding=Encoding(codec=codec),
         )
@@ -107,7 +106,7 @@ _CODECS = {
 
 
 def row_shape(block: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of the u8 part of a tensor whose last dimension is a multiple of the block's elements."""
+    """Return the shape of the u8 part of a tensor whose last dimension is a multiple of the block size."""
     elements, nbytes = BLOCKS[block]
     return (*shape[:-1], shape[-1] // elements * nbytes)
 
@@ -118,13 +117,13 @@ def _reading(layout: Any) -> Reading:
         return lambda shape, components, attributes: _blocks(block, shape, components, attributes)
     if type(layout) is str and layout in _LAYOUTS:
         return _LAYOUTS[layout]
-    raise UnreadableError(f"the layout {str(layout)[:40]!r} is not known" if layout else "the object has no format")
+    raise UnreadableError(f"unknown layout {str(layout)[:40]!r}" if layout else "the object has no format")
 
 
 def _dense(shape: tuple[int, ...], components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
     data = required(components, "data")
     dtype = element_of(data, "data")
-    # Types under a byte are packed into one run of bytes.
+    # Elements smaller than a byte are packed into one run of bytes.
     declared = (dtype, shape) if dtypes.bits(dtype) >= 8 else ("u8", (dtypes.nbytes(dtype, shape),))
     return dtype, Encoding(codec=DENSE, parts={"data": part(data, *declared)})
 
@@ -134,12 +133,12 @@ def _blocks(
 ) -> tuple[str, Encoding]:
     data = required(components, "data")
     if element(data) != "u8":
-        raise UnreadableError(f"GGML blocks are stored as u8, not {str(data.get('dtype'))[:40]!r}")
+        raise UnreadableError(f"GGML blocks must be stored as u8, not {str(data.get('dtype'))[:40]!r}")
     for key, expected in zip(("elems_per_block", "block_bytes"), BLOCKS[block]):
         if attributes.get(key, expected) != expected:
-            raise UnreadableError(f"{key} of {block} is {expected}, not {str(attributes[key])[:40]}")
+            raise UnreadableError(f"{key} of {block} must be {expected}, not {str(attributes[key])[:40]}")
     if not shape or shape[-1] % BLOCKS[block][0]:
-        raise UnreadableError(f"rows of shape {list(shape)} do not divide into blocks of {BLOCKS[block][0]} elements")
+        raise UnreadableError(f"rows of the shape {list(shape)} are not a multiple of {BLOCKS[block][0]} elements")
     stored = part(data, "u8", row_shape(block, shape))
     return "f32", Encoding(codec=CodecSpec(f"ggml.{block}"), parts={"data": stored})
 
@@ -147,15 +146,15 @@ def _blocks(
 _LAYOUTS: dict[str, Reading] = {"dense": _dense, **profiles.READINGS}
 
 
-_WORDS = {
+_CODEC_ATTRIBUTES = {
     "affine": ("bits", "group_size", "axis", "packing", "order", "scale_form", "zero_point"),
     "zt.mx": ("block_size", "axis", "scale_form"),
 }
 
 
-def _words(codec: CodecSpec) -> tuple[str, ...]:
-    """Attributes that are parameters of the codec now; as attributes they would outlive a change of it."""
-    return ("elems_per_block", "block_bytes") if codec.id.startswith("ggml.") else _WORDS.get(codec.id, ())
+def _codec_attributes(codec: CodecSpec) -> tuple[str, ...]:
+    """Names of attributes that are now parameters of the codec; they would be wrong after a change of codec."""
+    return ("elems_per_block", "block_bytes") if codec.id.startswith("ggml.") else _CODEC_ATTRIBUTES.get(codec.id, ())
 
 
 def _nominal_dtype(components: Components) -> str:

@@ -1,7 +1,8 @@
-"""The options of `--to ztensor:...`, checked."""
+"""The options of `--to ztensor:...`."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -12,25 +13,34 @@ from squish_core.api import ByteCodec, ErrorCode, FormatError, MissingPluginErro
 
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
-    "flavour": ("canonical", "aligned", "literal", "compatible"),
+    "flavor": ("canonical", "aligned", "literal", "compatible"),
 }  # fmt: skip
 
 
 @frozen
 class WriteOptions:
-    """How to write: `wire` 1.1 or 2; `encoding` raw or zstd with its `level`; `digest` none, sha256, and crc32c (1.1)
-    or xxh3 (2, the default there); `flavour` of 1.1: literal (the default) or compatible (as the released 1.x packages
-    read it), of 2: canonical (the default without zstd) or aligned."""
+    """How to write a file.
+
+    `wire`: 1.1 or 2. `encoding`: raw or zstd, with its `level`. `digest`: none, sha256, crc32c (1.1) or xxh3 (2, the
+    default there). `flavor` of 1.1: literal (the default) or compatible (readable by the released 1.x packages); of 2:
+    canonical (the default without zstd) or aligned.
+    """
 
     wire: str = "1.1"
     encoding: str = "raw"
     level: str | None = None
     digest: str | None = None
-    flavour: str | None = None
+    flavor: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
-        """From the command line's words; FormatError for a value that is none of the known ones."""
+        """Parse the options; FormatError for an invalid value or combination."""
+        options = dict(options)
+        if "flavour" in options:
+            warnings.warn("the zTensor option flavour is now flavor", DeprecationWarning, stacklevel=2)
+            if "flavor" in options:
+                raise FormatError("flavour is the old spelling of flavor; give only flavor", code=ErrorCode.OPTION)
+            options["flavor"] = options.pop("flavour")
         return cls._checked(tuple(options.items()))
 
     @classmethod
@@ -40,45 +50,45 @@ class WriteOptions:
         for key, values in _VALUES.items():
             if options.get(key, values[0]) not in values:
                 raise FormatError(
-                    f"the option {key!r} has no such value", expected=", ".join(values), found=repr(options[key]),
+                    f"invalid value of the zTensor option {key}", expected=", ".join(values), found=repr(options[key]),
                     code=ErrorCode.OPTION,
                 )  # fmt: skip
         result = cls(**options)
-        second = result.wire == "2"
+        is_v2 = result.wire == "2"
         rules = [
-            (result.level is None or result.encoding == "zstd", "the option 'level' goes with encoding=zstd"),
-            (second or result.digest != "xxh3", "xxh3 digests go with wire=2"),
-            (not second or result.digest != "crc32c", "crc32c digests go with wire=1.1"),
-            (result.flavour not in ("canonical", "aligned") or second, f"flavour={result.flavour} goes with wire=2"),
-            (result.flavour not in ("literal", "compatible") or not second,
-             f"flavour={result.flavour} goes with wire=1.1"),
-            (result.flavour != "canonical" or result.encoding == "raw",
-             "a canonical file is raw; ask for flavour=aligned"),
-            (result.flavour != "canonical" or result.digests == "xxh3", "a canonical file has xxh3 digests"),
+            (result.level is None or result.encoding == "zstd", "the option level requires encoding=zstd"),
+            (is_v2 or result.digest != "xxh3", "digest=xxh3 requires wire=2"),
+            (not is_v2 or result.digest != "crc32c", "digest=crc32c requires wire=1.1"),
+            (result.flavor not in ("canonical", "aligned") or is_v2, f"flavor={result.flavor} requires wire=2"),
+            (result.flavor not in ("literal", "compatible") or not is_v2,
+             f"flavor={result.flavor} requires wire=1.1"),
+            (result.flavor != "canonical" or result.encoding == "raw",
+             "flavor=canonical does not allow compression; use flavor=aligned"),
+            (result.flavor != "canonical" or result.digests == "xxh3", "flavor=canonical requires digest=xxh3"),
         ]  # fmt: skip
-        for holds, why in rules:
-            if not holds:
+        for allowed, why in rules:
+            if not allowed:
                 raise FormatError(why, code=ErrorCode.OPTION)
         return result
 
     @property
     def compatible(self) -> bool:
-        """Whether 1.1 is written in the words of 1.2 that the released packages know."""
-        return self.flavour == "compatible"
+        """Whether 1.x is written as version 1.2, which the released packages read."""
+        return self.flavor == "compatible"
 
     @property
     def canonical(self) -> bool:
-        """Whether two files of the same content are the same bytes (v2)."""
-        return self.flavour != "aligned" and self.encoding == "raw" and self.digests == "xxh3"
+        """Whether equal content gives equal files (v2)."""
+        return self.flavor != "aligned" and self.encoding == "raw" and self.digests == "xxh3"
 
     @property
     def alignment(self) -> int:
-        """Of blobs in v2."""
+        """Alignment of blobs in v2, in bytes."""
         return 65536 if self.canonical else 4096
 
     @property
     def digests(self) -> str:
-        """Kind of digest that each part gets, or "none"."""
+        """Kind of digest of each part, or "none"."""
         return self.digest or ("xxh3" if self.wire == "2" else "none")
 
     @property
@@ -88,12 +98,12 @@ class WriteOptions:
 
 
 def zstd_codec() -> tuple[ByteCodec, Any]:
-    """The zstd codec and its check of a level; MissingPluginError when squish-zstd is not installed."""
+    """Return the zstd codec and its check of a level; MissingPluginError if squish-zstd is not installed."""
     try:
         from squish_zstd.api import Zstd, compression_level
     except ImportError as error:
         raise MissingPluginError(
-            f"encoding=zstd needs squish-zstd: {error}", code=ErrorCode.NOT_INSTALLED,
+            f"encoding=zstd requires the package squish-zstd: {error}", code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None  # fmt: skip
     return Zstd(), compression_level

@@ -1,4 +1,4 @@
-"""What reading any wire's manifest gives."""
+"""A checked manifest of any version, and findings about it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ Extent = tuple[int, int, int, str]
 Record = dict[str, Any]
 
 
-def same(record: Record) -> Record:
-    """A record of 1.1 is the record."""
+def unchanged(record: Record) -> Record:
+    """Return a record of 1.1 unchanged."""
     return record
 
 
 @frozen(kw_only=True)
 class Manifest:
-    """A checked manifest; `offset` is where it starts, `records` (object maps, or `DenseFields`) are in the order of
-    their data in the file.
+    """A checked manifest.
 
-    `build` turns an object map into a tensor, `as_first` gives a record as 1.1 writes it; `files` are the file itself
-    and the shards that its parts refer to.
+    `offset`: its start. `records`: object maps or `DenseFields`, in the order of their data. `build` converts an object
+    map to a tensor, `as_v1` a record to its form in 1.1. `files`: the file and the shards that its parts refer to.
     """
 
     offset: int
@@ -37,45 +36,43 @@ class Manifest:
     extents: list[Extent]
     files: tuple[FileRef, ...]
     build: Callable[[str, Any], DenseFields | TensorSpec] | None = None
-    as_first: Callable[[Any], Record] = same
+    as_v1: Callable[[Any], Record] = unchanged
     problems: list[Problem] = field(factory=list)
 
 
 def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any]:
-    """The `attributes` of the root or an object; FormatError when they are not a map with text keys."""
+    """Return the `attributes` of the root or an object; FormatError unless they are a map with text keys."""
     attributes = owner.get("attributes")
     if attributes is None:
         return {}
     if type(attributes) is not dict or not all(type(key) is str for key in attributes):
         raise FormatError(
-            "the attributes are not a map with text keys", tensor=name, offset=offset,
-            found=type(attributes).__name__, code="schema",
+            "attributes must be a map with text keys", tensor=name, offset=offset,
+            found="another key" if type(attributes) is dict else type(attributes).__name__, code="schema",
         )  # fmt: skip
-    return {key: cbor.plain(value) for key, value in attributes.items()}
+    return {key: cbor.native(value) for key, value in attributes.items()}
 
 
 def name_problem(name: str) -> Problem | None:
-    """The finding for a name that is read, since dropping a tensor is worse, but never written."""
+    """Return the finding for a name that is read but never written."""
     if not name:
-        return warning("name", "", "a tensor has an empty name")
+        return warning("name", "", "empty tensor name")
     if name == METADATA:
-        return warning("name", name, f"a tensor is called {METADATA!r}, which other formats take for their metadata")
+        return warning("name", name, f"the tensor name {METADATA!r} is reserved for metadata in other formats")
     return None
 
 
 def warning(code: str, where: str, message: str) -> Problem:
-    """A finding that does not stop reading."""
+    """Return a finding that does not prevent reading."""
     return Problem(code=code, severity="warning", where=where, message=message)
 
 
 def digest_problems(digest: str, chunks: Iterable[Any], where: str) -> Iterator[Problem]:
-    """A finding if the bytes do not match their digest, or if the digest cannot be checked."""
+    """Yield a finding if the bytes do not match their digest, or if it cannot be checked."""
     verdict = check_digest(digest, chunks)
     if verdict.state == "wrong":
         numbers = f"expected {verdict.expected}, found {verdict.found}"
-        yield Problem(
-            code=ErrorCode.DIGEST, severity="error", where=where, message=f"the digest does not match ({numbers})"
-        )
+        yield Problem(code=ErrorCode.DIGEST, severity="error", where=where, message=f"digest mismatch ({numbers})")
     elif verdict.state == "unverified":
-        message = f"the digest {digest[:40]!r} is of an unknown kind"
+        message = f"not checked: unknown kind of digest {digest[:40]!r}"
         yield Problem(code="unverified", severity="note", where=where, message=message)

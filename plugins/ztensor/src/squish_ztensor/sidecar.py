@@ -1,4 +1,4 @@
-"""Typed metadata and assets as one object `squish.meta`: zTensor 1.1 itself has room for text only."""
+"""Typed metadata and assets as one object `squish.meta`; zTensor 1.1 itself only stores text."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NAME = "squish.meta"
 def restore(
     record: Mapping[str, Any], source: Source, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Part]] | Problem:
-    """Metadata and assets from the object's record, or why they stay in it as a tensor."""
+    """Return metadata and assets from the object's record, or the reason why it stays a tensor."""
     data = record["components"].get("data", {})
-    described = (record.get("format"), data.get("dtype"), data.get("encoding") or "raw")
-    if described != ("dense", "u8", "raw") or data.get("file"):
-        return _problem("it is not one raw u8 component")
+    description = (record.get("format"), data.get("dtype"), data.get("encoding") or "raw")
+    if description != ("dense", "u8", "raw") or data.get("file"):
+        return _problem("it must be one raw u8 component")
     if data["length"] > limits.header:
-        return _problem(f"its {data['length']} bytes are over the limit of {limits.header}")
+        return _problem(f"it has {data['length']} bytes, more than the limit of {limits.header}")
     try:
         meta, assets = load_meta(source.read(data["offset"], data["length"], NAME), limits)
     except FormatError as error:
@@ -41,18 +41,18 @@ def restore(
 
 
 def is_text(meta: Mapping[str, Any], assets: Mapping[str, Any]) -> bool:
-    """Whether the root attributes can hold it all, in the form that every reader of 1.1 takes."""
+    """Whether the root attributes can store everything, so that every reader of 1.1 understands it."""
     return not assets and all(type(value) is str for value in meta.values())
 
 
-def planned(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
-    """The object as a tensor before the assets are read: each takes a CBOR head and its bytes."""
+def predict_spec(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
+    """Predict the object's spec before the assets are read: each takes a CBOR head and its bytes."""
     empty = len(dump_meta(meta, dict.fromkeys(assets, b"")))
     return _spec(empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values()))
 
 
 def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> OutgoingTensor:
-    """The object on its way into a file."""
+    """Return the object as a tensor to write."""
     packed = dump_meta(meta, assets)
     spec = _spec(len(packed))
     return OutgoingTensor(spec, {"data": Stream(spec.encodings[0].parts["data"], lambda: [packed])})
@@ -70,6 +70,4 @@ def _head(length: int) -> int:
 
 
 def _problem(why: str) -> Problem:
-    return Problem(
-        code="meta", severity="warning", where=NAME, message=f"metadata and assets cannot be restored: {why}"
-    )
+    return Problem(code="meta", severity="warning", where=NAME, message=f"cannot restore metadata and assets: {why}")

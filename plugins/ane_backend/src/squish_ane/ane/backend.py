@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +20,7 @@ from squish_core.api import (
 )
 
 from ..coreml.archive import WHOLE
-
-_ELSEWHERE = Availability(ok=False, reason="Core ML needs macOS; ane:device=M1 plans for a device")
+from .availability import core_ml_availability
 
 
 class Ane(Backend):
@@ -36,13 +34,7 @@ class Ane(Backend):
     whole = True
 
     def probe(self) -> Availability:
-        if sys.platform != "darwin":
-            return _ELSEWHERE
-        try:
-            import coremltools
-        except ImportError as error:
-            return Availability(ok=False, reason=f"coremltools cannot be imported: {error}")
-        return Availability(ok=True, device="Neural Engine", facts={"coremltools": coremltools.__version__})
+        return core_ml_availability()
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
         from . import planner
@@ -54,7 +46,8 @@ class Ane(Backend):
                 code=ErrorCode.BACKEND,
             )  # fmt: skip
         consumer = planner.consumer_of({name: value for name, value in options.items() if name != "device"})
-        return DevicePlan(planner.generation_of(str(options["device"])), consumer)
+        device = str(options["device"])
+        return DevicePlan(planner.generation_of(device), consumer, planner.cores_of(device))
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding

@@ -7,7 +7,7 @@ from typing import Any
 from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refusal, Request, SquishError, TensorSpec
 
 from ..coreml.archive import WHOLE
-from . import facts, planner
+from . import facts, layout, planner
 from .forms import weights_of
 
 
@@ -17,8 +17,8 @@ class DevicePlan(Backend):
     id = "ane"
     whole = True
 
-    def __init__(self, generation: str, consumer: planner.Consumer) -> None:
-        self.generation, self.consumer = generation, consumer
+    def __init__(self, generation: str, consumer: planner.Consumer, cores: int) -> None:
+        self.generation, self.consumer, self.cores = generation, consumer, cores
 
     def probe(self) -> Availability:
         return Availability(ok=True, device=f"{self.generation} (plan only)")
@@ -43,11 +43,12 @@ class DevicePlan(Backend):
         first = "rounded to float16 first" if dense else f"Core ML does not support {encoding.codec.id}: decoded first"
         reason = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
+        about = layout.compiled(target, verdict, self.cores, spec.shape, self.consumer.stride)
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
             backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
             storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {reason}",
-            cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
+            cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes), facts=about,
         )  # fmt: skip
 
     def load(self, *_: Any) -> Any:

@@ -14,8 +14,6 @@ from attrs import frozen
 
 GENERATIONS = ("H13", "H14", "H15", "H16", "H17", "H18")
 DEVICES = {"M1": "H13", "M2": "H14", "M3": "H15", "M4": "H16", "M5": "H17"}
-FAMILIES = {"H13": "A13", "H14": "A14", "H15": "A15", "H16": "A16", "H17": "A17", "H18": "A18"}
-"""The book's family names, which refer to compiler targets, not to chips of the same name."""
 CORES = {"": 4, "g": 8, "s": 16, "c": 32, "d": 64}
 """Cores by suffix of the target name (H13g)."""
 
@@ -31,17 +29,22 @@ class Cell:
 
 @frozen
 class Row:
-    """A form of weights: title, rule, source, and one cell per generation in order."""
+    """A form of weights: title, rule, source, one cell per generation in order, and the bytes of the hardware
+    description that streaming needs."""
 
     title: str
     rule: str
     source: str
     cells: tuple[Cell, ...]
+    gates: tuple[int, ...] = ()
 
 
-def _row(title: str, rule: str, source: str, *cells: Cell) -> Row:
+MASTER, PALETTE_GATE, INT8_GATE, BLOCK_GATE, FP8_GATE = 0x48F, 0x529, 0x528, 0x520, 0x52D
+
+
+def _row(title: str, rule: str, source: str, *cells: Cell, gates: tuple[int, ...] = ()) -> Row:
     """Build a row; the last cell applies to all later generations."""
-    return Row(title, rule, source, cells + cells[-1:] * (len(GENERATIONS) - len(cells)))
+    return Row(title, rule, source, cells + cells[-1:] * (len(GENERATIONS) - len(cells)), gates)
 
 
 _MEASURED, _STATED, _PREDICTED = "measured", "stated", "predicted"
@@ -55,27 +58,32 @@ ROWS: Mapping[str, Row] = {
         "int8, one scale per tensor or channel", "streams if byte 0x528 is set", "table 25.2",
         Cell("fold", _MEASURED, "through the path that dequantizes it"),
         Cell("stream", _MEASURED), Cell("stream", _PREDICTED), Cell("stream", _PREDICTED),
-        Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
+        Cell("stream", _MEASURED), Cell("stream", _PREDICTED), gates=(MASTER, INT8_GATE),
     ),
     "int8_asymmetric": _row(
         "int8 with zero points", "the zero point is forced to zero on H13", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", "unstated", "legal; streaming is not stated"),
+        gates=(MASTER, INT8_GATE),
     ),
     "palette4": _row(
         "4-bit palette, one codebook", "streams if bytes 0x48f and 0x529 are set", "tables 25.2 and 25.5",
         Cell("stream", _MEASURED, "2.37x"), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
         Cell("stream", _PREDICTED), Cell("stream", _MEASURED, "1.6-1.8x"), Cell("stream", _PREDICTED),
+        gates=(MASTER, PALETTE_GATE),
     ),
     "palette8": _row(
         "8-bit palette", "streams if bytes 0x48f and 0x529 are set", "table 25.5", Cell("stream", _PREDICTED),
+        gates=(MASTER, PALETTE_GATE),
     ),
     "palette_many": _row(
         "palette with several codebooks", "num_luts above one", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "needs a later descriptor"),
+        gates=(MASTER, PALETTE_GATE),
     ),
     "palette3_6": _row(
         "3- or 6-bit palette", "needs a later descriptor", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "the descriptor version is not stated"),
+        gates=(MASTER, PALETTE_GATE),
     ),
     "palette1_2": _row(
         "1- or 2-bit palette", "rejected on the general path", "chapter 25, four codecs",
@@ -85,10 +93,12 @@ ROWS: Mapping[str, Row] = {
         "mask and float16 values", "streams under the master byte 0x48f", "table 25.2, listing 25.3",
         Cell("stream", _MEASURED, "1.55-1.64x"), Cell("stream", _MEASURED, "0.54x of the time"),
         Cell("stream", _PREDICTED), Cell("stream", _PREDICTED), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
+        gates=(MASTER,),
     ),
     "sparse_palette": _row(
         "mask and palette codes", "the sparse index plane needs a later descriptor", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("fold", "unstated"), Cell("stream", _STATED),
+        gates=(MASTER, PALETTE_GATE),
     ),
     "sparse_int8": _row(
         "mask and int8 values with scales", "the book does not cover scales under a mask", "table 25.2",
@@ -97,7 +107,7 @@ ROWS: Mapping[str, Row] = {
     "blockwise": _row(
         "int8 with block scales", "streams if byte 0x520 is set", "table 25.2",
         Cell("fold", _MEASURED), Cell("fold", _MEASURED, "0.985x"), Cell("stream", _PREDICTED),
-        Cell("stream", _PREDICTED), Cell("stream", _MEASURED), Cell("stream", _PREDICTED),
+        Cell("stream", _PREDICTED), Cell("stream", _MEASURED), Cell("stream", _PREDICTED), gates=(MASTER, BLOCK_GATE),
     ),
     "affine4": _row(
         "integers below 8 bits with scales", "4-bit weights have only a palette path, not an affine one",
@@ -105,8 +115,10 @@ ROWS: Mapping[str, Row] = {
     ),
     "f8_e4m3": _row(
         "float8 E4M3", "byte 0x52d, only set on H18", "chapter 25, fp8 datapath",
-        Cell("illegal", _PREDICTED, "asserts while compiling"),
-        *(Cell("illegal", _PREDICTED, "the format is disabled"),) * 4, Cell("stream", _PREDICTED),
+        Cell("illegal", _PREDICTED, "its format register has no code for it: compiling asserts"),
+        *(Cell("illegal", _PREDICTED, "the encoder of its element code exists from H17 (family A17) only"),) * 3,
+        Cell("illegal", _PREDICTED, "the encoder exists, the capability byte 0x52d is not set"),
+        Cell("stream", _PREDICTED), gates=(MASTER, FP8_GATE),
     ),
     "f8_e5m2": _row(
         "float8 E5M2", "a conversion format: shifted left by eight bits to float16", "chapter 25, fp8 datapath",
@@ -121,16 +133,6 @@ GATES: Mapping[int, str | None] = {
     0x520: "H15", 0x523: "H15", 0x533: "H15", 0x539: "H15",
     0x52D: "H18", 0x288: None,
 }  # fmt: skip
-MASTER, PALETTE_GATE = 0x48F, 0x529
-
-# Capability -> descriptor version five (H13), later versions (table 25.5).
-CODEGEN: Mapping[str, tuple[str, str]] = {
-    "sparse-binary index packing": ("asserts unsupported", "a packed flag at descriptor offset 0x424"),
-    "multi-codebook palette": ("asserts unsupported", "implemented"),
-    "asymmetric quantization": ("asserts unsupported", "implemented"),
-    "zero-skip detect": ("implemented", "implemented"),
-    "palette enable and bit width": ("implemented, 4 and 8 bit", "implemented, plus 3 and 6 bit"),
-}
 
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 """Maximum bytes of a weight before splitting: folded or dense (field 0x200), streamed (field 0x210)."""

@@ -21,17 +21,22 @@ def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | 
     if reader:
         return reader(encoding, spec)
     layout = codec.code_layout(spec, encoding.codec.params)
-    return None if layout is None or layout.table is not None else _integers(layout, spec)
+    if layout is None or layout.table is not None:
+        return None
+    offset = encoding.parts.get("offset")
+    zeros = offset is not None and offset.data is not None and not any(offset.data)
+    return _integers(layout, spec, zeros)
 
 
-def _integers(layout: CodeLayout, spec: TensorSpec) -> Weights:
+def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
+    """Return the form of integer codes; `zeros`: all their zero points are zero."""
     if layout.bits < 8:
         return _weights(spec, "affine4", bits=layout.bits)
     row = max(spec.shape[-1], 1) if spec.shape else 1
     block = layout.run_length(spec.shape)
     if block is None or block % row:
         return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))
-    centered = layout.signed and layout.offset_kind == "none" and not layout.zero
+    centered = ((layout.signed and layout.offset_kind == "none") or zeros) and not layout.zero
     return _weights(spec, "int8" if centered else "int8_asymmetric", bits=8)
 
 
@@ -43,7 +48,7 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     codebooks = spec.elements // tables.codebook_size if tables.codebook_size else 1
     return _weights(
         spec, form if codebooks == 1 else "palette_many", bits=tables.scheme.bits, codebooks=codebooks,
-        vector_size=tables.vector,
+        vector_size=tables.vector, quantized=tables.codebook_dtype in ("i8", "u8"),
     )  # fmt: skip
 
 
@@ -66,8 +71,9 @@ def _float8(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     return _weights(spec, FLOATS[encoding.parts["data"].dtype])
 
 
-def _weights(spec: TensorSpec, form: str, **more: int) -> Weights:
-    return Weights(form=form, elements=spec.elements, channels=spec.shape[0] if spec.shape else 1, **more)
+def _weights(spec: TensorSpec, form: str, *, quantized: bool = False, **more: int) -> Weights:
+    channels = spec.shape[0] if spec.shape else 1
+    return Weights(form=form, elements=spec.elements, channels=channels, quantized=quantized, **more)
 
 
 _FORMS: Mapping[str, Callable[[Encoding, TensorSpec], Weights | None]] = {

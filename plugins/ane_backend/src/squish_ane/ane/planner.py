@@ -10,14 +10,15 @@ from attrs import fields_dict, frozen
 from squish_core.api import ErrorCode, SquishError
 
 from . import facts
-from .structures import ACTIVATION_BYTES, codebook_bytes, is_vector_size
+from .structures import ACTIVATION_BYTES, codebook_bytes, is_quantized_palette, is_vector_size
 
 
 @frozen(kw_only=True)
 class Weights:
     """A weight in the compiler's terms. `form` is a row of `facts.ROWS`; sizes are in elements.
 
-    `channels`: output channels; `block`: elements per scale; `nonzero`: values under a mask.
+    `channels`: output channels; `block`: elements per scale; `nonzero`: values under a mask; `quantized`: codebooks of
+    integers.
     """
 
     form: str
@@ -28,6 +29,7 @@ class Weights:
     vector_size: int = 1
     block: int = 0
     nonzero: int = 0
+    quantized: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -103,8 +105,9 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
     if cell.mode == "illegal":
         raise _illegal(row, generation, cell.note)
     hindrance = (consumer or Consumer()).hindrance()
-    if mode == "stream" and not facts.is_set(facts.MASTER, generation):
-        hindrance = "the master byte 0x48f is not set"
+    unset = [gate for gate in row.gates if not facts.is_set(gate, generation)]
+    if mode == "stream" and unset:
+        hindrance = f"the byte {unset[0]:#x} is not set"
     if mode == "stream" and hindrance:
         mode, why = "fold", f"{hindrance}, so the weight is folded [chapter 25, stream or fold]"
     dense = 2 * weights.elements
@@ -125,6 +128,13 @@ def palette_budget(bits: int, vector_size: int = 1, codebooks: int = 1, *, activ
     return codebook_bytes(bits, vector_size, codebooks) + ACTIVATION_BYTES * activation
 
 
+def cores_of(device: str) -> int:
+    """Return the engine cores that the suffix of a target name states: 8 for "H13g", 4 without one."""
+    name = device.strip().upper()
+    is_target = name not in facts.DEVICES and name.rstrip("GSCD") in facts.GENERATIONS
+    return facts.CORES.get(name.lstrip("H0123456789").lower(), 4) if is_target else facts.CORES[""]
+
+
 def generation_of(device: str) -> str:
     """Return the generation of a device: H13 for "M1", "h13" or "H13g"."""
     name = device.strip().upper()
@@ -142,6 +152,11 @@ def _check(weights: Weights) -> None:
         raise SquishError(
             "unsupported vector length of a codebook", expected="1, 2, 4 or 5", found=weights.vector_size,
             code="vector-size", hint="Legal lengths are bits of the mask 0x36 [chapter 25, four codecs].",
+        )  # fmt: skip
+    if weights.quantized and not is_quantized_palette(1 << weights.bits):
+        raise SquishError(
+            "a codebook of integers has too many entries", expected="fewer than 256", found=1 << weights.bits,
+            code="codebook", hint="Take 6 bits, or a codebook of f16 [chapter 25, four codecs].",
         )  # fmt: skip
     if weights.vector_size > 1 and weights.elements % weights.vector_size:
         raise SquishError(

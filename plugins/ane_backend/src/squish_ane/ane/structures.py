@@ -5,47 +5,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-import numpy as np
-from attrs import field, frozen, validators
+from attrs import field, frozen
 
 from squish_core.api import SquishError
 
-KERNEL_FORMATS = range(1, 32)
-PALETTE_FORMATS, UNITY_FORMATS = range(7, 28), range(28, 31)
-"""Kernel-format ranges: the unsigned guards `f - 7 < 0x15` and `f - 0x1c < 3`."""
-E4M3_FORMAT = 6
-
 TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
-"""Type numbers in the descriptor; other parts of the system number types differently."""
+"""Type numbers of sections in the descriptor; other parts of the system number types differently."""
 
 VECTOR_MASK = 0x36
 """Bit v is set if a codebook may have vectors of v consecutive output channels."""
-
-HELPERS: Mapping[str, str] = {
-    "_ZinKernelFormatGetBitDepth(f)": "the index bit-width per element",
-    "_ZinKernelFormatGetPaletteFormat(f)": "the palette sub-format, valid for f in 7 through 27",
-    "_ZinKernelFormatGetUnderlyingType(f)": "the underlying scalar type: int8, uint8, e4m3 or half",
-    "_ZinKernelGetPaletteLUTSize(f, n)": "the per-codebook byte stride times the codebook count",
-    "ZinKernelFormatGetTypeno(f)": "the type number written into the descriptor",
-}
-"""The five helpers of kernel formats (table 25.1). The width of each number is not stated; ranges are below, sizes in
-`codebook_bytes`, type numbers above."""
 
 ELEMENT_CODES = {"f8_e4m3": 0xC, "f8_e5m2": 0xD}
 """Tensor formats of the float8 datapath: E4M3 is gated, E5M2 is converted to float16."""
 
 CONVERTIBLE = 0x2FF0
 """Bit f is set if the memory engine converts tensor format f (below 14) to float16; 13 is E5M2, 12 is E4M3."""
-
-
-def is_palette(kernel_format: int) -> bool:
-    """Whether a kernel format is a palette."""
-    return (kernel_format - 7) % (1 << 32) < 0x15
-
-
-def is_unity(kernel_format: int) -> bool:
-    """Whether a kernel format skips the multiply array."""
-    return (kernel_format - 0x1C) % (1 << 32) < 3
 
 
 def is_vector_size(size: int) -> bool:
@@ -144,39 +118,8 @@ STREAMS: Mapping[str, Stream] = {
     "activation": Stream(0x5578, 0x557C, 0x1560),
 }
 
-ACTIVATION_TABLE = {"clamps": 2, "mode": 1, "scale": 1, "knots": 33, "tails": 4, "packed_mode": 1}
-"""Fields of an activation table with their number of half-precision entries, in the chapter's order."""
 ACTIVATION_BYTES = 86
-"""43 entries by the chapter's count; its fields add up to 42."""
-
-
-@frozen(kw_only=True)
-class ActivationTable:
-    """A piecewise linear function with 33 even knots between two clamps.
-
-    The meaning of `mode`, `tails` and `packed_mode` is not stated; `pack` sets the unnamed entry to zero.
-    """
-
-    clamps: tuple[float, float]
-    knots: tuple[float, ...] = field(validator=[validators.min_len(33), validators.max_len(33)])
-    scale: float = 1.0
-    mode: int = 0
-    tails: tuple[float, ...] = (0.0,) * 4
-    packed_mode: int = 0
-
-    def __call__(self, x: float) -> float:
-        """Interpolate linearly, with the end knots beyond the clamps; computed in double, rounded to half."""
-        low, high = self.clamps
-        place = min(max((x - low) / (high - low) * 32, 0.0), 32.0)
-        segment = min(int(place), 31)
-        one, two = self.knots[segment : segment + 2]
-        return float(np.float16(one + (two - one) * (place - segment)))
-
-    def pack(self) -> bytes:
-        """Pack the 86-byte record."""
-        halves = struct.pack("<2eHe33e4eH", *self.clamps, self.mode, self.scale, *self.knots, *self.tails,
-                             self.packed_mode)  # fmt: skip
-        return halves.ljust(ACTIVATION_BYTES, b"\0")
+"""A table of 43 half-precision entries by the chapter's count; its fields add up to 42."""
 
 
 def winograd(

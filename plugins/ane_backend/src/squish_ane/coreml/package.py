@@ -31,6 +31,8 @@ from .program import WEIGHTS, Operation, Program, Value, read_program
 
 DATA, MANIFEST = "Data", "Manifest.json"
 MOST_MANIFEST = 1 << 20
+MOST_OFFSETS = 64 << 10
+"""Bytes of zero points that are read with the header: a byte for each channel."""
 
 
 def read_package(source: Source, limits: Limits) -> Index:
@@ -93,6 +95,8 @@ class _Reader:
             parts = {role: self._part(value, *constant.shapes[role]) for role, value in constant.values.items()}
         except SquishError as error:
             raise error.within(tensor=name) from None
+        if "offset" in parts:
+            parts["offset"] = self._with_zeros(parts["offset"])
         encoding = Encoding(codec=constant.codec, parts=parts)
         return TensorSpec(name=name, shape=shape, dtype=constant.dtype, encodings=(encoding,))
 
@@ -110,6 +114,14 @@ class _Reader:
             raise FormatError("constant without data", expected=dtype, code="program")
         blob = blobs.read_blob(self._weights(value.file), value.at, value.kind.dtype, value.kind.count)
         return evolve(part, segments=(Segment(1, blob.offset, blob.length),))
+
+    def _with_zeros(self, offset: Part) -> Part:
+        """Return zero points inline if all are zero, which makes them the symmetric form that H13 has."""
+        if self.weights is None or not offset.segments or not self.weights.cheap_views or offset.nbytes > MOST_OFFSETS:
+            return offset
+        (segment,) = offset.segments
+        data = self.weights.read(segment.offset, segment.length, "zero points")
+        return offset if any(data) else evolve(offset, segments=(), data=data)
 
     def _weights(self, name: str) -> Source:
         if name != WEIGHTS:
@@ -135,7 +147,7 @@ def _zero_biases(program: Program) -> set[str]:
 
 def _model_path(source: Source) -> PurePosixPath:
     """Return the path of the specification by the manifest."""
-    if MANIFEST not in source.members():
+    if not source.has(MANIFEST):
         raise FormatError("missing manifest", file=source.name, expected=MANIFEST, code=ErrorCode.MISSING)
     member = _member(source, PurePosixPath(MANIFEST))
     if member.size > MOST_MANIFEST:

@@ -10,10 +10,11 @@ from itertools import islice
 
 from attrs import field, frozen
 
-from squish_core.api import FormatError, LimitError, Limits, dtypes
+from squish_core.api import FormatError, LimitError, Limits, dtypes, protobuf
 
 from .blobs import BY_NUMBER, TYPES
-from .protobuf import Field, fields, message, number, packed_list, varints
+
+message, number, packed_list = protobuf.message, protobuf.number, protobuf.packed_list
 
 Feature = tuple[str, str, tuple[int, ...]]
 """Name, dtype and shape of an input, output or result."""
@@ -84,7 +85,7 @@ class Program:
 def read_program(data: bytes, limits: Limits) -> Program:
     """Read the main (or first) function; FormatError if missing or corrupt."""
     version, meta, ml_program = 0, {}, None
-    for item in fields(memoryview(data)):
+    for item in protobuf.Message.of(data):
         if item.number == 1:
             version = item.integer
         elif item.number == 2:
@@ -99,13 +100,13 @@ def read_program(data: bytes, limits: Limits) -> Program:
     function = functions.get("main") or next(iter(functions.values()), None)
     if function is None:
         raise FormatError("the program has no function", offset=ml_program.offset, code="program")
-    opset = next((item.text for item in fields(function.bytes, function.offset) if item.number == 2), "")
+    opset = next((item.text for item in function.message if item.number == 2), "")
     blocks = dict(_entries(function, 3))
     block = blocks.get(opset)
     if block is None:
         raise FormatError("the program has no block for its opset", offset=function.offset, found=opset, code="program")
     operations: list[Operation] = []
-    for item in fields(block.bytes, block.offset):
+    for item in block.message:
         if len(operations) > limits.tensors:
             raise LimitError(
                 "too many operations", offset=item.offset, expected=f"at most {limits.tensors}", code="count",
@@ -116,36 +117,36 @@ def read_program(data: bytes, limits: Limits) -> Program:
     return Program(version=version, opset=opset, operations=tuple(operations), meta=meta)
 
 
-def _metadata(description: Field) -> dict[str, str]:
+def _metadata(description: protobuf.Field) -> dict[str, str]:
     texts = {}
-    for item in fields(description.bytes, description.offset):
+    for item in description.message:
         if item.number == 100:
             for key, value in _entries(item, 100):
                 texts[key] = value.text
     return texts
 
 
-def _entries(parent: Field, tag: int) -> Iterator[tuple[str, Field]]:
+def _entries(parent: protobuf.Field, tag: int) -> Iterator[tuple[str, protobuf.Field]]:
     """Yield keys and values of a map."""
-    for item in fields(parent.bytes, parent.offset):
+    for item in parent.message:
         if item.number == tag:
-            pair = {each.number: each for each in fields(item.bytes, item.offset)}
+            pair = {each.number: each for each in item.message}
             if 1 in pair and 2 in pair:
                 yield pair[1].text, pair[2]
 
 
-def _operation(source: Field) -> Operation:
+def _operation(source: protobuf.Field) -> Operation:
     kind, outputs = "", []
     values: dict[str, Value] = {}
     inputs: dict[str, str] = {}
-    for item in fields(source.bytes, source.offset):
+    for item in source.message:
         if item.number == 1:
             kind = item.text
         elif item.number == 3:
             outputs.append(_feature(item))
     for key, argument in _entries(source, 2):
-        for binding in fields(argument.bytes, argument.offset):
-            for choice in fields(binding.bytes, binding.offset):
+        for binding in argument.message:
+            for choice in binding.message:
                 if choice.number == 1:
                     inputs[key] = choice.text
                 elif choice.number == 2:
@@ -157,9 +158,9 @@ def _operation(source: Field) -> Operation:
     return Operation(type=kind, values=values, inputs=inputs, outputs=tuple(outputs))
 
 
-def _feature(source: Field) -> tuple[str, Kind]:
+def _feature(source: protobuf.Field) -> tuple[str, Kind]:
     name, kind = "", Kind("", ())
-    for item in fields(source.bytes, source.offset):
+    for item in source.message:
         if item.number == 1:
             name = item.text
         elif item.number == 2:
@@ -167,13 +168,13 @@ def _feature(source: Field) -> tuple[str, Kind]:
     return name, kind
 
 
-def _kind(source: Field) -> Kind:
+def _kind(source: protobuf.Field) -> Kind:
     """Read a value's type; types other than tensors have no dtype."""
-    for item in fields(source.bytes, source.offset):
+    for item in source.message:
         if item.number != 1:
             continue
         dtype, shape = 0, []
-        for each in fields(item.bytes, item.offset):
+        for each in item.message:
             if each.number == 1:
                 dtype = each.integer
             elif each.number == 3:
@@ -182,33 +183,33 @@ def _kind(source: Field) -> Kind:
     return Kind("", ())
 
 
-def _size(dimension: Field) -> int:
+def _size(dimension: protobuf.Field) -> int:
     """Read a dimension's size; 0 if it is not constant."""
-    for item in fields(dimension.bytes, dimension.offset):
+    for item in dimension.message:
         if item.number == 1:
-            return next((each.integer for each in fields(item.bytes, item.offset) if each.number == 1), 0)
+            return next((each.integer for each in item.message if each.number == 1), 0)
     return 0
 
 
-def _value(source: Field) -> Value:
+def _value(source: protobuf.Field) -> Value:
     kind, content = Kind("", ()), {}
-    for item in fields(source.bytes, source.offset):
+    for item in source.message:
         if item.number == 2:
             kind = _kind(item)
         elif item.number == 3:
             content = _immediate(item)
         elif item.number == 5:
-            blob = {each.number: each for each in fields(item.bytes, item.offset)}
+            blob = {each.number: each for each in item.message}
             content = {"file": blob[1].text if 1 in blob else "", "at": blob[2].integer if 2 in blob else 0}
     return Value(kind=kind, **content)  # type: ignore[arg-type]
 
 
-def _immediate(source: Field) -> dict[str, object]:
-    for item in fields(source.bytes, source.offset):
+def _immediate(source: protobuf.Field) -> dict[str, object]:
+    for item in source.message:
         if item.number != 1:
             continue
-        for content in fields(item.bytes, item.offset):
-            lists = (each for each in fields(content.bytes, content.offset) if each.number == 1)
+        for content in item.message:
+            lists = (each for each in content.message if each.number == 1)
             if content.number == 7:
                 return {"data": next((bytes(each.bytes) for each in lists), b"")}
             if content.number == 1:
@@ -223,12 +224,9 @@ def _immediate(source: Field) -> dict[str, object]:
     return {}
 
 
-def _numbers(lists: Iterable[Field]) -> Iterator[int]:
+def _numbers(lists: Iterable[protobuf.Field]) -> Iterator[int]:
     for each in lists:
-        if isinstance(each.value, int):
-            yield each.value
-        else:
-            yield from varints(each.bytes, each.offset)
+        yield from each.integers
 
 
 def blob(dtype: str, shape: tuple[int, ...], at: int) -> bytes:

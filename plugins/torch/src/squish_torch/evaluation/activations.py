@@ -17,7 +17,7 @@ from squish_core.api import open as open_file
 from ..modules import CompressedLinear
 from ..replacement import WEIGHT
 from .language_model import LanguageModel
-from .windows import Windows
+from .windows import Progress, Window, Windows
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 NAMES = ("keep", "hf", "gguf")
@@ -44,7 +44,7 @@ def collect_activations(
     window: int = 512,
     names: str = "keep",
     backend: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> int:
     """Write the activation statistics (imatrix) of a model on a text.
 
@@ -63,7 +63,7 @@ def collect_activations(
     backend
         Backend id for the model's weights; the best for each tensor by default.
     progress
-        Called with the number of finished windows and of all windows.
+        Called with what runs, the number of tokens so far, and of all tokens.
 
     Returns
     -------
@@ -83,10 +83,10 @@ def collect_activations(
     subject = LanguageModel(original, backend)
     windows = Windows(subject.tokenizer, text, window)
     with column_sums(subject.model) as sums:
-        for number, ids in enumerate(windows):
-            subject.logits(ids, window - 2)
+        for number, each in enumerate(windows):
             if progress is not None:
-                progress(number + 1, len(windows))
+                progress(subject.file.name, number * window, windows.total)
+            subject.logits(Window(each.ids, window - 2))
     arrays: dict[str, np.ndarray] = {}
     for name, columns in renamed(sums, subject.file, original, names).items():
         arrays[f"{name}{SUMS}"] = np.stack([each.sums.numpy() for each in columns]).astype(np.float32)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from math import inf, nan
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, UsageError, atomic_file
+from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file
 
 from ..libraries import required
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+LLAMA_CPP = "llama.cpp"
 
 EVAL_EXAMPLES = (
     "squish eval q4.gguf --text wiki.txt",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
+    "squish eval q4.gguf --task questions.yaml",
 )
 ACTIVATIONS_EXAMPLES = (
     "squish activations model.gguf --text calibration.txt -o imatrix.gguf",
@@ -30,12 +34,27 @@ TARGET = "bpw="
 
 def eval_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
-    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
+    text: Annotated[str | None, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="NAME|YAML", help="A task of lm-eval whose data is here. Repeatable."),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option("--against", metavar="BASE", help="Compare with this model, or with a logits file of llama.cpp."),
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    definition: Annotated[
+        str,
+        typer.Option(
+            "--definition",
+            metavar="llama.cpp|lm-eval",
+            help="Score the second half of each window, or each token once in sliding windows.",
+        ),
+    ] = LLAMA_CPP,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="Run N windows, or N examples of each task.")
+    ] = None,
     per_tensor: Annotated[
         bool, typer.Option("--per-tensor", help="List what each tensor costs: its KL in the base. Needs --against.")
     ] = False,
@@ -43,21 +62,55 @@ def eval_model(
     logits: Annotated[
         str | None, typer.Option("--logits", metavar="OUT", help="Also write the model's logits file, as llama.cpp.")
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="STATE", help="Keep sums in this file, and continue from it if it is there."),
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="OUT", help="Also write a page with tables and plots.")
+    ] = None,
+    quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Measure perplexity on a text, and KL divergence from a base.
+    """Measure perplexity on a text, KL divergence from a base, and tasks of lm-eval.
 
-    Scores the second half of each window, as llama.cpp does. Both models run in lockstep, without a file of logits.
+    Both models run in lockstep, window by window, without a file of logits.
     """
+    if text is None and not task:
+        raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
+    if text is None and (against or per_tensor or by or logits or resume or html):
+        raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
     with required():
         from ..generation import set_up
-        from .report import evaluate
+        from .tasks import evaluate_tasks, task_lines
 
     set_up()
-    evaluation = evaluate(
-        model, text=text, against=against, window=window, by=by or ("tensor" if per_tensor else None), logits=logits
-    )
-    return Answer(evaluation.to_dict(), evaluation.lines())
+    data, lines = dict[str, Any](), list[str]()
+    if task:
+        with required():
+            results = evaluate_tasks(model, task, limit=limit)
+        data |= {"model": model, "tasks": results["results"], "lm_eval": results}
+        lines += task_lines(results)
+    if text is None:
+        return Answer(data, lines)
+    with required():
+        from .lockstep import evaluate
+        from .page import evaluation_page
+
+    with Progress("evaluating", quiet, "tokens") as progress:
+        evaluation = evaluate(
+            model, text=text, against=against, window=window, definition=definition, limit=limit,
+            by=by or ("tensor" if per_tensor else None), logits=logits, resume=resume, progress=progress,
+        )  # fmt: skip
+    if html is not None:
+        write(html, evaluation_page(evaluation))
+    return Answer(data | evaluation.to_dict(), [*lines, *evaluation.lines()])
+
+
+def write(path: str, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_file(Path(path)) as sink:
+        sink.write(text.encode())
 
 
 def activations(
@@ -68,6 +121,7 @@ def activations(
     names: Annotated[
         str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")
     ] = "keep",
+    quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Collect activation statistics (imatrix) of a model on a text.
@@ -79,7 +133,8 @@ def activations(
         from .activations import collect_activations
 
     set_up()
-    count = collect_activations(model, output, text=text, window=window, names=names)
+    with Progress("collecting", quiet, "tokens") as progress:
+        count = collect_activations(model, output, text=text, window=window, names=names, progress=progress)
     return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
 
 
@@ -98,6 +153,10 @@ def tune_model(
         typer.Option("--encode", metavar="SPEC", help="An encoding to choose from: int8, q4_k. Repeatable."),
     ] = None,
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="OUT", help="Also write a page with the frontier.")
+    ] = None,
+    quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Choose encodings within a budget by measured KL divergence.
@@ -112,12 +171,17 @@ def tune_model(
         raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
     with required():
         from ..generation import set_up
+        from .page import tuning_page
         from .tuning import CANDIDATES, tune
 
     set_up()
-    tuning = tune(model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window)
-    with atomic_file(Path(output)) as sink:
-        sink.write(tuning.policy().encode())
+    with Progress("measuring", quiet, "tokens") as progress:
+        tuning = tune(
+            model, bpw=bpw, text=text, to=to, candidates=tuple(encode or CANDIDATES), window=window, progress=progress
+        )
+    write(output, tuning.policy())
+    if html is not None:
+        write(html, tuning_page(model, tuning))
     lines = [f"{bits:.3f} bits per weight, sum of KL {kl:.3g}" for bits, kl in tuning.frontier]
     lines.append(f"{output}: {tuning.bpw:.3f} bits per weight, mean KL {tuning.kl:.3g} (measured)")
     return Answer({"output": output, **tuning.to_dict()}, lines)

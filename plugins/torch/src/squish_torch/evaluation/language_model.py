@@ -11,7 +11,7 @@ from torch import nn
 from squish_core.api import TensorError, UsageError
 
 from ..pretrained import from_pretrained, named_file, tokenizer_of
-from .windows import Windows, vocabulary_digest, vocabulary_size
+from .windows import Window, Windows, vocabulary_digest, vocabulary_size
 
 
 class LanguageModel:
@@ -37,17 +37,17 @@ class LanguageModel:
         self.vocabulary = vocabulary_size(self.tokenizer)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
-    def logits(self, ids: torch.Tensor, first: int) -> torch.Tensor:
-        """Logits [positions, vocabulary] from position `first` to the last but one; rows past the vocabulary are cut.
+    def logits(self, window: Window) -> torch.Tensor:
+        """Logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.
 
         TensorError that names the first layer whose output is not finite.
         """
-        kept = len(ids) - first
+        kept = len(window.ids) - window.first
         with torch.inference_mode():
-            logits = self._forward(ids, kept)[0, -kept:-1, : self.vocabulary]
+            logits = self._forward(window.ids, kept)[0, -kept:-1, : self.vocabulary]
             if not torch.isfinite(logits).all():
                 raise TensorError(
-                    "a layer's output is not finite", file=self.file.name, tensor=self._first_not_finite(ids),
+                    "a layer's output is not finite", file=self.file.name, tensor=self._first_not_finite(window.ids),
                     code="not-finite",
                 )  # fmt: skip
         return logits

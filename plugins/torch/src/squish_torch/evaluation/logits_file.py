@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,32 +67,32 @@ class LogitsFile:
 
     def check(self, windows: Windows, vocabulary: int) -> None:
         """UsageError if the window, the vocabulary or the tokens are others."""
+        used = self.windows if windows.content is None and self.windows > len(windows) else len(windows)
         pairs = {
             "window": (self.window, windows.size), "vocabulary": (self.vocabulary, vocabulary),
-            "windows": (self.windows, len(windows)),
+            "windows": (self.windows, used),
         }  # fmt: skip
         for code, (expected, found) in pairs.items():
             if expected != found:
                 raise UsageError(
                     f"the logits file has another {code}", file=self.name, code=code, expected=expected, found=found
                 )
-        own = windows.tokens[: len(self.tokens)]
-        if not np.array_equal(self.tokens, own):
-            place = int(np.flatnonzero(self.tokens != own)[0])
+        own = windows.tokens[: len(windows) * windows.size]
+        if not np.array_equal(self.tokens[: len(own)], own):
+            place = int(np.flatnonzero(self.tokens[: len(own)] != own)[0])
             raise UsageError(
                 "the tokenizers split the text differently", file=self.name, code="tokenizer",
                 offset=HEADER.size + 4 * place, expected=int(self.tokens[place]), found=int(own[place]),
             )  # fmt: skip
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        """Log-probabilities [positions, vocabulary] in f64 of each window."""
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """Log-probabilities [positions, vocabulary] of a window, in f64."""
+        size = 2 * self.row * self.rows
         with open(self._path, "rb") as file:
-            file.seek(self._start)
-            for _ in range(self.windows):
-                data = np.frombuffer(file.read(2 * self.row * self.rows), "<u2").reshape(self.rows, self.row)
-                scales = np.ascontiguousarray(data[:, :4]).view("<f4").astype(np.float64)
-                codes = data[:, 4 : 4 + self.vocabulary]
-                yield torch.from_numpy(scales[:, :1] * codes + scales[:, 1:])
+            file.seek(self._start + number * size)
+            data = np.frombuffer(file.read(size), "<u2").reshape(self.rows, self.row)
+        scales = np.ascontiguousarray(data[:, :4]).view("<f4").astype(np.float64)
+        return torch.from_numpy(scales[:, :1] * data[:, 4 : 4 + self.vocabulary] + scales[:, 1:])
 
 
 def row_size(vocabulary: int) -> int:

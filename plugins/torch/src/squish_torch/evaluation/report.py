@@ -1,25 +1,20 @@
-"""Evaluation of a model on a text, alone or against a base."""
+"""The result of an evaluation: sums, plain data for JSON, and lines for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from math import inf
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import ErrorCode, Sink, UsageError, atomic_file
+from squish_core.api import table
 
-from .language_model import LanguageModel, check_tokens
-from .logits_file import FLOOR, LogitsFile, is_logits_file, write_header, write_rows
-from .scores import Divergence, Perplexity, log_softmax, slices
-from .sensitivity import GROUPS, Replacement, measure_tensors
-from .windows import Windows
+from .hidden_states import HiddenError
+from .language_model import LanguageModel
+from .scores import Divergence, Perplexity
+from .sensitivity import Replacement, exchanges
+from .windows import DEFINITIONS, LM_EVAL, Windows
 
 SHOWN = 20
-"""Most tensors that are listed for people."""
-Progress = Callable[[int, int], None]
-"""Called with the number of finished windows and of all windows."""
+"""Most rows of a table for people; JSON has all."""
 
 
 class Evaluation:
@@ -27,14 +22,16 @@ class Evaluation:
 
     Attributes
     ----------
-    model
-        The file's name.
+    model, base
+        Names of the files; `base` is None without one.
     windows
         The text's tokens.
     perplexity
         Sums of the model's log-likelihoods.
     base_perplexity, divergence
         The same of the base, and the KL divergence from it; None without a base.
+    hidden
+        Error of the hidden states after each layer; without values unless the base is a model.
     per_tensor
         What each tensor or group costs, by descending divergence; None without `by`.
     rows_past_vocabulary
@@ -47,30 +44,56 @@ class Evaluation:
         self.perplexity = Perplexity()
         self.base_perplexity = Perplexity() if base else None
         self.divergence = Divergence() if base else None
+        self.hidden = HiddenError()
         self.per_tensor: list[Replacement] | None = None
+
+    def _sums(self) -> dict[str, Any]:
+        sums = {
+            "perplexity": self.perplexity, "base_perplexity": self.base_perplexity, "divergence": self.divergence,
+            "hidden": self.hidden,
+        }  # fmt: skip
+        return {name: value for name, value in sums.items() if value is not None}
+
+    def state(self) -> dict[str, Any]:
+        """All sums, for JSON."""
+        return {name: value.state() for name, value in self._sums().items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from stored sums."""
+        for name, value in self._sums().items():
+            value.restore(state[name])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        windows, score = self.windows, self.perplexity
         data: dict[str, Any] = {
-            "model": self.model, "definition": "llama.cpp, second half of each window", "window": self.windows.size,
-            "windows": len(self.windows), "tokens": self.perplexity.tokens, "text_tokens_sha256": self.windows.digest,
-            "rows_past_vocabulary": self.rows_past_vocabulary, "perplexity": self.perplexity.value,
-            "perplexity_uncertainty": self.perplexity.uncertainty,
+            "model": self.model, "definition": windows.definition, "scored": DEFINITIONS[windows.definition],
+            "window": windows.size, "windows": len(windows), "tokens": score.tokens,
+            "text_tokens_sha256": windows.digest, "rows_past_vocabulary": self.rows_past_vocabulary,
+            "perplexity": score.value, "perplexity_uncertainty": score.uncertainty,
         }  # fmt: skip
+        if windows.definition == LM_EVAL and windows.content:
+            data |= score.per_unit(windows.words, windows.bytes)
         if self.base_perplexity is not None and self.divergence is not None:
             data |= {
                 "against": self.base, "base_perplexity": self.base_perplexity.value, "kl": self.divergence.to_dict(),
-                "same_top": self.divergence.same_top,
+                "same_top": self.divergence.same_top, "hidden_states": self.hidden.to_list(),
             }  # fmt: skip
         if self.per_tensor is not None:
             data["per_tensor"] = [each.to_dict() for each in self.per_tensor]
+            data["exchange"] = [each.label for each in exchanges(self.per_tensor)]
         return data
 
     def lines(self) -> list[str]:
         """The same for people."""
-        score, base, divergence = self.perplexity, self.base_perplexity, self.divergence
-        scored = f"{score.tokens} tokens: the second half of {len(self.windows)} windows of {self.windows.size}"
-        lines = [f"perplexity {score.value:.4f} +- {score.uncertainty:.4f} ({scored})"]
+        score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
+        lines = [
+            f"perplexity {score.value:.4f} +- {score.uncertainty:.4f}",
+            f"{score.tokens:,} tokens scored: {DEFINITIONS[windows.definition]} ({len(windows)} of {windows.size})",
+        ]
+        if windows.definition == LM_EVAL and windows.content:
+            units = score.per_unit(windows.words, windows.bytes)
+            lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in units.items()))
         if self.rows_past_vocabulary:
             lines.append(f"{self.rows_past_vocabulary} embedding rows past the vocabulary are left out")
         if base is not None and divergence is not None:
@@ -80,102 +103,36 @@ class Evaluation:
                 "KL " + ", ".join(f"{name.replace('_', '.')} {value:.3g}" for name, value in kl.items()),
                 f"same top token {divergence.same_top:.2%}",
             ]
-        lines += [
-            f"{each.label}: KL {each.kl:.3g}, NMSE {each.nmse:.3g}, {each.nbytes} bytes"
-            for each in (self.per_tensor or ())[:SHOWN]
+        return [*lines, *self._hidden_lines(), *self._cost_lines()]
+
+    def _hidden_lines(self) -> list[str]:
+        layers = self.hidden.to_list()
+        if not layers:
+            return []
+        first, last, worst = layers[0], layers[-1], max(layers, key=lambda each: each["nmse"])
+        if not worst["nmse"]:
+            return ["hidden states: equal after every layer"]
+        return [
+            f"hidden states: NMSE {first['nmse']:.3g} after the first layer, {last['nmse']:.3g} after the last",
+            f"  largest {worst['nmse']:.3g}, after {worst['layer']}",
         ]
+
+    def _cost_lines(self) -> list[str]:
+        if not self.per_tensor:
+            return []
+        rows = [
+            (f"{each.kl:.3g}", f"{each.nmse:.3g}", f"{each.nbytes:,}", f"{each.base_nbytes:,}", each.label)
+            for each in self.per_tensor[:SHOWN]
+        ]
+        lines = ["", "cost alone, the highest first:"]
+        lines += table(("KL", "NMSE", "bytes", "in base", "tensors"), ">>>><", rows)
+        if len(self.per_tensor) > SHOWN:
+            lines.append(f"and {len(self.per_tensor) - SHOWN:,} more; --json lists all")
+        best = exchanges(self.per_tensor)[:SHOWN]
+        if best:
+            lines += ["", "best kept as in the base, by KL saved for each MB:"]
+            lines += table(
+                ("KL/MB", "KL", "more bytes", "tensors"), ">>><",
+                [(f"{each.kl_per_byte * 1e6:.3g}", f"{each.kl:.3g}", f"{each.saved:,}", each.label) for each in best],
+            )  # fmt: skip
         return lines
-
-
-def evaluate(
-    model: Any,
-    *,
-    text: str | Path,
-    against: Any = None,
-    window: int = 512,
-    by: str | None = None,
-    logits: str | Path | None = None,
-    backend: str | None = None,
-    progress: Progress | None = None,
-) -> Evaluation:
-    """Measure a model's perplexity on a text, and its KL divergence from a base.
-
-    Both models run in lockstep, window by window; logits are never stored beyond one window.
-
-    Parameters
-    ----------
-    model
-        A file or folder of any format, or an open `File`.
-    text
-        File with the text, in UTF-8.
-    against
-        The base, as `model`; often the float file of the same model. Or a logits file of llama.cpp.
-    window
-        Tokens per window. The second half of each window is scored, as by llama.cpp.
-    by
-        "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
-        base in which it alone is replaced. Needs a model as `against`.
-    logits
-        Write the model's log-probabilities to this file, as llama.cpp does.
-    backend
-        Backend id for the model's weights; the best for each tensor by default.
-    progress
-        Called with the number of finished windows and of all windows.
-
-    Returns
-    -------
-    Evaluation
-        Sums, and `to_dict()`.
-
-    Raises
-    ------
-    UsageError
-        The text is too short, the models differ in vocabulary or tokenizer, or `by` is invalid.
-    TensorError
-        A layer's output is not finite.
-    """
-    stored = LogitsFile(against) if is_logits_file(against) else None
-    if by is not None and (by not in GROUPS or against is None or stored):
-        raise UsageError(
-            "unknown groups of tensors" if by not in GROUPS else "what tensors cost is measured against a model",
-            found=repr(by), expected=", ".join(GROUPS), code=ErrorCode.USAGE, hint="Name the base: against=FILE.",
-        )  # fmt: skip
-    subject = LanguageModel(model, backend)
-    base = None if against is None or stored else LanguageModel(against)
-    windows = Windows(subject.tokenizer, text, window)
-    if base is not None:
-        check_tokens(subject, windows, base, Windows(base.tokenizer, text, window))
-    if stored is not None:
-        stored.check(windows, subject.vocabulary)
-    evaluation = Evaluation(subject, windows, base.file.name if base else stored.name if stored else None)
-    with ExitStack() as stack:
-        sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
-        measure(evaluation, subject, base, stored, sink, progress)
-    if by is not None and base is not None:
-        evaluation.per_tensor = measure_tensors(subject, base, windows, by, progress)
-    return evaluation
-
-
-def measure(
-    evaluation: Evaluation, model: LanguageModel, base: LanguageModel | None, stored: LogitsFile | None,
-    sink: Sink | None, progress: Progress | None,
-) -> None:  # fmt: skip
-    """Run every window, and add its sums; the base's log-probabilities are computed, or stored in a file."""
-    windows, rows, floor = evaluation.windows, iter(stored or ()), FLOOR if stored else -inf
-    if sink is not None:
-        write_header(sink, windows, model.vocabulary)
-    for number, ids in enumerate(windows):
-        targets = ids[windows.first + 1 :]
-        logits = model.logits(ids, windows.first)
-        base_rows = base.logits(ids, windows.first) if base is not None else next(rows, None)
-        for part in slices(logits):
-            scores = log_softmax(logits[part])
-            evaluation.perplexity.add(scores, targets[part])
-            if sink is not None:
-                write_rows(sink, scores)
-            if base_rows is not None and evaluation.base_perplexity is not None and evaluation.divergence is not None:
-                base_scores = base_rows[part] if stored else log_softmax(base_rows[part])
-                evaluation.base_perplexity.add(base_scores, targets[part])
-                evaluation.divergence.add(base_scores, scores, floor)
-        if progress is not None:
-            progress(number + 1, len(windows))

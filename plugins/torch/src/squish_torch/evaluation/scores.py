@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from math import exp, inf, sqrt
+import base64
+from collections.abc import Mapping
+from math import exp, inf, log, sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +27,21 @@ class Perplexity:
         self.tokens += len(losses)
         self.sum += float(losses.sum())
         self.squares += float(losses.square().sum())
+
+    def state(self) -> dict[str, Any]:
+        """The sums, for JSON."""
+        return {"tokens": self.tokens, "sum": self.sum, "squares": self.squares}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from stored sums."""
+        self.tokens, self.sum, self.squares = state["tokens"], state["sum"], state["squares"]
+
+    def per_unit(self, words: int, size: int) -> dict[str, float]:
+        """lm-eval's metrics of a text with so many words and bytes."""
+        return {
+            "word_perplexity": exp(self.sum / words), "byte_perplexity": exp(self.sum / size),
+            "bits_per_byte": self.sum / size / log(2),
+        }  # fmt: skip
 
     @property
     def value(self) -> float:
@@ -51,6 +69,16 @@ class Divergence:
         base up to `floor` do not count."""
         self._values.append(divergences(base, log_probabilities, floor).numpy())
         self._same_top += int((base.argmax(1) == log_probabilities.argmax(1)).sum())
+
+    def state(self) -> dict[str, Any]:
+        """The values of all positions and the number of equal top tokens, for JSON."""
+        values = np.concatenate(self._values).astype("<f8").tobytes() if self._values else b""
+        return {"values": base64.b64encode(values).decode(), "same_top": self._same_top}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from stored values."""
+        self._values = [np.frombuffer(base64.b64decode(state["values"]), "<f8")]
+        self._same_top = state["same_top"]
 
     @property
     def same_top(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,12 @@ from squish_core.api import Distance, File, panels
 
 from ..replacement import EXPERT_PLACES, WEIGHT
 from .language_model import LanguageModel
+from .resume_file import ResumeFile
 from .scores import divergences, log_softmax, slices
-from .windows import Windows
+from .windows import Progress, Windows
+
+SECTION = "tensors"
+"""The part of a resume file that belongs to this module."""
 
 GROUPS: dict[str, Callable[[str], str]] = {
     "tensor": lambda name: name,
@@ -38,26 +42,61 @@ class Replacement:
         Path -> module that has them.
     kl
         Mean KL divergence from the base.
-    nmse, nbytes
-        Squared error over squared values of the base, and stored bytes in the compressed model.
+    nmse
+        Squared error over squared values of the base.
+    elements
+        Number of weights.
+    nbytes, base_nbytes
+        Stored bytes in the compressed model and in the base.
     """
 
     def __init__(self, label: str) -> None:
         self.label, self.tensors, self.modules = label, list[str](), dict[str, nn.Module]()
-        self.distance, self.kl, self.nbytes = Distance(), 0.0, 0
+        self.distance, self.kl = Distance(), 0.0
+        self.elements, self.nbytes, self.base_nbytes = 0, 0, 0
 
     @property
     def nmse(self) -> float:
         return self.distance.nmse
 
+    @property
+    def layer(self) -> int | None:
+        """Number of the layer; None for tensors outside of layers, and for kinds."""
+        match = re.search(r"\.(\d+)(?:\.|$)", self.label)
+        return int(match[1]) if match else None
+
+    @property
+    def bits(self) -> float:
+        """Stored bits per weight in the compressed model."""
+        return 8 * self.nbytes / max(self.elements, 1)
+
+    @property
+    def saved(self) -> int:
+        """Bytes that the compressed model has less."""
+        return self.base_nbytes - self.nbytes
+
+    @property
+    def kl_per_byte(self) -> float:
+        """What each saved byte costs; 0 where none is saved."""
+        return self.kl / self.saved if self.saved > 0 else 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"tensor": self.label, "kl": self.kl, "nmse": self.nmse, "bytes": self.nbytes}
+        return {
+            "tensor": self.label, "kl": self.kl, "nmse": self.nmse, "bytes": self.nbytes,
+            "base_bytes": self.base_nbytes, "kl_per_byte": self.kl_per_byte,
+        }  # fmt: skip
+
+
+def exchanges(replacements: Iterable[Replacement]) -> list[Replacement]:
+    """Those best taken from the base, by descending KL divergence for each byte more."""
+    return sorted((each for each in replacements if each.kl_per_byte > 0), key=lambda each: -each.kl_per_byte)
 
 
 def measure_tensors(
-    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, progress: Callable[[int, int], None] | None
-) -> list[Replacement]:
+    model: LanguageModel, base: LanguageModel, windows: Windows, by: str, journal: ResumeFile | None = None,
+    progress: Progress | None = None,
+) -> list[Replacement]:  # fmt: skip
     """Replacements by descending KL divergence; those that change no value are not run and cost 0.
 
     The base runs once for each window, then once more for each replacement.
@@ -66,18 +105,24 @@ def measure_tensors(
     for replacement in replacements:
         compare(replacement, model.file, base.file)
     active = [each for each in replacements if not each.distance.equal]
-    positions = 0
-    for number, ids in enumerate(windows):
-        base_logits = base.logits(ids, windows.first)
-        positions += len(base_logits)
-        for replacement in active:
+    state = journal.load(SECTION) if journal else {}
+    done, positions = state.get("count", 0), state.get("positions", 0)
+    for replacement in active:
+        replacement.kl = state.get("kl", {}).get(replacement.label, 0.0)
+    for number in range(done, len(windows)):
+        positions += len(windows[number].targets)
+        base_logits = base.logits(windows[number])
+        for place, replacement in enumerate(active, number * len(active)):
+            if progress is not None:
+                progress(replacement.label, place * windows.size, windows.total * len(active))
             with replaced(base.model, replacement.modules):
-                logits = base.logits(ids, windows.first)
+                logits = base.logits(windows[number])
             for part in slices(logits):
                 values = divergences(log_softmax(base_logits[part]), log_softmax(logits[part]))
                 replacement.kl += float(values.sum())
-        if progress is not None:
-            progress(number + 1, len(windows))
+        if journal is not None:
+            kl = {each.label: each.kl for each in active}
+            journal.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
     for replacement in active:
         replacement.kl /= positions
     return sorted(replacements, key=lambda each: (-each.kl, each.label))
@@ -138,7 +183,9 @@ def compare(replacement: Replacement, file: File, base: File) -> None:
     """Add the errors and the bytes of a replacement's tensors."""
     for name in replacement.tensors:
         tensor = file[name]
+        replacement.elements += tensor.spec.elements
         replacement.nbytes += tensor.bound.encoding.stored
+        replacement.base_nbytes += base[name].bound.encoding.stored if name in base else 0
         if name not in base:
             replacement.distance.take(float("inf"), float("inf"), 0.0, 0.0)
             continue

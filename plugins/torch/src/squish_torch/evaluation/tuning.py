@@ -16,9 +16,9 @@ from squish_core.api import open as open_file
 
 from .activations import sources_of
 from .language_model import LanguageModel
-from .report import evaluate
+from .lockstep import evaluate
 from .sensitivity import measure_tensors
-from .windows import Windows
+from .windows import Progress, Windows
 
 CANDIDATES = ("int8", "int4", "int2")
 KEEP = "keep"
@@ -88,6 +88,7 @@ def tune(
     to: str = "ztensor",
     candidates: Sequence[str] = CANDIDATES,
     window: int = 512,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Choose an encoding for each matrix of a model, by the divergence that it costs on a text.
 
@@ -107,6 +108,8 @@ def tune(
         Encodings to choose from; each matrix may also be kept.
     window
         Tokens per window.
+    progress
+        Called with what runs, the number of tokens so far, and of all tokens; it starts anew for each candidate.
 
     Returns
     -------
@@ -122,7 +125,7 @@ def tune(
     base = LanguageModel(original)
     windows = Windows(base.tokenizer, text, window)
     with tempfile.TemporaryDirectory(prefix="squish-tune-") as folder:
-        matrices = measure_candidates(base, original, windows, to, candidates, Path(folder))
+        matrices = measure_candidates(base, original, windows, to, candidates, Path(folder), progress)
         chosen, frontier = allot(matrices, bpw)
         rules = (
             KEEP,
@@ -140,8 +143,9 @@ def tune(
 
 
 def measure_candidates(
-    base: LanguageModel, original: File, windows: Windows, to: str, candidates: Iterable[str], folder: Path
-) -> list[Matrix]:
+    base: LanguageModel, original: File, windows: Windows, to: str, candidates: Iterable[str], folder: Path,
+    progress: Progress | None,
+) -> list[Matrix]:  # fmt: skip
     """The matrices that any candidate encodes, with their options."""
     options: dict[tuple[str, ...], list[Option]] = {}
     kept = {step.written: step for step in convert(original, folder / "kept", to, KEEP, dry_run=True).steps}
@@ -150,7 +154,7 @@ def measure_candidates(
         path = folder / f"candidate{number}"
         sizes = {step.written: step.size for step in convert(original, path, to, [spec, *vectors]).steps}
         subject = LanguageModel(path)
-        for replacement in measure_tensors(subject, base, windows, "tensor", None):
+        for replacement in measure_tensors(subject, base, windows, "tensor", progress=progress):
             if not replacement.distance.equal:
                 names = tuple(
                     dict.fromkeys(source for name in replacement.tensors for source in sources_of(subject.file, name))

@@ -1,24 +1,52 @@
-"""A text as windows of tokens, by llama.cpp's rule."""
+"""A text as windows of tokens, by the rule of llama.cpp or of lm-eval."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from attrs import frozen
 
 from squish_core.api import ErrorCode, UsageError
 
+LLAMA_CPP, LM_EVAL = "llama.cpp", "lm-eval"
+DEFINITIONS = {
+    LLAMA_CPP: "the second half of each window, as llama.cpp",
+    LM_EVAL: "every token once in sliding windows, as lm-eval",
+}
+"""Definition of perplexity -> the tokens that it scores."""
+Progress = Callable[[str, int, int], None]
+"""Called with what runs, the number of tokens so far, and of all tokens."""
+
+
+@frozen
+class Window:
+    """Tokens that a model runs on together; those after position `first` are scored."""
+
+    ids: torch.Tensor
+    first: int
+
+    @property
+    def targets(self) -> torch.Tensor:
+        """The scored tokens."""
+        return self.ids[self.first + 1 :]
+
 
 class Windows:
-    """Consecutive windows of a text's tokens; tokens after the last whole window are left out.
+    """The windows of a text.
 
-    The tokens of the second half of each window are scored. If the tokenizer starts texts with BOS, it replaces the
-    first token of each window.
+    llama.cpp: consecutive windows, of which the second half is scored. If the tokenizer starts texts with BOS, it
+    replaces the first token of each window. Tokens after the last whole window are left out.
+
+    lm-eval: every token is scored once, after at most `window` tokens. BOS (EOS, if there is no BOS) comes before the
+    text, even where the tokenizer puts one there, which is then scored. Windows are disjoint except for the last, which
+    is filled up with tokens that are already scored.
 
     Parameters
     ----------
@@ -28,51 +56,101 @@ class Windows:
         File with the text, in UTF-8.
     window
         Tokens per window.
+    definition
+        "llama.cpp" or "lm-eval".
+    limit
+        Number of windows to use; all by default.
 
     Raises
     ------
     UsageError
-        The text is not UTF-8, or shorter than one window.
+        The text is not UTF-8 or too short, or an argument is invalid.
     """
 
-    def __init__(self, tokenizer: Any, text: str | Path, window: int) -> None:
-        if window < 4:
-            raise UsageError("the window is too small", found=window, expected="4 or more tokens", code=ErrorCode.USAGE)
-        self.size = window
-        self.bos = bos_of(tokenizer)
-        ids = tokenizer(read_text(text), add_special_tokens=False)["input_ids"]
-        self.tokens = np.asarray([*([] if self.bos is None else [self.bos]), *ids], dtype=np.int32)
-        if len(self.tokens) < window:
+    def __init__(
+        self, tokenizer: Any, text: str | Path, window: int, definition: str = LLAMA_CPP, limit: int | None = None
+    ) -> None:
+        check_numbers(window, limit)
+        if definition not in DEFINITIONS:
             raise UsageError(
-                "the text is shorter than one window", file=str(text), found=f"{len(self.tokens)} tokens",
-                expected=f"{window} or more", code="text", hint="Give a longer text or a smaller --window.",
+                "unknown definition of perplexity", found=repr(definition), expected=", ".join(DEFINITIONS),
+                code=ErrorCode.USAGE,
             )  # fmt: skip
+        self.size, self.definition, self.text = window, definition, str(text)
+        content = read_text(text)
+        self.bos = bos_of(tokenizer)
+        first = self.bos
+        if definition == LM_EVAL:
+            first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        else:
+            content = content.removesuffix("\n")  # as llama.cpp reads it
+        ids = tokenizer(content, add_special_tokens=definition == LM_EVAL)["input_ids"]
+        self.tokens = np.asarray([*([] if first is None else [first]), *ids], dtype=np.int32)
+        least = window if definition == LLAMA_CPP else 2
+        if len(self.tokens) < least:
+            raise UsageError(
+                "the text is too short", file=str(text), found=f"{len(self.tokens)} tokens",
+                expected=f"{least} or more", code="text", hint="Give a longer text or a smaller --window.",
+            )  # fmt: skip
+        whole = len(self.tokens) // window if definition == LLAMA_CPP else -(-(len(self.tokens) - 1) // window)
+        self._count = min(whole, limit or whole)
+        self.content = content if self._count == whole else None
+        """The text, if all of it is used."""
 
     def __len__(self) -> int:
-        return len(self.tokens) // self.size
+        return self._count
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for number in range(len(self)):
-            ids = torch.from_numpy(self.tokens[number * self.size : (number + 1) * self.size].astype(np.int64))
+    def __getitem__(self, number: int) -> Window:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        start = number * self.size
+        if self.definition == LLAMA_CPP:
+            ids = self._ids(start, start + self.size)
             if self.bos is not None:
                 ids[0] = self.bos
-            yield ids
+            return Window(ids, self.size // 2)
+        end = min(start + self.size, len(self.tokens) - 1)
+        begin = max(end - self.size, 0)
+        return Window(self._ids(begin, end + 1), start - begin)
+
+    def __iter__(self) -> Iterator[Window]:
+        return (self[number] for number in range(self._count))
+
+    def _ids(self, start: int, end: int) -> torch.Tensor:
+        return torch.from_numpy(self.tokens[start:end].astype(np.int64))
 
     @property
-    def first(self) -> int:
-        """Position in a window whose logits are the first to be scored."""
-        return self.size // 2
+    def total(self) -> int:
+        """Tokens that a model runs on."""
+        return self.size * self._count
 
     @property
     def digest(self) -> str:
         """SHA-256 of the tokens."""
         return hashlib.sha256(self.tokens.tobytes()).hexdigest()
 
+    @property
+    def words(self) -> int:
+        """Number of words, as lm-eval counts them; 0 if windows are left out."""
+        return len(re.split(r"\s+", self.content)) if self.content else 0
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes of the text; 0 if windows are left out."""
+        return len(self.content.encode()) if self.content else 0
+
+
+def check_numbers(window: int, limit: int | None) -> None:
+    """UsageError unless a window has tokens to score, and a limit leaves a window."""
+    for name, value, least in (("window", window, 4), ("limit", limit, 1)):
+        if value is not None and value < least:
+            raise UsageError(f"{name} is too small", found=value, expected=f"{least} or more", code=ErrorCode.USAGE)
+
 
 def read_text(path: str | Path) -> str:
-    """The text of a file without its last newline, as llama.cpp reads it; UsageError if it is not UTF-8."""
+    """The text of a file; UsageError if it is not UTF-8."""
     try:
-        return Path(path).read_bytes().decode().removesuffix("\n")
+        return Path(path).read_bytes().decode()
     except UnicodeDecodeError as error:
         raise UsageError(
             "the text is not UTF-8", file=str(path), offset=error.start, found=hex(error.object[error.start]),

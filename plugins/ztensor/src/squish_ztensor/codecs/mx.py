@@ -1,4 +1,4 @@
-"""OCP microscaling as v2 stores it: elements in one part, a power of two for each block in another."""
+"""OCP microscaling of zTensor v2: elements in one part, a power of two per block in another."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from squish_core.api import Codec, CodecError, CodeLayout, Codes, ErrorCode, Par
 
 
 class Mx(Codec):
-    """value = 2^(e-127) * element, in float32; e = 255 gives NaN. Source: zTensor v2 `zt.mx/1`; OCP MX 1.0.
+    """`2^(e-127) * element` in float32; e = 255 is NaN. Source: zTensor v2 `zt.mx/1`; OCP MX 1.0.
 
-    Parameters: `block_size` elements along `axis` for each exponent, `dtype` f4_e2m1 (two in a byte, low nibble
-    first), f8_e4m3, f8_e5m2 or i8. Parts: `data`, `scales`.
+    Parameters: `block_size` elements along `axis` share an exponent; `dtype` f4_e2m1 (two per byte, low nibble first),
+    f8_e4m3, f8_e5m2 or i8. Parts: `data`, `scales`.
     """
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         raise CodecError(
-            "zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code=ErrorCode.ENCODE
-        )
+            "zt.mx only decodes; encode with the codec mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...",
+            code=ErrorCode.ENCODE,
+        )  # fmt: skip
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape, axis = spec.shape, params["axis"]
@@ -49,7 +50,7 @@ class Mx(Codec):
         np.multiply(elements, np.repeat(scales, block, axis), out=out)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """That of float4 in blocks along the rows."""
+        """Return the layout of float4 in blocks along rows."""
         if params["axis"] != len(spec.shape) - 1 or params["dtype"] != "f4_e2m1":
             return None
         table = np.arange(16, dtype=np.uint8).view(dtypes.to_numpy("f4_e2m1")).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Sparse tensors: codecs that validate indices, densify region by region and encode, and SciPy matrices."""
+"""Sparse tensors: codecs that validate indices and decode by region, and conversion to SciPy."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Array = np.ndarray
 
 
 class _Sparse(Codec):
-    """Values with their positions; everything else is zero. Parameters:
+    """Stored values with their positions; all other values are zero. Parameters:
 
     nnz                        number of stored values
     indices, indptr, coords    dtypes of the index parts
 
-    When encoding, `indices` (u64; or u32) sets the dtype of all index parts, and `threshold` (0) drops values whose
-    magnitude is not above it. Without a threshold only +0 is dropped, so every bit is kept.
+    For encoding, `indices` (u64 or u32) is the dtype of all index parts, and `threshold` (default 0) drops
+    values whose magnitude does not exceed it. Without a threshold only +0 is dropped, so that no bit changes.
     """
 
     encoder_only_params = ("threshold",)
@@ -45,8 +45,8 @@ class _Sparse(Codec):
         number = type(threshold) in (int, float) and 0 <= threshold < np.inf
         if not number or indices not in ("u32", "u64") or not params.keys() <= {"threshold", "indices"}:
             raise CodecError(
-                f"{self.id} cannot take these parameters", expected="threshold=, 0 or more, and indices=u64 or u32",
-                found=repr(dict(params))[:120], code=ErrorCode.PARAMS, hint="For example sparse_csr:threshold=0.01.",
+                f"invalid parameters of {self.id}", expected="threshold=0 or more, indices=u64 or u32",
+                found=repr(dict(params))[:120], code=ErrorCode.PARAMS, hint="Example: sparse_csr:threshold=0.01.",
             )  # fmt: skip
         return {**dict.fromkeys(self.index_roles, indices), "threshold": threshold}
 
@@ -55,7 +55,7 @@ class _Sparse(Codec):
         return {**params, "nnz": sum(int(np.count_nonzero(_is_stored(panel, params))) for panel in panels())}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """The whole tensor: its index parts count from its first value."""
+        """Return the whole tensor: index parts count from its first value."""
         return (None,) * len(spec.shape)
 
     def error_bound(self, params: Params) -> Exactness:
@@ -75,7 +75,7 @@ class _Sparse(Codec):
 class Csr(_Sparse):
     """Compressed rows: `values` and column `indices` [nnz], `indptr` [rows+1]. A region reads its rows only.
 
-    Source: zTensor 1.1, III.2; v2 `zt.sparse_csr/1` (`ordered`: the columns of a row must rise).
+    Source: zTensor 1.1, III.2; v2 `zt.sparse_csr/1` (`ordered`: columns of a row must be ascending).
     """
 
     index_roles = ("indices", "indptr")
@@ -83,8 +83,8 @@ class Csr(_Sparse):
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if len(spec.shape) != 2:
             raise CodecError(
-                "sparse rows need a matrix", tensor=spec.name, found=f"shape {list(spec.shape)}", code="shape",
-                hint="sparse_coo takes tensors of any rank.",
+                "sparse_csr requires a matrix", tensor=spec.name, found=f"shape {list(spec.shape)}", code="shape",
+                hint="sparse_coo supports any number of dimensions.",
             )  # fmt: skip
         return {**super().params_for(spec, params), "ordered": True}
 
@@ -114,7 +114,7 @@ class Csr(_Sparse):
 
 
 class Coo(_Sparse):
-    """Coordinates: `values` [nnz], `coords` [rank, nnz], in any order: a region reads all of `coords` to find its own.
+    """Coordinates: `values` [nnz], `coords` [rank, nnz], in any order: each region reads all of `coords`.
 
     Source: zTensor 1.1, III.3; v2 `zt.sparse_coo/1`.
     """
@@ -140,17 +140,17 @@ class Coo(_Sparse):
 
 
 def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) -> tuple[Array, Array, Array]:
-    """Values, columns and row starts (from 0) of some rows, validated; CodecError naming the first fault."""
+    """Return values, columns and row starts (from 0) of some rows; CodecError for invalid indices."""
     entries, indptr = params["nnz"], parts["indptr"]
     ends = (int(indptr[0:1][0]), int(indptr[shape[0] : shape[0] + 1][0]))
     if ends != (0, entries):
-        raise _wrong(
-            "indptr does not run from 0 to the number of values", f"0 and {entries}", f"{ends[0]} and {ends[1]}"
+        raise _index_error(
+            "indptr must start at 0 and end at the number of values", f"0 and {entries}", f"{ends[0]} and {ends[1]}"
         )
     starts = _int64(indptr[rows.start : rows.stop + 1], entries + 1, "indptr")
     if (np.diff(starts) < 0).any():
         row = rows.start + int(np.argmax(np.diff(starts) < 0))
-        raise _wrong("indptr falls", "row starts that do not fall", f"a fall after row {row}")
+        raise _index_error("indptr must not decrease", "ascending row starts", f"a decrease after row {row}")
     low, high = int(starts[0]), int(starts[-1])
     places = _int64(parts["indices"][low:high], shape[1], "a column index")
     starts = starts - low
@@ -159,9 +159,9 @@ def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) 
 
 
 def coordinates(parts: Parts, shape: tuple[int, ...], region: Region | None = None) -> tuple[Array, ...]:
-    """One validated array of positions for each axis; CodecError for a place outside the shape, or named twice.
+    """Return one array of positions per axis; CodecError for positions outside the shape and duplicates.
 
-    Every place of the tensor lies in one of the regions that cover it, so with `region` only its own are compared.
+    With `region`, only the positions inside are checked for duplicates.
     """
     coords = parts["coords"][...]
     places = tuple(
@@ -173,20 +173,35 @@ def coordinates(parts: Parts, shape: tuple[int, ...], region: Region | None = No
         same = np.logical_and.reduce([np.diff(line[order]) == 0 for line in own])
         if same.any():
             at = int(order[int(np.argmax(same))])
-            raise _wrong("a cell is stored twice", "one value for each cell", str([int(line[at]) for line in own]))
+            raise _index_error("duplicate position", "one value per position", str([int(line[at]) for line in own]))
     return places
 
 
 def to_scipy(tensor: Any) -> Any:
-    """A sparse tensor of an open file as `scipy.sparse.csr_array` or `coo_array`, indices validated first.
+    """Return a sparse tensor as a SciPy matrix.
 
-    Raises CodecError for invalid indices and other layouts, MissingPluginError without SciPy.
+    Parameters
+    ----------
+    tensor
+        A tensor of an open file.
+
+    Returns
+    -------
+    scipy.sparse.csr_array or scipy.sparse.coo_array
+        The matrix, with validated indices.
+
+    Raises
+    ------
+    CodecError
+        The indices are invalid, or the tensor is not sparse.
+    MissingPluginError
+        SciPy is not installed.
     """
     try:
         scipy_sparse = importlib.import_module("scipy.sparse")
     except ImportError:
         raise MissingPluginError(
-            "a SciPy matrix needs SciPy",
+            "SciPy is not installed",
             tensor=tensor.name,
             code=ErrorCode.NOT_INSTALLED,
             hint="Run `pip install scipy`.",
@@ -201,16 +216,16 @@ def to_scipy(tensor: Any) -> Any:
             return scipy_sparse.coo_array((_values(parts["values"][:]), coordinates(parts, shape)), shape=shape)
     except SquishError as error:
         raise error.within(file=tensor.file.name, tensor=tensor.name) from error.__cause__
-    raise CodecError("is not a sparse tensor", tensor=tensor.name, found=encoding.codec.id, code="layout")
+    raise CodecError("not a sparse tensor", tensor=tensor.name, found=encoding.codec.id, code="layout")
 
 
 def array(data: bytes, part: Part) -> Array:
-    """A part's bytes as an array."""
+    """Return a part's bytes as an array."""
     return np.frombuffer(data, dtypes.to_numpy(part.dtype)).reshape(part.shape)
 
 
 def _is_stored(panel: Array, params: Params) -> Array:
-    """Mask of the values to store. NaN is never dropped, -0.0 only by a threshold."""
+    """Return a mask of the values to store. NaN is never dropped, -0.0 only by a threshold."""
     if threshold := params.get("threshold", 0):
         return ~(np.abs(panel) <= threshold)
     elements = np.ascontiguousarray(panel)[..., None].view(np.uint8)
@@ -232,34 +247,36 @@ def _inside(places: tuple[Array, ...], region: Region) -> Array:
 
 def _values(values: Array) -> Array:
     if values.dtype == bool and values.size and int(values.view("u1").max()) > 1:
-        raise _wrong("a bool is stored as something else", "0 or 1", str(int(values.view("u1").max())))
+        raise _index_error("invalid bool value", "0 or 1", str(int(values.view("u1").max())))
     return values
 
 
-def _int64(indices: Array, limit: int, what: str) -> Array:
-    """Indices as i64, once they are known to lie in [0, limit)."""
+def _int64(indices: Array, limit: int, label: str) -> Array:
+    """Return indices as i64; CodecError unless they are in [0, limit)."""
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= limit):
         worst = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
-        raise _wrong(f"{what} is out of range", f"0 to {limit - 1}", str(worst))
+        raise _index_error(f"{label} is out of range", f"0 to {limit - 1}", str(worst))
     return indices.astype(np.int64)
 
 
 def _check_columns(places: Array, starts: Array, *, ordered: bool) -> None:
-    """No column twice in a row; rising ones where the format demands it."""
+    """Raise CodecError if a row has duplicate columns or, with `ordered`, columns that are not ascending."""
     if places.size < 2:
         return
     rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
     if not ordered:
         order = np.lexsort((places, rows))
         places, rows = places[order], rows[order]
-    bad = (np.diff(rows) == 0) & (np.diff(places) <= 0)
-    if bad.any():
-        at = int(np.argmax(bad))
+    invalid = (np.diff(rows) == 0) & (np.diff(places) <= 0)
+    if invalid.any():
+        at = int(np.argmax(invalid))
         found = f"{int(places[at])} before {int(places[at + 1])}"
-        raise _wrong(
-            "the columns of a row do not rise" if ordered else "a cell is stored twice", "rising columns", found
+        raise _index_error(
+            "the columns of a row must be ascending" if ordered else "duplicate position", "ascending columns", found
         )
 
 
-def _wrong(what: str, expected: str, found: str) -> CodecError:
-    return CodecError(what, expected=expected, found=found, code="index", hint="The file is damaged; fetch it again.")
+def _index_error(fault: str, expected: str, found: str) -> CodecError:
+    return CodecError(
+        fault, expected=expected, found=found, code="index", hint="The file is damaged; download it again."
+    )

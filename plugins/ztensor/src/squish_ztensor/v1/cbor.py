@@ -1,4 +1,4 @@
-"""CBOR as zTensor 1.x has it: any well-formed item; no duplicate keys or trailing bytes, tags in attributes only."""
+"""CBOR of zTensor 1.x: any well-formed item without duplicate keys and trailing bytes, with tags only in attributes."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import cbor2
 
 from squish_core.api import FormatError, LimitError, Limits
 
-_SPARE, _EACH = 4 << 20, 32
-"""Bytes of memory that items may weigh whatever the size, and for each byte of it. The shortest honest manifests weigh
-28 (and take 21), usual ones take 11."""
+_BASE_MEMORY, _MEMORY_PER_BYTE = 4 << 20, 32
+"""Estimated memory that items may take: a base, and more for each byte of the manifest. The densest valid manifests are
+estimated at 28 (and take 21) bytes per byte, typical ones take 11."""
 _SMALL = 1 << 18
-"""Bytes up to which a manifest may be anything."""
-_BLOCKS, _APART = 1 << 16, 4
-"""Python objects that are no reason to look closer, and bytes for each further one; usual manifests have one in 5."""
+"""Manifest size in bytes that is never checked."""
+_MIN_OBJECTS, _BYTES_PER_OBJECT = 1 << 16, 4
+"""The check starts at this number of Python objects, plus one per so many bytes; typical manifests have one in 5."""
 
 
 def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> Any:
-    """The item in `data`, which lies at `offset` of the file. Tags are kept as `CBORTag`, never interpreted.
+    """Decode `data`, which is at `offset` in the file. Tags become `CBORTag` and are never interpreted.
 
-    They may stand in attributes; with `tags=False` nowhere.
+    They are allowed in attributes, or with `tags=False` nowhere.
     """
-    stream = _Watched(data, offset) if len(data) > _SMALL else BytesIO(data)
+    stream = _LimitedStream(data, offset) if len(data) > _SMALL else BytesIO(data)
     seen = _Tags()
     try:
         decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=seen)
         root = decoder.decode()
     except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
-        if isinstance(error.__cause__, LimitError):  # of our stream
+        if isinstance(error.__cause__, LimitError):  # from the stream
             raise error.__cause__ from None
         raise FormatError(
             f"the manifest is not valid CBOR: {error}", offset=offset + min(stream.tell(), len(data)), code="cbor"
         ) from None
     if stream.tell() != len(data):
         raise FormatError(
-            "bytes follow the manifest", offset=offset + stream.tell(), expected="none",
+            "unexpected bytes after the manifest", offset=offset + stream.tell(), expected="none",
             found=f"{len(data) - stream.tell()} bytes", code="trailing",
         )  # fmt: skip
     if seen.seen:
@@ -46,66 +46,67 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
     return root
 
 
-class _Watched(BytesIO):
-    """Weighs the items one by one as soon as the decoder makes more objects than it does of a usual manifest."""
+class _LimitedStream(BytesIO):
+    """Estimates the memory of all items as soon as the decoder creates unusually many objects."""
 
     def __init__(self, data: bytes, offset: int) -> None:
         super().__init__(data)
         self._data, self._offset, self._before = data, offset, sys.getallocatedblocks()
 
     def read(self, size: int | None = -1) -> bytes:
-        if self._data and sys.getallocatedblocks() - self._before > _BLOCKS + self.tell() // _APART:
-            _weigh(self._data, self._offset)
+        if self._data and sys.getallocatedblocks() - self._before > _MIN_OBJECTS + self.tell() // _BYTES_PER_OBJECT:
+            _check_memory(self._data, self._offset)
             self._data = b""  # only once: other threads create objects at the same time
         return super().read(size)
 
 
-def _weigh(data: bytes, offset: int) -> None:
-    """LimitError where items are so small that they take far more memory than bytes: an empty map is a byte here."""
-    at = weight = 0
+def _check_memory(data: bytes, offset: int) -> None:
+    """Raise LimitError if the items would take far more memory than bytes: an empty map is one byte."""
+    at = memory = 0
     while at < len(data):
         head = data[at]
-        weight += _WEIGHTS[head]
-        if weight > _SPARE + _EACH * at:
+        memory += _MEMORY[head]
+        if memory > _BASE_MEMORY + _MEMORY_PER_BYTE * at:
             raise LimitError(
                 "the manifest has too many items for its size", offset=offset + at,
-                expected=f"at most {_SPARE} bytes in memory and {_EACH} for each byte", found=weight, code="count",
+                expected=f"at most {_BASE_MEMORY} bytes in memory and {_MEMORY_PER_BYTE} per byte", found=memory,
+                code="count",
             )  # fmt: skip
         at += _SIZES[head] + (int.from_bytes(data[at + 1 : at + _SIZES[head]], "big") if head in _LONG else 0)
 
 
 def _size(head: int) -> int:
-    """Bytes of an item with this head, without nested items or a text whose length follows."""
+    """Return the size of an item with this head, without nested items or text whose length follows."""
     major, low = head >> 5, head & 31
     return 1 + (1 << low - 24 if 24 <= low < 28 else low if major in (2, 3) and low < 24 else 0)
 
 
-def _weight(head: int) -> int:
-    """Bytes of memory of an item that begins so, its place in a list or map included."""
+def _memory(head: int) -> int:
+    """Estimate the memory of an item with this head, including its place in a list or map."""
     major, low = head >> 5, head & 31
     shared = (major == 0 and low < 25) or 0x20 <= head < 0x25 or (major in (2, 3) and low < 2) or 0xF4 <= head < 0xF8
     return 8 if shared else (40, 40, 48, 72, 96, 232, 64, 56)[major]
 
 
-_SIZES, _WEIGHTS = [_size(head) for head in range(256)], [_weight(head) for head in range(256)]
+_SIZES, _MEMORY = [_size(head) for head in range(256)], [_memory(head) for head in range(256)]
 _LONG = frozenset(head for head in range(256) if head >> 5 in (2, 3) and 24 <= head & 31 < 28)
 
 
-def plain(value: Any) -> Any:
-    """An attribute's value without CBOR's own types: tags give their content, undefined None, simple values numbers."""
+def native(value: Any) -> Any:
+    """Return an attribute as Python types: the content of tags, None for undefined, numbers for simple values."""
     if isinstance(value, cbor2.CBORTag):
-        return plain(value.value)
+        return native(value.value)
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: native(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [native(item) for item in value]
     if isinstance(value, cbor2.CBORSimpleValue):
         return value.value
     return None if value is cbor2.undefined else value
 
 
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
-    """Decoders for every tag: each keeps tag and content unchanged."""
+    """Decoders of all tags: each keeps tag and content."""
 
     seen = False
 
@@ -116,10 +117,8 @@ class _Tags(dict[int, Callable[[Any, bool], Any]]):
 
 def _refuse_tags(value: Any, offset: int, allowed: str | None) -> None:
     if isinstance(value, cbor2.CBORTag):
-        where = "outside the attributes" if allowed else "in the manifest"
-        raise FormatError(
-            f"a CBOR tag stands {where}", offset=offset, expected="no tag", found=f"tag {value.tag}", code="tag"
-        )
+        place = "outside the attributes" if allowed else "in the manifest"
+        raise FormatError(f"CBOR tag {place}", offset=offset, expected="no tag", found=f"tag {value.tag}", code="tag")
     if isinstance(value, dict):
         for key, item in value.items():
             _refuse_tags(key, offset, allowed)

@@ -1,4 +1,4 @@
-"""Wires 0.1 and 1.0, brought to the manifest of 1.1: long dtype names, other keys, the same components."""
+"""Versions 0.1 and 1.0, translated to the manifest of 1.1: long dtype names, other keys, the same components."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INDICES = ("indices", "indptr", "coords")
 
 
 def from_0_1(root: Any, offset: int) -> dict[str, Any]:
-    """A list of flat entries; unknown keys become attributes of the object."""
+    """Translate a list of flat entries; unknown keys become attributes of the object."""
     objects: dict[str, Any] = {}
     for entry in root:
         if type(entry) is not dict or type(entry.get("name")) is not str:
-            raise FormatError("an entry of the manifest is not a map with a name", offset=offset, code="schema")
+            raise FormatError("each entry of the manifest must be a map with a name", offset=offset, code="schema")
         name = entry["name"]
         if name in objects:
-            raise FormatError("a name occurs twice in the manifest", tensor=name, offset=offset, code="duplicate")
+            raise FormatError("duplicate tensor name in the manifest", tensor=name, offset=offset, code="duplicate")
         data = {
             "dtype": _short(entry.get("dtype")), "offset": entry.get("offset"), "length": entry.get("size"),
             "encoding": entry.get("encoding"), "digest": entry.get("checksum"),
@@ -36,16 +36,16 @@ def from_0_1(root: Any, offset: int) -> dict[str, Any]:
 
 
 def from_1_0(root: Any, offset: int) -> dict[str, Any]:
-    """`tensors` with a dtype for the whole tensor; indices are u64."""
+    """Translate `tensors`, which have one dtype per tensor; indices are u64."""
     tensors = root.get("tensors")
     if type(tensors) is not dict:
-        raise FormatError("the manifest's 'tensors' is missing or not a map", offset=offset, code="schema")
+        raise FormatError("'tensors' of the manifest is missing or not a map", offset=offset, code="schema")
     return {**root, "objects": {name: _object(tensor) for name, tensor in tensors.items()}}
 
 
 def _object(tensor: Any) -> Any:
     if type(tensor) is not dict or type(tensor.get("components")) is not dict:
-        return tensor  # refused by the common check
+        return tensor  # the common check refuses it
     dtype = _short(tensor.get("dtype"))
     components = {
         role: {**component, "dtype": "u64" if role in _INDICES else dtype} if type(component) is dict else component

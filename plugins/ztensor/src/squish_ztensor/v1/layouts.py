@@ -1,4 +1,4 @@
-"""Which 1.1 layout holds an encoding, with which attributes and component names."""
+"""Which layout of 1.1 stores an encoding, with its attributes and component names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _GROUP_ROLES = {"data": "packed_weight", "scale": "scales", "offset": "zeros"}
 _TYPES_1_2 = {name: stored for name, stored in TYPES.items() if name not in ("bool", "f8_e8m0", "f4_e2m1")}
 
 
-def held(spec: TensorSpec, encoding: Encoding, *, compatible: bool) -> Encoding | Refusal:
-    """The parts as 1.1 stores them, raw; or why it cannot. `compatible`: as the released 1.x packages read them."""
+def stored(spec: TensorSpec, encoding: Encoding, *, compatible: bool) -> Encoding | Refusal:
+    """Return the raw parts in 1.1, or a refusal. `compatible`: readable by the released 1.x packages."""
     codec = encoding.codec
     if codec == DENSE:
         if spec.dtype in DTYPES or (compatible and spec.dtype in _TYPES_1_2):
@@ -27,23 +27,23 @@ def held(spec: TensorSpec, encoding: Encoding, *, compatible: bool) -> Encoding 
         return groups.as_stored(spec, encoding, zeros=True)
     if accept.is_blocks(codec):
         return accept.blocks(spec, encoding)
-    return Refusal(why=f"zTensor 1.1 has no layout for {codec.id}; encode it as f16, or as GGML blocks")
+    return Refusal(why=f"zTensor 1.1 has no layout for codec {codec.id}; encode it as f16 or as GGML blocks")
 
 
 def format_of(encoding: Encoding) -> str:
-    """The layout's name."""
+    """Return the name of the layout."""
     if encoding.codec == DENSE:
         return "dense"
     return _FORMATS.get(encoding.codec.id) or f"gguf.{encoding.codec.id.removeprefix('ggml.')}"
 
 
 def role_of(encoding: Encoding, role: str) -> str:
-    """The name of a part in the file."""
+    """Return the name of a part in the file."""
     return _GROUP_ROLES[role] if encoding.codec.id == "affine" else role
 
 
 def types_of(dtype: str, *, compatible: bool) -> dict[str, str]:
-    """`dtype`, and in the compatible flavour the `type` of 1.2, of a component."""
+    """Return `dtype` of a component, and in the compatible flavor the `type` of 1.2."""
     if compatible and dtype in _TYPES_1_2:
         storage, logical = _TYPES_1_2[dtype]
         return {"dtype": storage, "type": logical}
@@ -51,7 +51,7 @@ def types_of(dtype: str, *, compatible: bool) -> dict[str, str]:
 
 
 def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
-    """Attributes that the layout needs."""
+    """Return the attributes that the layout needs."""
     if encoding.codec.id == "affine":
-        return groups.attributes_first(spec.shape, encoding.codec.params)
+        return groups.attributes_v1(spec.shape, encoding.codec.params)
     return {}

@@ -1,7 +1,7 @@
-"""The manifest of 0.1 to 1.2: one pass that checks everything and keeps the object maps as records.
+"""The manifest of 0.1 to 1.2: checked in one pass; the object maps are kept as records.
 
-A record is an object as v1.1 writes it: `{shape, format, attributes?, components: {role: {dtype, type?, offset,
-length, uncompressed_length?, encoding?, digest?}}}`. What a record means is said in `layouts`, for every wire.
+A record is an object in the form of 1.1: `{shape, format, attributes?, components: {role: {dtype, type?, offset,
+length, uncompressed_length?, encoding?, digest?}}}`. `objects` converts records of all versions to tensors.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .. import objects as layouts
 from ..components import element
 from ..records import Extent, Manifest, Record, attributes_of, name_problem, warning
 from ..v2 import manifest
-from ..wire import Located, locate, no_footer
+from ..wire import Location, locate, no_footer
 from . import cbor, early
 
 ALIGNMENT = 64
 ZSTD_RATIO = 1 << 15
-"""No zstd stream gives more bytes per stored byte: a block takes 4 bytes or more and gives at most 128 KiB."""
+"""Upper bound of zstd's compression ratio: a block has at least 4 bytes and decodes to at most 128 KiB."""
 
 _EARLY = {"0.1": early.from_0_1, "1.0": early.from_1_0}
 
 
 def read_manifest(source: Source, limits: Limits) -> Manifest:
-    """Find, decode and check the manifest; FormatError for whatever the specification forbids."""
+    """Find, decode and check the manifest; FormatError for anything that the specification forbids."""
     location = locate(source, limits)
     if location.wire == "2":
         return manifest.read(source, location, limits)
@@ -51,15 +51,15 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     attributes = attributes_of(root, None, start)
     problems = []
     if version.split(".")[0] != "1" and location.wire != "0.1":
-        problems.append(warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
+        problems.append(warning("version", "version", f"the manifest has version {version[:40]!r}, not 1.x"))
     common = partial(
         Manifest, offset=start, version=version, attributes=attributes, problems=problems,
         files=(FileRef(source.filename, source.size),),
     )  # fmt: skip
     if table:
-        return common(records=table.records, extents=table.extents, as_first=columns.record)
+        return common(records=table.records, extents=table.extents, as_v1=columns.record)
     extents = _check_objects(root, limits, start, problems)
-    # A tensor comes where its first component lies; those without any come last.
+    # Tensors are ordered by their first component; those without components come last.
     records = {**dict.fromkeys(extent[3] for extent in extents), **root["objects"]}
     return common(records=records, extents=extents, build=layouts.build)
 
@@ -68,12 +68,16 @@ def _check_keys(root: Record, start: int) -> None:
     for key in root:
         if type(key) is not str:
             raise FormatError(
-                "a key of the manifest is not text", offset=start, expected="text", found=repr(key)[:40], code="schema"
+                "each key of the manifest must be text",
+                offset=start,
+                expected="text",
+                found=repr(key)[:40],
+                code="schema",
             )
 
 
 def _check_objects(root: Record, limits: Limits, start: int, problems: list[Problem]) -> list[Extent]:
-    """Where every component lies, in order, once all is checked."""
+    """Check all objects; returns the extents of their components in order."""
     objects = _field(root, "objects", dict, start)
     extents: list[Extent] = []
     if len(objects) > limits.tensors:
@@ -91,14 +95,14 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     return extents
 
 
-def _root(source: Source, data: bytes, location: Located, limits: Limits) -> Record:
-    """The manifest's map as 1.1 has it."""
+def _root(source: Source, data: bytes, location: Location, limits: Limits) -> Record:
+    """Decode the manifest and translate it to the form of 1.1."""
     try:
         root = cbor.decode(data, location.offset, limits)
         translated: Record = _EARLY[location.wire](root, location.offset) if location.wire in _EARLY else root
         return translated
     except FormatError as error:
-        # A cut 1.1 file looks like a 1.0 file whose manifest makes no sense.
+        # A truncated 1.1 file looks like a 1.0 file with an invalid manifest.
         raise no_footer(source, f" ({error.message})") if location.wire == "1.0" else error from None
 
 
@@ -106,23 +110,23 @@ def _check_object(
     name: str, record: Any, limits: Limits, end: int, extents: list[Extent], problems: list[Problem]
 ) -> None:
     if type(record) is not dict:
-        raise FormatError("an object is not a map", tensor=name, found=type(record).__name__, code="schema")
+        raise FormatError("an object must be a map", tensor=name, found=type(record).__name__, code="schema")
     shape = check_shape(record.get("shape"), limits, tensor=name)
     components = record.get("components")
     if type(components) is not dict:
         raise FormatError(
-            "the components are not a map", tensor=name, found=type(components).__name__, code="schema"
+            "components must be a map", tensor=name, found=type(components).__name__, code="schema"
         )  # fmt: skip
     if "attributes" in record:
         attributes_of(record, name, end)
     for role, component in components.items():
         if type(role) is not str or type(component) is not dict:
-            raise FormatError("a component is not a map under a text key", tensor=name, found=repr(role), code="schema")
+            raise FormatError("a component must be a map with a text key", tensor=name, found=repr(role), code="schema")
         offset, length = component.get("offset"), component.get("length")
         if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
-            raise _not_a_size(name, role, offset, length)
+            raise _size_error(name, role, offset, length)
         if offset % ALIGNMENT or offset < ALIGNMENT or offset + length > end:
-            raise _misplaced(name, role, offset, length, end)
+            raise _bounds_error(name, role, offset, length, end)
         extents.append((0, offset, length, name))
     if "data" in components:
         layout, data = record.get("format"), components["data"]
@@ -131,52 +135,52 @@ def _check_object(
             _check_size(name, shape, data, size)
         if len(components) > 1 and layout == "dense":
             extra = ", ".join(sorted(role for role in components if role != "data"))
-            problems.append(warning("extra", name, f"a dense tensor has further components: {extra}"))
+            problems.append(warning("extra", name, f"unexpected components of a dense tensor: {extra}"))
 
 
 def _check_size(name: str, shape: tuple[int, ...], data: Record, size: int) -> None:
-    """The data has the bytes that shape and dtype need; for zstd, could have them."""
+    """Check that the data has the size that shape and dtype need, or with zstd can have it."""
     length, encoding = data["length"], data.get("encoding")
     decoded = data.get("uncompressed_length")
     if encoding in (None, "raw"):
-        found, fits = length, length == size
+        found, fits = f"{length} bytes", length == size
     elif decoded is not None:
-        found, fits = decoded, type(decoded) is int and decoded == size and size <= length * ZSTD_RATIO
+        found, fits = f"{decoded} bytes", type(decoded) is int and decoded == size and size <= length * ZSTD_RATIO
     else:
-        found, fits = f"{length} of zstd", encoding != "zstd" or size <= length * ZSTD_RATIO
+        found, fits = f"{length} bytes of zstd data", encoding != "zstd" or size <= length * ZSTD_RATIO
     if not fits:
         raise FormatError(
-            "the data does not have the size that its shape needs", tensor=name, part="data", offset=data["offset"],
-            expected=f"{size} bytes for {data['dtype']} {list(shape)}", found=f"{found} bytes", code="size",
+            "the size of the data does not match the shape", tensor=name, part="data", offset=data["offset"],
+            expected=f"{size} bytes for {data['dtype']} {list(shape)}", found=found, code="size",
         )  # fmt: skip
 
 
 def _field(root: Record, key: str, kind: type, offset: int) -> Any:
     if type(root.get(key)) is not kind:
-        what = "is not of the right type" if key in root else "is missing"
+        fault = "has the wrong type" if key in root else "is missing"
         raise FormatError(
-            f"the manifest's {key!r} {what}", offset=offset, expected="text" if kind is str else "a map",
+            f"{key!r} of the manifest {fault}", offset=offset, expected="text" if kind is str else "a map",
             found=type(root[key]).__name__ if key in root else None, code="schema",
         )  # fmt: skip
     return root[key]
 
 
-def _not_a_size(name: str, role: str, offset: Any, length: Any) -> FormatError:
+def _size_error(name: str, role: str, offset: Any, length: Any) -> FormatError:
     key, value = ("length", length) if type(offset) is int and offset >= 0 else ("offset", offset)
     return FormatError(
-        f"{key!r} of a component is not a non-negative integer", tensor=name, part=role,
-        expected="uint64", found="nothing" if value is None else repr(value)[:40], code="schema",
+        f"invalid {key!r} of a component", tensor=name, part=role,
+        expected="a non-negative integer", found="nothing" if value is None else repr(value)[:40], code="schema",
     )  # fmt: skip
 
 
-def _misplaced(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
+def _bounds_error(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
     if offset < ALIGNMENT:
-        what, expected = "the data starts inside the header", f"an offset of {ALIGNMENT} or more"
+        fault, expected = "the data overlaps the header", f"an offset of {ALIGNMENT} or more"
     elif offset % ALIGNMENT:
-        what, expected = "the data's offset is not aligned", f"a multiple of {ALIGNMENT}"
+        fault, expected = "the offset of the data is not aligned", f"a multiple of {ALIGNMENT}"
     else:
-        what, expected = "the data runs into the manifest or past the end of the file", f"an end of at most {end}"
+        fault, expected = "the data overlaps the manifest or lies outside the file", f"an end of at most {end}"
     return FormatError(
-        what, tensor=name, part=role, offset=offset, expected=expected, code="bounds",
-        found=f"offset {offset}, length {length}", hint="The file is damaged, or cut and glued.",
+        fault, tensor=name, part=role, offset=offset, expected=expected, code="bounds",
+        found=f"offset {offset}, length {length}", hint="The file is damaged; download it again.",
     )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Writing zTensor 1.1: blobs in the given order at multiples of 64, the manifest at the end, in one pass.
+"""Writing zTensor 1.1 in one pass: blobs in tensor order at multiples of 64, the manifest at the end.
 
-Key order, spacing and defaults are those of the reference writer, so that the same arrays give the same bytes.
+Key order, spacing and defaults match the reference writer, so that the same arrays give the same bytes.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from . import layouts
 from .manifest import ALIGNMENT
 
 _SPOOLED = 32 << 20
-"""Compressed bytes of a part that wait in memory; more wait in an unnamed file."""
+"""Bytes of a compressed part that are kept in memory; larger ones go to an unnamed temporary file."""
 _NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
 
 
 @frozen
 class Placement:
-    """Where each tensor goes; the manifest is its record. `compatible`: in the words of 1.2."""
+    """Places of the tensors so far, as objects of the manifest. `compatible`: in the form of 1.2."""
 
     compatible: bool = False
     objects: dict[str, dict[str, Any]] = field(factory=dict)
     empty: list[tuple[int, str]] = field(factory=list)
 
     def start(self, position: int, name: str, nbytes: int) -> int:
-        """Offset of the next blob. Readers order tensors by offset, then name: an empty one may need 64 bytes more."""
+        """Return the offset of the next blob. Readers order by offset, then name: an empty one may move by 64."""
         offset = align_up(position, ALIGNMENT)
         if not nbytes:
             if self.empty and self.empty[-1][0] == offset and name < self.empty[-1][1]:
@@ -58,8 +58,8 @@ class Placement:
         return offset
 
     def add(self, spec: TensorSpec, placed: Mapping[str, tuple[int, int, str | None]]) -> None:
-        """Enter a tensor with the offset, length and digest of each part, in the reference's key order (optional keys
-        are left out)."""
+        """Add a tensor with offset, length and digest of each part, in the reference's key order, without optional
+        keys."""
         encoding, components = spec.encodings[0], {}
         for role, (offset, length, digest) in placed.items():
             part = encoding.parts[role]
@@ -79,7 +79,7 @@ class Placement:
         self.objects[spec.name] = {**entry, "components": dict(sorted(components.items()))}
 
     def root(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """The manifest, names sorted bytewise."""
+        """Return the manifest, with names sorted bytewise."""
         optional = {"attributes": dict(attributes)} if attributes else {}
         objects = dict(sorted(self.objects.items()))
         version = "1.2.0" if self.compatible else "1.1.0"
@@ -87,12 +87,12 @@ class Placement:
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Encoding | Refusal:
-    """Dense arrays of the 1.1 dtypes, sparse tensors, group quantization and GGML blocks, raw or zstd as asked."""
-    return _filtered(spec, layouts.held(spec, encoding, compatible=options.compatible), options)
+    """Accept dense arrays with dtypes of 1.1, sparse tensors, group quantization and GGML blocks."""
+    return _filtered(spec, layouts.stored(spec, encoding, compatible=options.compatible), options)
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: WriteOptions) -> Encoding | Refusal | None:
-    """Codes of other formats in groups."""
+    """Accept codes of other formats as group quantization."""
     encoding = groups.nearest(spec, layout, zeros=True)
     return encoding and _filtered(spec, encoding, options)
 
@@ -102,7 +102,7 @@ def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOpti
         return refusal
     if isinstance(encoding, Refusal):
         return encoding
-    # Of a sparse tensor, readers find the number of values in the components' lengths.
+    # Readers get the number of values of a sparse tensor from the components' lengths.
     raw_roles = tuple(encoding.parts) if encoding.codec.id in accept.SPARSE else ()
     return accept.filtered(encoding, options, "zstd", raw_roles)
 
@@ -110,12 +110,12 @@ def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOpti
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
 ) -> WritePlan:
-    """Exact size of a raw file, from a manifest with digests of the right length."""
+    """Predict the exact size of a raw file, from a manifest with placeholder digests."""
     dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
     if options.encoding == "zstd":
         return WritePlan(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
-    specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
+    specs = [*specs] if text else [*specs, sidecar.predict_spec(meta, assets)]
     placement, position = Placement(options.compatible), len(MAGIC)
     for spec in specs:
         placed = {}
@@ -135,7 +135,7 @@ def write(
     assets: Mapping[str, bytes],
     options: WriteOptions,
 ) -> None:
-    """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
+    """Write header, blobs, manifest and footer. Assets, and metadata other than text, go to `squish.meta`."""
     placement = Placement(options.compatible)
     sink.write(MAGIC)
     append(sink, placement, tensors, options)
@@ -146,7 +146,7 @@ def write(
 
 
 def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], options: WriteOptions) -> None:
-    """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
+    """Append the tensors' blobs and add them to the manifest; zstd compresses some tensors ahead, on all cores."""
     if options.encoding != "zstd":
         _append(sink, placement, zip(tensors, repeat({})), options)
         return
@@ -157,7 +157,7 @@ def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], 
 def _append(
     sink: Sink, placement: Placement, tensors: Iterable[tuple[OutgoingTensor, Mapping[str, Any]]], options: WriteOptions
 ) -> None:
-    """Append the tensors' blobs, from their streams or from spools of compressed parts."""
+    """Append the tensors' blobs from their streams, or from spools of compressed parts."""
     for outgoing, spools in tensors:
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
@@ -182,8 +182,8 @@ def close(sink: Sink, root: Mapping[str, Any]) -> None:
 
 
 def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, Any]:
-    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools that are
-    closed with `temporaries` at the latest."""
+    """Compress the filtered parts to spools, in one frame each like the reference; `temporaries` closes them at the
+    latest."""
     spools: dict[str, Any] = {}
     for role, part in outgoing.spec.encodings[0].parts.items():
         if part.filters:
@@ -196,7 +196,7 @@ def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, A
 
 
 def _copy(sink: Sink, chunks: Iterable[Any], options: WriteOptions) -> str | None:
-    """Append stored bytes; their digest."""
+    """Append stored bytes; returns their digest."""
     digest = None if options.digests == "none" else Digest(options.digests)
     for chunk in chunks:
         sink.write(chunk)

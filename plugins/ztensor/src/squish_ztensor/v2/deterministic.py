@@ -1,6 +1,6 @@
-"""Deterministic CBOR (RFC 8949, 4.2.1), which v2 demands: one way to write each item, keys sorted, no tags.
+"""Deterministic CBOR (RFC 8949, 4.2.1), required by v2: one form for each item, sorted keys, no tags.
 
-The scan is not that of SQUIZD: it refuses long forms and unsorted keys of items that v1.cbor has found well-formed.
+`v1.cbor` decodes it; the scan here only refuses long forms and unsorted keys, in data that is well-formed.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from squish_core.api import FormatError, Limits
 from ..v1 import cbor
 
 DEPTH = 32
-"""Levels that v2 allows, counted from the root (wires 6.2); a larger `Limits.depth` does not raise it."""
+"""Maximum nesting depth in v2, including the root (wires 6.2), even if `Limits.depth` is larger."""
 _FLOATS = {25: (2, ">e"), 26: (4, ">f"), 27: (8, ">d")}
 
 
 def encode(value: Any) -> bytes:
-    """The one encoding of a value whose maps have text keys."""
+    """Encode a value whose maps have text keys."""
     return cbor2.dumps(value, canonical=True)
 
 
 def decode(data: bytes, offset: int, limits: Limits) -> Any:
-    """The item in `data`, which lies at `offset` of the file; FormatError naming the first byte that breaks a rule."""
+    """Decode `data`, which is at `offset` in the file; FormatError with the offset of the first violation."""
     root = cbor.decode(data, offset, evolve(limits, depth=min(limits.depth, DEPTH)), tags=False)
     _Scan(data, offset).item(0)
     return root
 
 
 class _Scan:
-    """A walk over well-formed CBOR that refuses what is not deterministic."""
+    """Scans well-formed CBOR and refuses items that are not deterministic."""
 
     def __init__(self, data: bytes, base: int) -> None:
         self._data, self._base = data, base
 
     def item(self, at: int) -> int:
-        """Offset behind the item at `at`."""
+        """Return the end of the item at `at`."""
         major, low = self._data[at] >> 5, self._data[at] & 31
         if low < 24 and major < 4:
             return at + 1 + (low if major > 1 else 0)
         if low == 31:
-            raise self._broken("an item of indefinite length", at)
+            raise self._error("item of indefinite length", at)
         if major == 7:
             return self._simple(at, low)
         value, after = self._head(at, low)
@@ -64,7 +64,7 @@ class _Scan:
             after = self.item(at)
             key = self._data[at:after]
             if key <= last:
-                raise self._broken("a map's keys are not sorted", at)
+                raise self._error("the keys of a map are not sorted", at)
             last, at = key, self.item(after)
         return at
 
@@ -74,7 +74,7 @@ class _Scan:
         width = 1 << low - 24
         value = int.from_bytes(self._data[at + 1 : at + 1 + width], "big")
         if value < (24, 1 << 8, 1 << 16, 1 << 32)[low - 24]:
-            raise self._broken("a number is longer than needed", at)
+            raise self._error("a number is not in its shortest form", at)
         return value, at + 1 + width
 
     def _simple(self, at: int, low: int) -> int:
@@ -84,11 +84,11 @@ class _Scan:
         stored = self._data[at : at + 1 + width]
         value = struct.unpack(code, stored[1:])[0]
         if (math.isnan(value) and stored != b"\xf9\x7e\x00") or stored != encode(value):
-            raise self._broken("a float is not in its shortest form", at)
+            raise self._error("a float is not in its shortest form", at)
         return at + 1 + width
 
-    def _broken(self, what: str, at: int) -> FormatError:
+    def _error(self, fault: str, at: int) -> FormatError:
         return FormatError(
-            f"the manifest is not deterministic CBOR: {what}", offset=self._base + at,
+            f"the manifest is not deterministic CBOR: {fault}", offset=self._base + at,
             found=f"byte 0x{self._data[at]:02x}", code="cbor",
         )  # fmt: skip

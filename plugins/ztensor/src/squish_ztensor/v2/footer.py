@@ -1,4 +1,4 @@
-"""The container of v2: magic at both ends, a footer of 40 bytes, a hashed manifest (Draft 4; wires 6.1)."""
+"""The file structure of v2: magic at both ends, a footer of 40 bytes, a hashed manifest (Draft 4; wires 6.1)."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ _LAYOUT = struct.Struct("<QQQII8s")
 
 
 def pack(offset: int, manifest: bytes) -> bytes:
-    """The footer of a file with this manifest at `offset`."""
+    """Return the footer of a file with this manifest at `offset`."""
     import xxhash
 
     return _LAYOUT.pack(offset, len(manifest), xxhash.xxh3_64_intdigest(manifest), 2, 0, MAGIC)
 
 
 def read(source: Source) -> tuple[int, int, int]:
-    """Manifest offset, length and hash, all 0 in a data shard; FormatError for a damaged, cut or newer file."""
+    """Read offset, length and hash of the manifest, all 0 in a data shard; FormatError if damaged or newer."""
     if source.size < len(MAGIC) + SIZE:
         raise TruncatedError(
-            "is too short for zTensor v2", expected=f"at least {len(MAGIC) + SIZE} bytes",
-            found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
+            "truncated: too short for zTensor v2", expected=f"at least {len(MAGIC) + SIZE} bytes",
+            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
         )  # fmt: skip
     at = source.size - SIZE
     offset, length, digest, version, _, magic = _LAYOUT.unpack(source.read(at, SIZE, "the footer"))
     if magic != MAGIC:
         raise TruncatedError(
-            "footer magic missing: the file is truncated, or bytes were appended", offset=source.size - len(MAGIC),
-            expected=MAGIC, found=magic, code="footer", hint="Fetch the file again.",
+            "no footer magic: the file is truncated, or bytes were appended", offset=source.size - len(MAGIC),
+            expected=MAGIC, found=magic, code="footer", hint="Download the file again.",
         )  # fmt: skip
     if version != 2:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         raise UnsupportedVersionError(
-            f"unsupported version {version}", offset=at + 24, expected="2", found=version, code="version",
-            hint="Its bytes are swapped." if swapped == 2 else "A newer squish-ztensor may read it.",
+            "unsupported zTensor version", offset=at + 24, expected="2", found=version, code="version",
+            hint="The byte order is swapped." if swapped == 2 else "A newer squish-ztensor may read it.",
         )  # fmt: skip
     return offset, length, digest
 
 
 def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
-    """Offset and length of the manifest, both 0 in a data shard; its bounds are checked and its hash is not."""
+    """Return offset and length of the manifest, both 0 in a data shard, after checking its bounds, not its hash."""
     offset, length, digest = read(source)
     at = source.size - SIZE
     if not (offset or length or digest):
         return 0, 0
     if length > CAP:
         raise LimitError(
-            "the manifest is too large: over 1 GiB", offset=at + 8, expected=f"at most {CAP} bytes", found=length,
+            "the manifest is larger than 1 GiB", offset=at + 8, expected=f"at most {CAP} bytes", found=length,
             code="manifest-size",
         )  # fmt: skip
     if not length:
@@ -60,18 +60,18 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
         )
     if offset < ALIGNMENT or offset + length > at:
         raise FormatError(
-            "the manifest lies outside the file's body", offset=at, expected=f"{ALIGNMENT} to {at}",
+            "the manifest is out of bounds", offset=at, expected=f"{ALIGNMENT} to {at}",
             found=f"{offset} to {offset + length}", code="bounds",
         )  # fmt: skip
     if offset % ALIGNMENT:
         raise FormatError(
-            "the manifest's offset is not aligned", offset=at, expected=f"a multiple of {ALIGNMENT}", found=offset,
+            "the offset of the manifest is not aligned", offset=at, expected=f"a multiple of {ALIGNMENT}", found=offset,
             code="alignment",
         )  # fmt: skip
-    # One byte shows that it is none, before a gigabyte is read.
+    # Check one byte before reading a gigabyte.
     if (first := source.read(offset, 1))[0] >> 5 != 5:
         raise FormatError(
-            "the manifest's root is not a map", offset=offset, expected="a map of CBOR",
+            "the manifest is not a map in CBOR", offset=offset, expected="a map",
             found=f"byte 0x{first.hex()}", code="manifest",
         )  # fmt: skip
     if length > limits.header:
@@ -83,12 +83,12 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
 
 
 def check_hash(source: Source, data: bytes) -> None:
-    """The manifest's bytes are those that were written."""
+    """Raise FormatError unless the manifest matches its hash."""
     import xxhash
 
     expected, found = read(source)[2], xxhash.xxh3_64_intdigest(data)
     if expected != found:
         raise FormatError(
-            "the manifest's hash does not match", offset=source.size - 24, expected=f"{expected:016x}",
-            found=f"{found:016x}", code="manifest-hash", hint="The file is damaged; fetch it again.",
+            "hash mismatch of the manifest", offset=source.size - 24, expected=f"{expected:016x}",
+            found=f"{found:016x}", code="manifest-hash", hint="The file is damaged; download it again.",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The content digest of v2: what a model is, whatever its offsets, alignment, encoding and shards (wires 6.7)."""
+"""The content digest of v2, independent of offsets, alignment, encoding and shards (wires 6.7)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,49 @@ from . import deterministic
 
 
 def content_digest(source: Source, limits: Limits | None = None, *, algorithm: str = "sha256") -> str:
-    """`<algorithm>:<hex>` of the parts' digests, shapes, layouts and attributes of a v2 file.
+    """Return a digest of the content of a v2 file: digests, shapes, layouts and attributes of its parts.
 
-    Two files have the same one only if they say the same with digests of the same kinds. Reads the manifest only.
-    Raises FormatError for another wire and where a part has no digest.
+    Reads the manifest only. Two files with equal content have the same digest if their parts' digests are of the same
+    kind.
+
+    Parameters
+    ----------
+    source
+        The file, such as `squish_core.api.open_source(path)`.
+    limits
+        Limits for reading the manifest.
+    algorithm
+        Kind of digest: sha256 or xxh3.
+
+    Returns
+    -------
+    str
+        `<algorithm>:<hex>`.
+
+    Raises
+    ------
+    FormatError
+        The file is not zTensor v2, or a part has no digest.
+
+    Examples
+    --------
+    >>> import numpy as np, squish_core as squish, tempfile
+    >>> from pathlib import Path
+    >>> from squish_core.api import open_source
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "model.zt")
+    ...     _ = squish.save(path, {"a": np.zeros(3, np.float32)}, format="ztensor:wire=2")
+    ...     content_digest(open_source(path))[:15]
+    'sha256:30aef74a'
     """
     limits = limits or Limits()
     location = locate(source, limits)
     if location.wire != "2":
         raise FormatError(
-            "only zTensor v2 has a content digest", file=source.name, code="version",
+            "no content digest: the file is not zTensor v2", file=source.name, code="version",
             hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
         )  # fmt: skip
-    read_manifest(source, limits)  # rejects a damaged file
+    read_manifest(source, limits)  # raises if the file is damaged
     root = (
         deterministic.decode(source.read(location.offset, location.length), location.offset, limits)
         if location.length
@@ -40,9 +70,7 @@ def _object(name: str, record: dict[str, Any], source: Source) -> dict[str, Any]
     parts = {}
     for role, part in record["parts"].items():
         if "digest" not in part:
-            raise FormatError(
-                "has no digest, so the file has no content digest", file=source.name, tensor=name, part=role
-            )
+            raise FormatError("no content digest: this part has no digest", file=source.name, tensor=name, part=role)
         parts[role] = {key: part[key] for key in ("dtype", "type", "digest") if key in part}
-    kept: dict[str, Any] = {key: record[key] for key in ("shape", "layout", "attributes") if key in record}
-    return {**kept, "parts": parts}
+    entry: dict[str, Any] = {key: record[key] for key in ("shape", "layout", "attributes") if key in record}
+    return {**entry, "parts": parts}

@@ -1,4 +1,4 @@
-"""Which v2 layout holds an encoding, with which attributes and part names."""
+"""Which layout of v2 stores an encoding, with its attributes and part names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _LAYOUTS = {
 _ROLES = {"affine": {"scale": "scales", "offset": "zeros"}, "mx": {"scale": "scales"}}
 
 
-def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """The parts as v2 stores them, raw; or why it cannot."""
+def stored(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """Return the raw parts in v2, or a refusal."""
     codec = encoding.codec
     if codec == DENSE:
         if spec.dtype not in STORAGE and spec.dtype not in TYPES:
             return Refusal(why=f"zTensor v2 has no dtype {spec.dtype}; encode it as one of {', '.join(STORAGE[:4])}")
-        return Encoding(codec=DENSE, parts={"data": accept.packed(spec.dtype, spec.shape)})
+        return Encoding(codec=DENSE, parts={"data": accept.dense_part(spec.dtype, spec.shape)})
     if codec.id in accept.SPARSE:
         kinds = {part.dtype for role, part in encoding.parts.items() if role in accept.INDICES}
         return accept.sparse(encoding, "u64" if kinds & {"u64", "i64"} else "u32")
     if codec.id == "mx" and set(encoding.parts) != {"data", "scale"}:
-        return Refusal(why="zTensor's microscaling has no global scale")
+        return Refusal(why="zTensor's microscaling cannot store a global scale")
     if codec.id == "mx" and encoding.parts["scale"].dtype != "f8_e8m0":
-        return Refusal(why="zTensor's microscaling has powers of two as scales (mxfp4, mxfp8)")
+        return Refusal(why="zTensor's microscaling only stores power-of-two scales (mxfp4, mxfp8)")
     if codec.id in ("zt.mx", "mx"):
         parts = {role: accept.bare(part) for role, part in encoding.parts.items()}
         return Encoding(codec=codec, parts=parts)
@@ -38,11 +38,11 @@ def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return groups.as_stored(spec, encoding, zeros=False)
     if accept.is_blocks(codec):
         return accept.blocks(spec, encoding)
-    return Refusal(why=f"zTensor v2 has no layout for {codec.id}; encode it as f16, or as GGML blocks")
+    return Refusal(why=f"zTensor v2 has no layout for codec {codec.id}; encode it as f16 or as GGML blocks")
 
 
-def held_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """Codes of other formats as float4 blocks along rows, or in groups."""
+def stored_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """Return a layout for codes of other formats: float4 blocks along rows, or groups."""
     for block in (32, 16):
         if layout == Mx().code_layout(spec, {"axis": len(spec.shape) - 1, "block_size": block, "dtype": "f4_e2m1"}):
             params = {} if block == 32 else {"block_size": block}
@@ -54,7 +54,7 @@ def held_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | Non
 
 
 def layout_of(encoding: Encoding) -> str:
-    """The layout's name."""
+    """Return the name of the layout."""
     if encoding.codec == DENSE:
         return "dense"
     if encoding.codec.id == "affine":
@@ -63,12 +63,12 @@ def layout_of(encoding: Encoding) -> str:
 
 
 def role_of(encoding: Encoding, role: str) -> str:
-    """The name of a part in the file."""
+    """Return the name of a part in the file."""
     return _ROLES.get(encoding.codec.id, {}).get(role, role)
 
 
 def element_of(spec: TensorSpec, role: str, part: Part) -> str:
-    """The element type that a part is declared with: packed types by their own name."""
+    """Return the element type to declare for a part; packed types have their own name."""
     encoding = spec.encodings[0]
     if role == "data" and encoding.codec == DENSE:
         return spec.dtype
@@ -80,7 +80,7 @@ def element_of(spec: TensorSpec, role: str, part: Part) -> str:
 
 
 def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
-    """Attributes that the layout needs."""
+    """Return the attributes that the layout needs."""
     params, kind = encoding.codec.params, encoding.codec.id
     if kind.startswith("ggml."):
         elements, nbytes = BLOCKS[kind.removeprefix("ggml.")]
@@ -89,11 +89,11 @@ def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
         return {"block_size": params.get("block_size", 32), "axis": len(spec.shape) - 1, "scale_form": "e8m0_exponent"}
     if kind == "zt.mx":
         return {"block_size": params["block_size"], "axis": params["axis"], "scale_form": "e8m0_exponent"}
-    return groups.attributes_second(spec.shape, params) if kind == "affine" else {}
+    return groups.attributes_v2(spec.shape, params) if kind == "affine" else {}
 
 
 def check(spec: TensorSpec, streams: Mapping[str, Any]) -> None:
-    """The columns of every row rise, which 1.x does not demand; FormatError otherwise."""
+    """Raise FormatError unless the columns of each row are ascending, which 1.x does not require."""
     encoding = spec.encodings[0]
     if encoding.codec.id != "zt.sparse_csr" or encoding.codec.params.get("ordered"):
         return
@@ -106,4 +106,6 @@ def check(spec: TensorSpec, streams: Mapping[str, Any]) -> None:
     try:
         sparse.csr_rows(parts, spec.shape, {**encoding.codec.params, "ordered": True}, slice(0, spec.shape[0]))
     except CodecError as error:
-        raise FormatError(f"cannot be stored in v2: {error}", tensor=spec.name, code="index") from None
+        raise FormatError(
+            f"zTensor v2 cannot store this sparse tensor: {error}", tensor=spec.name, code="index"
+        ) from None

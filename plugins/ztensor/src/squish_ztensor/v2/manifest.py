@@ -22,7 +22,7 @@ from .. import columns
 from .. import objects as layouts
 from ..names import ELEMENTS
 from ..records import Extent, Manifest, Record, attributes_of, name_problem, warning
-from ..wire import Located
+from ..wire import Location
 from . import deterministic, footer
 from .shards import open_shards
 
@@ -31,11 +31,11 @@ _ELEMENTS = ELEMENTS[2]
 _SCALARS = (int, str, bytes, bool, float, type(None))
 
 
-def read(source: Source, location: Located, limits: Limits) -> Manifest:
-    """Decode and check; FormatError for what the draft forbids of a file, the rest is a matter of each object."""
+def read(source: Source, location: Location, limits: Limits) -> Manifest:
+    """Decode and check; FormatError if the file violates the draft. Other errors concern a single object."""
     own = FileRef(source.filename, source.size)
     if not location.length:
-        note = warning("data-shard", "file", "is a data shard: blobs without a manifest, to be read from another file")
+        note = warning("data-shard", "file", "a data shard: blobs without a manifest; open the file that refers to it")
         return Manifest(
             offset=0, version="2", attributes={}, records={}, extents=[], files=(own,),
             problems=[note],
@@ -49,19 +49,19 @@ def read(source: Source, location: Located, limits: Limits) -> Manifest:
         return Manifest(
             offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
             extents=[*table.extents, (0, start, location.length, "the manifest")], files=(own,),
-            as_first=columns.record,
+            as_v1=columns.record,
         )  # fmt: skip
     return _read(source, data, location, limits)
 
 
-def _read(source: Source, data: bytes, location: Located, limits: Limits) -> Manifest:
-    """Object by object."""
+def _read(source: Source, data: bytes, location: Location, limits: Limits) -> Manifest:
+    """Read the manifest object by object."""
     start = location.offset
     root = deterministic.decode(data, start, limits)
     objects = root.get("objects")
     if type(objects) is not dict:
-        what = "is missing" if objects is None else "is not a map"
-        raise FormatError(f"the manifest's 'objects' {what}", offset=start, code="schema")
+        fault = "is missing" if objects is None else "is not a map"
+        raise FormatError(f"'objects' of the manifest {fault}", offset=start, code="schema")
     if len(objects) > limits.tensors:
         raise LimitError(
             "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
@@ -84,24 +84,24 @@ def _read(source: Source, data: bytes, location: Located, limits: Limits) -> Man
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
         files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
-        as_first=partial(translate, numbers=numbers),
+        as_v1=partial(translate, numbers=numbers),
         problems=[problem for name in objects if (problem := name_problem(name))],
     )  # fmt: skip
 
 
 def build(name: str, record: Record, numbers: dict[str | None, int]) -> DenseFields | TensorSpec:
-    """The tensor of a checked object."""
+    """Build the tensor of a checked object."""
     data = record["parts"].get("data")
     if data is not None and record["layout"] == "dense" and "encoding" not in data and "attributes" not in record:
         dtype = _ELEMENTS.get((data["dtype"], data.get("type")))
-        if dtype is not None:  # a dense tensor has no further parts
+        if dtype is not None:  # a dense tensor has no other parts
             file, offset = numbers[data.get("shard")], data["blob"][0]
             return dtype, tuple(record["shape"]), file, offset, data.get("digest")
     return layouts.build(name, translate(record, numbers))
 
 
 def translate(record: Record, numbers: dict[str | None, int]) -> Record:
-    """An object as 1.1 writes it."""
+    """Return an object in the form of 1.1."""
     components = {}
     for role, part in record.get("parts", {}).items():
         offset, length = part["blob"]
@@ -117,23 +117,23 @@ def _check_object(
     extents: list[Extent],
 ) -> None:  # fmt: skip
     if type(record) is not dict:
-        raise _schema("an object is not a map", name, found=type(record).__name__)
+        raise _schema("an object must be a map", name, found=type(record).__name__)
     shape = check_shape(record.get("shape"), limits, tensor=name)
     layout, parts = record.get("layout"), record.get("parts")
     if type(layout) is not str:
-        raise _schema("the layout is not text", name, found=type(layout).__name__)
+        raise _schema("the layout must be text", name, found=type(layout).__name__)
     if type(parts) is not dict or not parts:
-        raise _schema("the parts are not a map of at least one", name, found=type(parts).__name__)
+        raise _schema("parts must be a map with at least one part", name, found=type(parts).__name__)
     if "attributes" in record:
         _check_attributes(record, name, limits, None)
     for role, part in parts.items():
         check_name(role, limits)
         if type(part) is not dict:
-            raise _schema("a part is not a map", name, role, type(part).__name__)
+            raise _schema("a part must be a map", name, role, type(part).__name__)
         offset, length = _blob(name, role, part)
         shard = part.get("shard")
         if offset % footer.ALIGNMENT or offset < footer.ALIGNMENT or offset + length > ends[shard]:
-            raise _misplaced(name, role, offset, length, ends[shard])
+            raise _bounds_error(name, role, offset, length, ends[shard])
         _check_texts(name, role, part)
         extents.append((numbers[shard], offset, length, name))
     if layout == "dense" or layouts.block_of(layout):
@@ -143,33 +143,35 @@ def _check_object(
 def _blob(name: str, role: str, part: Record) -> tuple[int, int]:
     blob = part.get("blob")
     if type(blob) is not list or len(blob) != 2 or not all(type(item) is int and item >= 0 for item in blob):
-        raise _schema("'blob' is not [offset, length]", name, role, repr(blob)[:40])
+        raise _schema("'blob' must be [offset, length]", name, role, repr(blob)[:40])
     return blob[0], blob[1]
 
 
 def _check_texts(name: str, role: str, part: Record) -> None:
     for key in ("dtype", "type", "encoding", "digest"):
         if type(part.get(key)) is not str and (key in part or key == "dtype"):
-            raise _schema(f"{key!r} is not text", name, role, repr(part.get(key))[:40])
+            raise _schema(f"{key!r} must be text", name, role, repr(part.get(key))[:40])
     decoded = part.get("decoded_length")
     if ("encoding" in part) != ("decoded_length" in part) or type(decoded) not in (int, type(None)):
-        raise _schema("'decoded_length' is not given with an encoding, and only then", name, role, repr(decoded)[:40])
+        raise _schema(
+            "'decoded_length' must be an integer, with an encoding and only then", name, role, repr(decoded)[:40]
+        )
     if not _DIGEST.fullmatch(part.get("digest", "")):
-        raise _schema("a digest is not of lower-case hexadecimal digits in full", name, role, part["digest"][:80])
+        raise _schema("invalid digest: expected all digits in lower-case hexadecimal", name, role, part["digest"][:80])
 
 
 def _check_data(name: str, layout: str, shape: tuple[int, ...], parts: dict[str, Record]) -> None:
-    """One part, of the size that the shape needs."""
+    """Check for one part, of the size that the shape needs."""
     if "data" not in parts:
-        return  # the tensor is refused, its parts stay readable
+        return  # reading the tensor fails, its parts stay readable
     if len(parts) > 1:
-        raise _schema(f"a tensor of layout {layout} has further parts", name, found=", ".join(sorted(parts)))
+        raise _schema(f"unexpected parts of a tensor of layout {layout}", name, found=", ".join(sorted(parts)))
     data = parts["data"]
     size = layouts.decoded_size(layout, shape, _ELEMENTS.get((data["dtype"], data.get("type"))))
     length = data.get("decoded_length", data["blob"][1])
     if size is not None and size != length:
         raise FormatError(
-            "the data does not have the size that its shape needs", tensor=name, part="data", offset=data["blob"][0],
+            "the size of the data does not match the shape", tensor=name, part="data", offset=data["blob"][0],
             expected=f"{size} bytes for {data.get('type', data['dtype'])} {list(shape)}", found=f"{length} bytes",
             code="size",
         )  # fmt: skip
@@ -179,7 +181,7 @@ def _check_attributes(owner: Record, name: str | None, limits: Limits, offset: i
     if "attributes" not in owner:
         return
     if owner["attributes"] is None:
-        raise _schema("the attributes are not a map", name, found="null")
+        raise _schema("attributes must be a map", name, found="null")
     for key in attributes_of(owner, name, offset or 0):
         check_name(key, limits, offset=offset)
     pending = [owner["attributes"]]
@@ -190,21 +192,29 @@ def _check_attributes(owner: Record, name: str | None, limits: Limits, offset: i
         elif isinstance(value, (list, tuple)):
             pending += value
         elif type(value) not in _SCALARS:
-            raise _schema("an attribute is of a kind that v2 does not have", name, found=repr(value)[:40])
+            raise _schema("zTensor v2 does not allow an attribute of this type", name, found=repr(value)[:40])
 
 
-def _schema(what: str, name: str | None, part: str | None = None, found: Any = None) -> FormatError:
-    return FormatError(what, tensor=name, part=part, found=found, code="schema")
+def _schema(fault: str, name: str | None, part: str | None = None, found: Any = None) -> FormatError:
+    return FormatError(fault, tensor=name, part=part, found=found, code="schema")
 
 
-def _misplaced(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
+def _bounds_error(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
     if offset + length > end:
-        what, expected, code = "the data runs into the footer or past the end", f"an end of at most {end}", "bounds"
+        fault, expected, code = (
+            "the data overlaps the footer or lies outside the file",
+            f"an end of at most {end}",
+            "bounds",
+        )
     else:
-        what, expected, code = "the data's offset is not aligned", f"a multiple of {footer.ALIGNMENT}", "alignment"
+        fault, expected, code = (
+            "the offset of the data is not aligned",
+            f"a multiple of {footer.ALIGNMENT}",
+            "alignment",
+        )
         if offset < footer.ALIGNMENT:
-            what, expected = "the data starts inside the header", f"an offset of {footer.ALIGNMENT} or more"
+            fault, expected = "the data overlaps the header", f"an offset of {footer.ALIGNMENT} or more"
     return FormatError(
-        what, tensor=name, part=role, offset=offset, expected=expected, code=code,
-        found=f"offset {offset}, length {length}", hint="The file is damaged, or cut and glued.",
+        fault, tensor=name, part=role, offset=offset, expected=expected, code=code,
+        found=f"offset {offset}, length {length}", hint="The file is damaged; download it again.",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Further files that hold parts of a v2 file's objects: `<stem>-<shard>.zt` beside `<stem>.zt` (Draft 4; wires 6.8)."""
+"""Shards: files `<stem>-<shard>.zt` beside `<stem>.zt` with parts of a v2 file's objects (Draft 4; wires 6.8)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
 
 def open_shards(source: Source, table: Any, objects: dict[str, Any], offset: int) -> dict[str, FileRef]:
-    """The shards that parts refer to, with size and footer checked; FormatError naming the shard otherwise."""
+    """Open the shards that parts refer to and check size and footer; the FormatError names the shard."""
     if table is None:
         table = {}
     if type(table) is not dict:
-        raise FormatError("'shards' is not a map", offset=offset, found=type(table).__name__, code="schema")
+        raise FormatError("'shards' must be a map", offset=offset, found=type(table).__name__, code="schema")
     for name, entry in table.items():
         if type(name) is not str or not _NAME.fullmatch(name):
             raise FormatError(
-                "a shard's name is not allowed", offset=offset, expected="letters, digits, . _ - and no leading dot",
+                "invalid shard name", offset=offset, expected="letters, digits, . _ -, without a leading dot",
                 found=repr(name)[:80], code=ErrorCode.SHARD,
             )  # fmt: skip
         size, digest = (entry.get("size"), entry.get("digest")) if type(entry) is dict else (None, None)
         if type(size) is not int or size < 0 or type(digest) is not str:
-            raise FormatError(f"the shard {name!r} has no size and digest", offset=offset, code=ErrorCode.SHARD)
+            raise FormatError(f"the shard {name!r} has no size or no digest", offset=offset, code=ErrorCode.SHARD)
     return {
         name: _open(source, str(name), table[name]) if name in table else _unknown(name, offset)
         for name in _used(objects)
@@ -52,13 +52,14 @@ def _open(source: Source, name: str, entry: dict[str, Any]) -> FileRef:
         footer.read(shard)
     except SquishError as error:
         raise FormatError(
-            f"the shard {name!r} cannot be used: {error.message}", found=file_name, code=ErrorCode.SHARD,
-            hint="Fetch all files of the model into one folder.",
+            f"cannot open the shard {name!r}: {error.message}", found=file_name, code=ErrorCode.SHARD,
+            hint="Download all files of the model into one folder.",
         ) from None  # fmt: skip
     if shard.size != entry["size"]:
         raise FormatError(
-            f"the shard {name!r} has another size", expected=entry["size"], found=f"{shard.size} bytes in {file_name}",
-            code=ErrorCode.SHARD, hint="Fetch the shard again.",
+            f"the size of the shard {name!r} does not match", expected=entry["size"],
+            found=f"{shard.size} bytes in {file_name}",
+            code=ErrorCode.SHARD, hint="Download the shard again.",
         )  # fmt: skip
     if shard.read(0, len(footer.MAGIC)) != footer.MAGIC:
         raise FormatError(f"the shard {name!r} is not a zTensor v2 file", found=file_name, code=ErrorCode.SHARD)

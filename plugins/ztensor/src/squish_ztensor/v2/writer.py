@@ -1,4 +1,4 @@
-"""Writing zTensor v2 in one pass: blobs, equal ones once, then the manifest and the footer (Draft 4; wires 6)."""
+"""Writing zTensor v2 in one pass: blobs without duplicates, then the manifest and the footer (Draft 4; wires 6)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from . import deterministic, footer, layouts
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
 _PREFIX, _PIECE = 1 << 16, 1 << 20
-"""Prefix that distinguishes blobs without digests, and the piece size of their comparison, in bytes."""
+"""Bytes that are hashed to compare blobs without digests, and bytes per step of the comparison."""
 
 
 @frozen
 class Manifest:
-    """What is written so far."""
+    """The manifest so far."""
 
     alignment: int
     objects: dict[str, Any] = field(factory=dict)
 
     def place(self, position: int) -> int:
-        """Offset of the next blob."""
+        """Return the offset of the next blob."""
         return align_up(max(position, self.alignment), self.alignment)
 
     def add(self, spec: TensorSpec, parts: dict[str, Any]) -> None:
-        """Enter an object whose parts are written."""
+        """Add an object whose parts are written."""
         encoding = spec.encodings[0]
         attributes = {key: value for key, value in spec.attrs.items() if storable({key: value})}
         attributes |= layouts.attributes(spec, encoding)
@@ -54,19 +54,19 @@ class Manifest:
         self.objects[spec.name] = {**entry, **({"attributes": attributes} if attributes else {})}
 
     def pack(self, meta: Mapping[str, Any]) -> bytes:
-        """The manifest's bytes."""
+        """Encode the manifest."""
         attributes = {"attributes": dict(meta)} if meta else {}
         return deterministic.encode({"objects": self.objects, **attributes})
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Encoding | Refusal:
-    """Any encoding that v2 has a layout for; equal codes are not changed."""
-    return _filtered(spec, layouts.held(spec, encoding), options)
+    """Accept any encoding that v2 has a layout for, unchanged."""
+    return _filtered(spec, layouts.stored(spec, encoding), options)
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: WriteOptions) -> Encoding | Refusal | None:
-    """Codes of other formats, in the layouts of v2."""
-    encoding = layouts.held_codes(spec, layout)
+    """Accept codes of other formats in the layouts of v2."""
+    encoding = layouts.stored_codes(spec, layout)
     return encoding and _filtered(spec, encoding, options)
 
 
@@ -74,20 +74,20 @@ def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOpti
     if refusal := accept.name_refusal(spec.name):
         return refusal
     if options.canonical and not unicodedata.is_normalized("NFC", spec.name):
-        return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
+        return Refusal(why="flavor=canonical requires names in Unicode NFC; use flavor=aligned", code="name")
     if isinstance(encoding, Refusal):
         return encoding
-    # Indices are read one by one, so they stay plain.
+    # Indices stay uncompressed, since they are read one by one.
     return accept.filtered(encoding, options, "zt.zstd-seekable", accept.INDICES)
 
 
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
 ) -> WritePlan:
-    """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
+    """Predict the exact size, unless parts are compressed, or have equal sizes and may be duplicates."""
     dropped = accept.dropped(specs, lambda key, value: storable({key: value}))
     as_attributes = not assets and storable(meta)
-    specs = [*specs] if as_attributes else [*specs, sidecar.planned(meta, assets)]
+    specs = [*specs] if as_attributes else [*specs, sidecar.predict_spec(meta, assets)]
     sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
     if options.encoding != "raw" or any(count > 1 for count in sizes.values()):
         return WritePlan(size=None, dropped=dropped)
@@ -110,7 +110,7 @@ def write(
     assets: Mapping[str, bytes],
     options: WriteOptions,
 ) -> None:
-    """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
+    """Write magic, blobs, manifest and footer. Assets, and metadata that CBOR cannot store, go to `squish.meta`."""
     as_attributes = not assets and storable(meta)
     sink.write(footer.MAGIC)
     tensors = [*tensors] if as_attributes else [*tensors, sidecar.outgoing(meta, assets)]
@@ -118,7 +118,7 @@ def write(
 
 
 def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], options: WriteOptions) -> None:
-    """Append the tensors' blobs, enter them into the manifest `root`, append it and the footer."""
+    """Append the tensors' blobs, add them to the manifest `root`, and append it with the footer."""
     manifest = Manifest(options.alignment, root["objects"])
     blobs = _Blobs(sink, manifest, options, [item.spec for item in tensors])
     streams = {item.spec.name: item.parts for item in tensors}
@@ -132,7 +132,7 @@ def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], 
 
 
 def storable(values: Mapping[str, Any]) -> bool:
-    """Whether attributes can be stored unchanged: text keys, and only the kinds of v2."""
+    """Whether attributes can be stored unchanged: text keys, and only types of v2."""
     pending: list[tuple[Any, int]] = [(dict(values), 3)]
     while pending:
         value, depth = pending.pop()
@@ -150,7 +150,7 @@ def storable(values: Mapping[str, Any]) -> bool:
 
 
 class _Blobs:
-    """Parts on their way into the file; one equal to an earlier one is taken back, and gets that one's blob."""
+    """Writes parts; a part equal to an earlier one is removed again and shares its blob."""
 
     def __init__(self, sink: Sink, manifest: Manifest, options: WriteOptions, specs: Sequence[TensorSpec]) -> None:
         self.manifest, self._sink, self._options = manifest, sink, options
@@ -180,15 +180,15 @@ class _Blobs:
         return str(digest) if digest else None
 
     def _first(self, offset: int, length: int, digest: str | None) -> int:
-        """Offset of the first blob with the same bytes as the one just written."""
+        """Return the offset of the first blob with the same bytes as the last one written."""
         if digest is None:
             digest = xxhash.xxh3_64_hexdigest(self._sink.read_back(offset, min(length, _PREFIX)))
-        alike = self._written[length, digest]
-        for other in alike:
+        candidates = self._written[length, digest]
+        for other in candidates:
             if self._same(other, offset, length):
                 self._sink.truncate(offset)
                 return other
-        alike.append(offset)
+        candidates.append(offset)
         return offset
 
     def _same(self, one: int, other: int, length: int) -> bool:

@@ -18,7 +18,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_ztensor.codecs.sparse import to_scipy
-from squish_ztensor.v1.cbor import _weigh
+from squish_ztensor.v1.cbor import _check_memory
 
 import squish_core as squish
 from squish_core.api import Dropped
@@ -126,152 +126,152 @@ HEAD = b"\xa1\x67objects"
 ENTRY = cbor2.dumps(item(), canonical=True)
 
 OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
-    "b01 last byte missing": (lambda: one()()[:-1], TruncatedError, "footer magic missing"),
-    "b02 cut in a blob": (lambda: one()()[:4100], TruncatedError, "footer magic missing"),
-    "b03 header only": (lambda: MAGIC, TruncatedError, "at least 48 bytes"),
-    "b04 trailing byte": (lambda: one()() + b"\0", TruncatedError, "bytes were appended"),
-    "wrong magic": (lambda: b"X" + one()()[1:], FormatError, "footer looks like zTensor v2"),
-    "an appended ZIP": (lambda: one()() + b"PK\5\6" + bytes(18), TruncatedError, "bytes were appended"),
-    "over the footer": (lambda: pack({"w": item((6,), blob=(8192, 24))}, bytes(4096)), FormatError, "footer|overlaps"),
-    "a NaN among the names": (raw(HEAD + b"\xa1\xf9\x7e\x00" + cbor2.dumps({})), FormatError, "not text"),
-    "a bignum": (raw(HEAD + b"\xa1\x61w\xc2\x49" + b"\x01" * 9), FormatError, "tag 2"),
-    "float dimension": (one(shape=(4.0,)), FormatError, "non-negative"),
-    "no elements but bytes": (one(shape=(0, 3)), FormatError, "expected 0 bytes"),
+    "b01 last byte missing": (lambda: one()()[:-1], TruncatedError, "footer"),
+    "b02 cut in a blob": (lambda: one()()[:4100], TruncatedError, "footer"),
+    "b03 header only": (lambda: MAGIC, TruncatedError, "truncated"),
+    "b04 trailing byte": (lambda: one()() + b"\0", TruncatedError, "footer"),
+    "wrong magic": (lambda: b"X" + one()()[1:], FormatError, "magic"),
+    "an appended ZIP": (lambda: one()() + b"PK\5\6" + bytes(18), TruncatedError, "footer"),
+    "over the footer": (lambda: pack({"w": item((6,), blob=(8192, 24))}, bytes(4096)), FormatError, "overlap"),
+    "a NaN among the names": (raw(HEAD + b"\xa1\xf9\x7e\x00" + cbor2.dumps({})), FormatError, "name"),
+    "a bignum": (raw(HEAD + b"\xa1\x61w\xc2\x49" + b"\x01" * 9), FormatError, "tag"),
+    "float dimension": (one(shape=(4.0,)), FormatError, "shape"),
+    "no elements but bytes": (one(shape=(0, 3)), FormatError, "size"),
     "identical blob of another size": (
-        lambda: pack({"w": item(), "x": item(dtype="u8")}), FormatError, "expected 4 bytes",
+        lambda: pack({"w": item(), "x": item(dtype="u8")}), FormatError, "size",
     ),
-    "b05 manifest of 1 GiB and 1": (raw(HEAD + b"\xa0", length=GIB + 1), LimitError, "1 GiB"),
-    "b06 wrong hash": (raw(HEAD + b"\xa0", digest=1), FormatError, "hash does not match"),
-    "b07 version 3": (raw(HEAD + b"\xa0", version=3), FormatError, "unsupported version 3"),
-    "version swapped": (raw(HEAD + b"\xa0", version=2 << 24), FormatError, "bytes are swapped"),
-    "b08 manifest wraps": (raw(HEAD + b"\xa0", at=(1 << 64) - 4096, length=8192), FormatError, "outside"),
-    "manifest unaligned": (raw(HEAD + b"\xa0", at=8000), FormatError, "not aligned"),
-    "manifest of length 0": (raw(HEAD + b"\xa0", length=0), FormatError, "empty"),
-    "manifest an array": (raw(b"\x80"), FormatError, "not a map"),
+    "b05 manifest of 1 GiB and 1": (raw(HEAD + b"\xa0", length=GIB + 1), LimitError, "manifest-size"),
+    "b06 wrong hash": (raw(HEAD + b"\xa0", digest=1), FormatError, "manifest-hash"),
+    "b07 version 3": (raw(HEAD + b"\xa0", version=3), FormatError, "version"),
+    "version swapped": (raw(HEAD + b"\xa0", version=2 << 24), FormatError, "version"),
+    "b08 manifest wraps": (raw(HEAD + b"\xa0", at=(1 << 64) - 4096, length=8192), FormatError, "bounds"),
+    "manifest unaligned": (raw(HEAD + b"\xa0", at=8000), FormatError, "alignment"),
+    "manifest of length 0": (raw(HEAD + b"\xa0", length=0), FormatError, "manifest-size"),
+    "manifest an array": (raw(b"\x80"), FormatError, "manifest"),
     "b10 partial overlap": (
         lambda: pack({"a": item((2048,), blob=(4096, 8192)), "b": item((1024,), blob=(8192, 4096))}, bytes(8192)),
-        FormatError, "overlaps",
+        FormatError, "overlap",
     ),
     "over the manifest": (
-        lambda: pack({"a": item((1025,), blob=(4096, 4100))}, bytes(4096)), FormatError, "the manifest.*overlaps",
+        lambda: pack({"a": item((1025,), blob=(4096, 4100))}, bytes(4096)), FormatError, "overlap",
     ),
-    "b11 offset 4100": (one(blob=(4100, 16)), FormatError, "not aligned"),
-    "offset 0": (one(blob=(0, 16)), FormatError, "inside the header"),
-    "b12 end wraps": (one(blob=((1 << 64) - 4096, 8192), shape=(2048,)), FormatError, "past the end"),
-    "b13 past the end": (one(blob=(1 << 20, 16)), FormatError, "past the end"),
-    "b14 shape against size": (one(shape=(400,)), FormatError, "expected 1600 bytes.*found 16"),
-    "b15 shape wraps": (one(shape=(1 << 32, 1 << 32)), FormatError, "larger than any array"),
-    "b16 negative dimension": (one(shape=(-4,)), FormatError, "non-negative"),
-    "b30 depth": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a" + DEEP), FormatError, "depth"),
-    "depth 33": (lambda: pack(root={"attributes": {"a": nested(31)}, "objects": {}}), FormatError, "depth"),
-    "b31 indefinite length": (raw(HEAD + b"\xbf\xff"), FormatError, "indefinite length"),
-    "b32 duplicate key": (raw(HEAD + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate"),
-    "b33 name not UTF-8": (raw(HEAD + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
-    "b34 name with NUL": (lambda: pack({"a\0b": item()}), FormatError, "NUL"),
-    "b38 map of 2^60": (raw(HEAD + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
-    "non-shortest length": (raw(b"\xa1\x78\x07objects\xa0"), FormatError, "longer than needed"),
-    "non-shortest map": (raw(HEAD + b"\xb8\x00"), FormatError, "longer than needed"),
+    "b11 offset 4100": (one(blob=(4100, 16)), FormatError, "alignment"),
+    "offset 0": (one(blob=(0, 16)), FormatError, "alignment"),
+    "b12 end wraps": (one(blob=((1 << 64) - 4096, 8192), shape=(2048,)), FormatError, "bounds"),
+    "b13 past the end": (one(blob=(1 << 20, 16)), FormatError, "bounds"),
+    "b14 shape against size": (one(shape=(400,)), FormatError, "size"),
+    "b15 shape wraps": (one(shape=(1 << 32, 1 << 32)), FormatError, "shape"),
+    "b16 negative dimension": (one(shape=(-4,)), FormatError, "shape"),
+    "b30 depth": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a" + DEEP), FormatError, "cbor"),
+    "depth 33": (lambda: pack(root={"attributes": {"a": nested(31)}, "objects": {}}), FormatError, "cbor"),
+    "b31 indefinite length": (raw(HEAD + b"\xbf\xff"), FormatError, "cbor"),
+    "b32 duplicate key": (raw(HEAD + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "cbor"),
+    "b33 name not UTF-8": (raw(HEAD + b"\xa1\x61\xff" + ENTRY), FormatError, "cbor"),
+    "b34 name with NUL": (lambda: pack({"a\0b": item()}), FormatError, "name"),
+    "b38 map of 2^60": (raw(HEAD + b"\xbb\x10" + bytes(7)), FormatError, "cbor"),
+    "non-shortest length": (raw(b"\xa1\x78\x07objects\xa0"), FormatError, "cbor"),
+    "non-shortest map": (raw(HEAD + b"\xb8\x00"), FormatError, "cbor"),
     "unsorted keys": (
         raw(HEAD + b"\xa2\x61x" + ENTRY + b"\x61w" + cbor2.dumps(item(blob=(4096, 16)), canonical=True)),
-        FormatError, "not sorted",
+        FormatError, "cbor",
     ),
     "wide float": (
-        raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xfb" + struct.pack(">d", 0.5)), FormatError, "shortest",
+        raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xfb" + struct.pack(">d", 0.5)), FormatError, "cbor",
     ),
-    "odd NaN": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf9\x7e\x01"), FormatError, "shortest"),
-    "tag": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xc1\x00"), FormatError, "tag 1"),
-    "simple value": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf7"), FormatError, "kind"),
-    "trailing bytes": (raw(HEAD + b"\xa0\x00"), FormatError, "bytes follow"),
-    "no objects": (raw(b"\xa0"), FormatError, "'objects' is missing"),
-    "empty name": (lambda: pack({"": item()}), FormatError, "empty"),
-    "name over 1024 bytes": (lambda: pack({"x" * 1025: item()}), LimitError, "too long"),
-    "rank 65": (one(shape=(1,) * 65, blob=(4096, 4)), LimitError, "too many dimensions"),
-    "no parts": (lambda: pack({"w": {**item(), "parts": {}}}), FormatError, "at least one"),
-    "dtype a number": (one(dtype=3), FormatError, "'dtype' is not text"),
-    "blob of three": (one(blob=(4096, 16, 0)), FormatError, "'blob'"),
-    "blob of text": (one(blob=("4096", 16)), FormatError, "'blob'"),
-    "decoded_length alone": (one(decoded_length=16), FormatError, "'decoded_length'"),
-    "encoding alone": (one(encoding="zt.zstd-seekable/1"), FormatError, "'decoded_length'"),
-    "upper-case digest": (one(digest="xxh3:" + "A" * 16), FormatError, "lower-case"),
-    "short digest": (one(digest="sha256:00"), FormatError, "lower-case"),
+    "odd NaN": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf9\x7e\x01"), FormatError, "cbor"),
+    "tag": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xc1\x00"), FormatError, "tag"),
+    "simple value": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf7"), FormatError, "schema"),
+    "trailing bytes": (raw(HEAD + b"\xa0\x00"), FormatError, "trailing"),
+    "no objects": (raw(b"\xa0"), FormatError, "schema"),
+    "empty name": (lambda: pack({"": item()}), FormatError, "name"),
+    "name over 1024 bytes": (lambda: pack({"x" * 1025: item()}), LimitError, "name"),
+    "rank 65": (one(shape=(1,) * 65, blob=(4096, 4)), LimitError, "shape"),
+    "no parts": (lambda: pack({"w": {**item(), "parts": {}}}), FormatError, "schema"),
+    "dtype a number": (one(dtype=3), FormatError, "schema"),
+    "blob of three": (one(blob=(4096, 16, 0)), FormatError, "schema"),
+    "blob of text": (one(blob=("4096", 16)), FormatError, "schema"),
+    "decoded_length alone": (one(decoded_length=16), FormatError, "schema"),
+    "encoding alone": (one(encoding="zt.zstd-seekable/1"), FormatError, "schema"),
+    "upper-case digest": (one(digest="xxh3:" + "A" * 16), FormatError, "schema"),
+    "short digest": (one(digest="sha256:00"), FormatError, "schema"),
     "dense with a further part": (
         lambda: pack({"w": {**item(), "parts": {**item()["parts"], "more": item()["parts"]["data"]}}}),
-        FormatError, "further parts.*data, more",
+        FormatError, "schema",
     ),
-    "f4 size": (one(dtype="u8", type="f4_e2m1", shape=(3,), blob=(4096, 3)), FormatError, "expected 2 bytes"),
-    "block size": (one(dtype="u8", layout="gguf.q4_0/1", shape=(32,)), FormatError, "expected 18 bytes"),
-    "shard not in the table": (one(shard="a"), FormatError, "shard 'a' is not in the table"),
+    "f4 size": (one(dtype="u8", type="f4_e2m1", shape=(3,), blob=(4096, 3)), FormatError, "size"),
+    "block size": (one(dtype="u8", layout="gguf.q4_0/1", shape=(32,)), FormatError, "size"),
+    "shard not in the table": (one(shard="a"), FormatError, "shard"),
     "shard in memory": (
         lambda: pack(root={"objects": {"w": item(shard="a")}, "shards": {"a": {"size": 48, "digest": "md5:0"}}}),
-        FormatError, "shard 'a' cannot be used",
+        FormatError, "shard",
     ),
     **{f"shard named {name!r}": (
         lambda name=name: pack(root={"objects": {}, "shards": {name: {"size": 48, "digest": "xxh3:" + "0" * 16}}}),
-        FormatError, "shard's name") for name in ("../a", ".a", "a/b", "", "x" * 65)},
-    "shard without digest": (lambda: pack(root={"objects": {}, "shards": {"a": {"size": 48}}}), FormatError, "digest"),
+        FormatError, "shard") for name in ("../a", ".a", "a/b", "", "x" * 65)},
+    "shard without digest": (lambda: pack(root={"objects": {}, "shards": {"a": {"size": 48}}}), FormatError, "shard"),
 }  # fmt: skip
 
 READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
-    "b19 zstd garbage": (encoded(b"garbage garbage garbage"), CodecError, "seek table"),
-    "b20 no seek table": (encoded(frame(FOUR)), CodecError, "seek table"),
+    "b19 zstd garbage": (encoded(b"garbage garbage garbage"), CodecError, "zstd"),
+    "b20 no seek table": (encoded(frame(FOUR)), CodecError, "zstd"),
     "zstd dictionary": (
         encoded(seekable([(bytes.fromhex("28b52ffd 25 07 10 810000") + bytes(20), 16)])), CodecError, "dictionary",
     ),
     "coords of another number": (
         parts("zt.sparse_coo/1", (2, 3), values=FOUR_VALUES, coords=np.zeros(7, "u4")),
-        TensorError, "28 bytes where 32",
+        TensorError, "unreadable",
     ),
-    "b22 table claims 2^31": (encoded(seekable([(frame(FOUR), 1 << 31)])), CodecError, "16 MiB"),
+    "b22 table claims 2^31": (encoded(seekable([(frame(FOUR), 1 << 31)])), CodecError, "zstd"),
     "b23 decoded_length of 64 GiB": (
-        encoded(seekable([(frame(FOUR), 16)]), 64 * GIB, shape=(16 * GIB,)), LimitError, "more than the limits",
+        encoded(seekable([(frame(FOUR), 16)]), 64 * GIB, shape=(16 * GIB,)), LimitError, "ratio",
     ),
-    "table of another size": (encoded(seekable([(frame(FOUR), 12)])), CodecError, "another size"),
+    "table of another size": (encoded(seekable([(frame(FOUR), 12)])), CodecError, "zstd"),
     "table of another stream": (
-        lambda: encoded(b"x" + seekable([(frame(FOUR), 16)]))(), CodecError, "another stream",
+        lambda: encoded(b"x" + seekable([(frame(FOUR), 16)]))(), CodecError, "zstd",
     ),
     "uneven frames": (
-        encoded(seekable([(frame(FOUR[:4]), 4), (frame(FOUR[4:]), 12)])), CodecError, "different sizes",
+        encoded(seekable([(frame(FOUR[:4]), 4), (frame(FOUR[4:]), 12)])), CodecError, "zstd",
     ),
     "no checksum": (
-        encoded(seekable([(zstandard.ZstdCompressor().compress(FOUR), 16)])), CodecError, "no checksum",
+        encoded(seekable([(zstandard.ZstdCompressor().compress(FOUR), 16)])), CodecError, "zstd",
     ),
-    "frame too short": (encoded(seekable([(frame(FOUR[:8]), 16)])), CodecError, "found 8 bytes"),
+    "frame too short": (encoded(seekable([(frame(FOUR[:8]), 16)])), CodecError, "size"),
     "b24 bomb frame of 16 GiB": (
-        lambda: encoded(seekable([(bomb(16384, checksum=True), 16)]))(), CodecError, "more than 16 bytes",
+        lambda: encoded(seekable([(bomb(16384, checksum=True), 16)]))(), CodecError, "size",
     ),
     "bomb frame in an empty tensor": (
-        lambda: encoded(seekable([(bomb(16, checksum=True), 0)]), 0, shape=(0,))(), CodecError, "more than 0 bytes",
+        lambda: encoded(seekable([(bomb(16, checksum=True), 0)]), 0, shape=(0,))(), CodecError, "size",
     ),
-    "garbage in an empty tensor": (lambda: encoded(b"garbage" * 9, 0, shape=(0,))(), CodecError, "seek table"),
-    "1.x encoding": (encoded(frame(FOUR), encoding="zstd"), TensorError, "encoding 'zstd'"),
+    "garbage in an empty tensor": (lambda: encoded(b"garbage" * 9, 0, shape=(0,))(), CodecError, "zstd"),
+    "1.x encoding": (encoded(frame(FOUR), encoding="zstd"), TensorError, "unreadable"),
     "b35 bool 2": (
-        lambda: pack({"w": item(dtype="u8", type="bool", blob=(4096, 4))}, b"\0\1\2\0"), CodecError, "0 or 1",
+        lambda: pack({"w": item(dtype="u8", type="bool", blob=(4096, 4))}, b"\0\1\2\0"), CodecError, "bool",
     ),
-    "b36 unknown layout": (one(layout="acme.x/1"), TensorError, "layout 'acme.x/1'"),
-    "b37 unknown type": (one(dtype="u8", type="f3_zz", blob=(4096, 4)), TensorError, "f3_zz"),
-    "bool as a dtype": (one(dtype="bool", blob=(4096, 4)), TensorError, "dtype 'bool'"),
+    "b36 unknown layout": (one(layout="acme.x/1"), TensorError, "unreadable"),
+    "b37 unknown type": (one(dtype="u8", type="f3_zz", blob=(4096, 4)), TensorError, "unreadable"),
+    "bool as a dtype": (one(dtype="bool", blob=(4096, 4)), TensorError, "unreadable"),
     "data missing": (
-        lambda: pack({"w": {**item(), "parts": {"x": item()["parts"]["data"]}}}), TensorError, "'data' is missing",
+        lambda: pack({"w": {**item(), "parts": {"x": item()["parts"]["data"]}}}), TensorError, "unreadable",
     ),
     "f4 odd nibble": (
-        lambda: pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x43"), CodecError, "not zero",
+        lambda: pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x43"), CodecError, "spare",
     ),
-    "b39 csr column": (csr(indices=(0, 3, 1)), CodecError, "column index is out of range"),
-    "csr columns fall": (csr(indices=(2, 0, 1)), CodecError, "do not rise"),
-    "csr indptr falls": (csr(indptr=(0, 4, 3)), CodecError, "out of range|falls"),
-    "csr indptr from 1": (csr(indptr=(1, 2, 3)), CodecError, "from 0"),
-    "csr last": (csr(indptr=(0, 2, 2)), CodecError, "expected 0 and 3"),
-    "csr narrow": (csr(kind="u2"), TensorError, "dtype u16"),
-    "csr values": (csr(values=2), TensorError, "8 bytes where 12|12 bytes where 8"),
-    "coo out of range": (coo([[0, 1], [0, 3]]), CodecError, "axis 1 is out of range"),
-    "coo twice": (coo([[0, 0], [1, 1]]), CodecError, r"twice.*\[0, 1\]"),
-    "coo huge": (coo([[0], [0]], shape=(1 << 28, 1 << 28)), LimitError, "more than the limits"),
+    "b39 csr column": (csr(indices=(0, 3, 1)), CodecError, "index"),
+    "csr columns fall": (csr(indices=(2, 0, 1)), CodecError, "index"),
+    "csr indptr falls": (csr(indptr=(0, 4, 3)), CodecError, "index"),
+    "csr indptr from 1": (csr(indptr=(1, 2, 3)), CodecError, "index"),
+    "csr last": (csr(indptr=(0, 2, 2)), CodecError, "index"),
+    "csr narrow": (csr(kind="u2"), TensorError, "unreadable"),
+    "csr values": (csr(values=2), TensorError, "unreadable"),
+    "coo out of range": (coo([[0, 1], [0, 3]]), CodecError, "index"),
+    "coo twice": (coo([[0, 0], [1, 1]]), CodecError, "index"),
+    "coo huge": (coo([[0], [0]], shape=(1 << 28, 1 << 28)), LimitError, "ratio"),
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _little_memory() -> Any:
-    """No row costs more than its own bytes and a little."""
+    """Each row needs little more memory than its bytes."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -281,16 +281,18 @@ def _little_memory() -> Any:
 
 @pytest.mark.parametrize("row", OPEN_ERRORS)
 def test_the_v2_file_is_refused(tmp_path: Path, row: str) -> None:
-    make, kind, text = OPEN_ERRORS[row]
-    with pytest.raises(kind, match=text):
+    make, kind, code = OPEN_ERRORS[row]
+    with pytest.raises(kind) as caught:
         squish.open(make())
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("row", READ_ERRORS)
 def test_the_v2_tensor_is_refused_and_verify_finds_it(row: str) -> None:
-    make, kind, text = READ_ERRORS[row]
-    with squish.open(make()) as file, pytest.raises(kind, match=text):
+    make, kind, code = READ_ERRORS[row]
+    with squish.open(make()) as file, pytest.raises(kind) as caught:
         file["w"].numpy()
+    assert (caught.value.tensor, caught.value.code) == ("w", code)
     assert not squish.verify(make(), deep=True).ok
 
 
@@ -315,22 +317,21 @@ def test_the_v2_file_is_accepted(row: str) -> None:
 
 
 ENCODED = seekable([(frame(FOUR), 16)])
-DIGESTS: dict[str, tuple[Make, str, str]] = {
-    "b17 wrong xxh3": (one(digest="xxh3:" + "0" * 16), "digest", "does not match"),
-    "wrong sha256": (one(digest="sha256:" + "0" * 64), "digest", "does not match"),
-    "b18 unknown algorithm": (one(digest="md5:00"), "unverified", "unknown algorithm"),
+DIGESTS: dict[str, tuple[Make, str]] = {
+    "b17 wrong xxh3": (one(digest="xxh3:" + "0" * 16), "digest"),
+    "wrong sha256": (one(digest="sha256:" + "0" * 64), "digest"),
+    "b18 unknown algorithm": (one(digest="md5:00"), "unverified"),
     "digest of encoded bytes": (
-        encoded(ENCODED, digest="sha256:" + hashlib.sha256(ENCODED).hexdigest()), "digest", "matches the stored bytes",
+        encoded(ENCODED, digest="sha256:" + hashlib.sha256(ENCODED).hexdigest()), "digest",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("row", DIGESTS)
 def test_verify_checks_v2_digests(row: str) -> None:
-    make, code, text = DIGESTS[row]
+    make, code = DIGESTS[row]
     [problem] = squish.verify(make(), deep=True).problems
     assert problem.code == code
-    assert text in problem.message
     with squish.open(make()) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
@@ -346,10 +347,10 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     33: ("b17", "b18", "upper-case digest", "digest of encoded bytes"),
     34: ("b19", "b20", "b21", "b22", "b23", "b24", "zstd dictionary", "table of another size", "1.x encoding"),
     35: ("b39", "csr indptr falls", "csr last", "csr narrow", "coo out of range", "coo twice", "coords of another"),
-    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same", "called_metadata"),
+    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same", "named_metadata"),
     47: ("many_tensors",), 48: ("cut_while_it_is_open",),
     50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards",
-         "another_file_is_refused_by_name", "shard_with_another_digest"),
+         "different_shard_is_refused_by_name", "shard_with_another_digest"),
 }  # fmt: skip
 """Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
 
@@ -362,8 +363,8 @@ def test_every_case_has_its_rows(case: int) -> None:
 
 def test_every_row_of_the_robustness_table_is_here() -> None:
     groups = ((0, 8), (10, 24), (30, 39))
-    wanted = {f"b{number:02}" for low, high in groups for number in range(low, high + 1)}
-    assert wanted <= {found for row in shown() for found in re.findall(r"\bb\d\d\b", row)}
+    expected = {f"b{number:02}" for low, high in groups for number in range(low, high + 1)}
+    assert expected <= {label for row in shown() for label in re.findall(r"\bb\d\d\b", row)}
 
 
 def shown() -> list[str]:
@@ -380,13 +381,14 @@ def test_names_that_look_the_same_are_both_kept() -> None:
 def test_many_tensors_are_opened_in_linear_time_up_to_the_limit() -> None:
     data = pack({f"{number:05x}": item() for number in range(20_000)})
     assert len(squish.open(data)) == 20_000
-    with pytest.raises(LimitError, match="too many tensors"):
+    with pytest.raises(LimitError) as caught:
         squish.open(data, limits=squish.Limits(tensors=19_999))
+    assert (caught.value.code, caught.value.found) == ("count", 20_000)
 
 
-def test_the_shortest_honest_manifests_are_light_enough() -> None:
+def test_the_densest_valid_manifests_are_within_the_memory_limit() -> None:
     short = {"layout": "dense", "shape": [], "parts": {"d": {"dtype": "u8", "blob": [0, 1]}}}
-    _weigh(cbor2.dumps({"objects": {f"{number:05x}": short for number in range(20_000)}}), 0)
+    _check_memory(cbor2.dumps({"objects": {f"{number:05x}": short for number in range(20_000)}}), 0)
 
 
 def test_a_v2_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:
@@ -398,11 +400,11 @@ def test_a_v2_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> N
             file["w"].numpy()
 
 
-def test_the_depth_of_v2_is_not_a_matter_of_limits() -> None:
-    with pytest.raises(FormatError, match="depth"):
-        squish.open(OPEN_ERRORS["depth 33"][0](), limits=squish.Limits(depth=100))
-    with pytest.raises(FormatError, match="depth"):
-        squish.open(VALID["depth 32"](), limits=squish.Limits(depth=20))
+def test_limits_cannot_raise_the_depth_of_v2() -> None:
+    for data, depth in ((OPEN_ERRORS["depth 33"][0](), 100), (VALID["depth 32"](), 20)):
+        with pytest.raises(FormatError) as caught:
+            squish.open(data, limits=squish.Limits(depth=depth))
+        assert caught.value.code == "cbor"
 
 
 def test_an_empty_v2_file_and_a_data_shard_have_no_tensors() -> None:
@@ -422,13 +424,14 @@ def test_an_appended_v2_file_is_read_from_its_last_manifest() -> None:
     assert squish.verify(body + manifest + footer, deep=True).problems == ()
 
 
-def test_a_tensor_called_metadata_is_read_and_not_written(tmp_path: Path) -> None:
+def test_a_tensor_named_metadata_is_read_and_not_written(tmp_path: Path) -> None:
     (tmp_path / "old.zt").write_bytes(pack({"__metadata__": item()}))
     with squish.open(tmp_path / "old.zt") as file:
         assert list(file) == ["__metadata__"]
         assert [(problem.code, problem.severity) for problem in file.problems] == [("name", "warning")]
-        with pytest.raises(TensorError, match="never a tensor"):
+        with pytest.raises(TensorError) as caught:
             squish.convert(file, tmp_path / "new.zt", to="ztensor:wire=2")
+        assert (caught.value.tensor, caught.value.code) == ("__metadata__", "refused")
 
 
 SHARD = pack({})[:4096] + FOUR + bytes(4080) + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, MAGIC)
@@ -454,15 +457,15 @@ def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
-    [({"shard": None}, "shard '00' cannot be used"), ({"size": len(SHARD) + 1}, "shard '00' has another size"),
-     ({"shard": SHARD[:-40] + bytes(40) + SHARD[-40:]}, "shard '00' has another size"),
-     ({"shard": SHARD[:-1] + b"\1"}, "shard '00' cannot be used: footer magic"),
-     ({"shard": b"\1" + SHARD[1:]}, "shard '00' is not a zTensor v2 file")],
+    "changes",
+    [{"shard": None}, {"size": len(SHARD) + 1}, {"shard": SHARD[:-40] + bytes(40) + SHARD[-40:]},
+     {"shard": SHARD[:-1] + b"\1"}, {"shard": b"\1" + SHARD[1:]}],
 )  # fmt: skip
-def test_a_shard_that_is_another_file_is_refused_by_name(tmp_path: Path, changes: Any, text: str) -> None:
-    with pytest.raises(FormatError, match=text):
+def test_a_missing_or_different_shard_is_refused_by_name(tmp_path: Path, changes: Any) -> None:
+    with pytest.raises(FormatError) as caught:
         squish.open(sharded(tmp_path, **changes))
+    assert caught.value.code == "shard"
+    assert "'00'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -470,18 +473,19 @@ def test_a_shard_that_is_another_file_is_refused_by_name(tmp_path: Path, changes
     [{"shard": SHARD[:4096] + b"\1" + SHARD[4097:]}, {"digest": "sha256:" + 64 * "0"}, {"digest": "xxh3:" + 16 * "0"}],
     ids=["damaged", "sha256", "xxh3"],
 )  # fmt: skip
-def test_a_shard_with_another_digest_is_named_by_all_that_read_it_whole(tmp_path: Path, changes: Any) -> None:
+def test_a_shard_with_another_digest_is_named_by_verify_strict_and_convert(tmp_path: Path, changes: Any) -> None:
     path = sharded(tmp_path, **changes)
     [problem] = squish.verify(path).problems
     assert (problem.code, problem.severity, problem.where) == ("digest", "error", "model-00.zt")
-    with pytest.raises(FormatError, match=r"model-00\.zt: the file's digest does not match"):
-        squish.open(path, strict=True)
-    with pytest.raises(FormatError, match=r"model-00\.zt: the file's digest does not match"):
-        squish.convert(path, tmp_path / "one.zt")
+    for read in (lambda: squish.open(path, strict=True), lambda: squish.convert(path, tmp_path / "one.zt")):
+        with pytest.raises(FormatError) as caught:
+            read()
+        assert "model-00.zt" in str(caught.value)
+        assert "digest" in str(caught.value)
     assert not (tmp_path / "one.zt").exists()
 
 
-def test_a_shards_digest_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_shard_digest_is_reported(tmp_path: Path) -> None:
     path = sharded(tmp_path, digest="md5:00")
     assert [(problem.code, problem.where) for problem in squish.verify(path).problems] == [
         ("unverified", "model-00.zt")
@@ -494,8 +498,9 @@ def test_a_shards_digest_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ["ztensor:wire=2", "ztensor:wire=2,encoding=zstd", "ztensor", "ztensor:digest=sha256"])
 def test_wrong_digests_are_not_converted_into_right_ones(tmp_path: Path, to: str) -> None:
     (tmp_path / "old.zt").write_bytes(one(digest="xxh3:" + 16 * "0")())
-    with pytest.raises(FormatError, match="w/data: the digest does not match"):
+    with pytest.raises(FormatError) as caught:
         squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
+    assert (caught.value.code, caught.value.tensor, caught.value.part) == ("digest", "w", "data")
     assert not (tmp_path / "new.zt").exists()
     (tmp_path / "old.zt").write_bytes(one(digest="md5:00")())
     report = squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
@@ -569,33 +574,35 @@ def test_group_quantization_along_the_last_axis() -> None:
     np.testing.assert_array_equal(values(make), expected)
 
 
-def test_the_first_code_may_be_the_highest() -> None:
+def test_the_first_code_of_a_word_may_be_the_highest() -> None:
     order = {"word": "u32", "order": "msb_first", "per_word": 8}
-    made = values(quant(zeros=None, packing=order, zero_point={"form": "none"}))
-    np.testing.assert_array_equal(made, CODES[::-1] * np.repeat(SCALES.astype("f4"), 4, 0))
+    decoded = values(quant(zeros=None, packing=order, zero_point={"form": "none"}))
+    np.testing.assert_array_equal(decoded, CODES[::-1] * np.repeat(SCALES.astype("f4"), 4, 0))
 
 
 def test_a_zero_point_may_be_implied() -> None:
-    made = values(quant(zeros=None, zero_point={"form": "implied", "value": 8}))
-    np.testing.assert_array_equal(made, (CODES - 8.0) * np.repeat(SCALES.astype("f4"), 4, 0))
+    decoded = values(quant(zeros=None, zero_point={"form": "implied", "value": 8}))
+    np.testing.assert_array_equal(decoded, (CODES - 8.0) * np.repeat(SCALES.astype("f4"), 4, 0))
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("changes", "field"),
     [
-        ({"bits": 3}, "3 bits"), ({"axis": 2}, "axis"), ({"group_size": 3}, "group_size"), ({"bits": "4"}, "bits"),
+        ({"bits": 3}, "bits"), ({"axis": 2}, "axis"), ({"group_size": 3}, "group size"), ({"bits": "4"}, "bits"),
         ({"packing": {"word": "u32", "order": "lsb_first", "per_word": 4}}, "per_word"),
         ({"packing": {"word": "u16", "order": "lsb_first", "per_word": 4}}, "word"),
         ({"packing": {"word": "u32", "order": "up", "per_word": 8}}, "order"),
         ({"scale_form": "x"}, "scale_form"), ({"scale_form": "e8m0_exponent"}, "scale_form"),
         ({"zero_point": {"form": "x"}}, "zero_point"), ({"zero_point": {"form": "none"}}, "zeros"),
         ({"zero_point": {"form": "implied", "value": "8"}, "zeros": None}, "zero_point"), ({"zeros": None}, "zeros"),
-        ({"scales": SCALES[:1]}, "4 bytes where 8"),
+        ({"scales": SCALES[:1]}, "4 bytes"),
     ],
 )  # fmt: skip
-def test_a_group_quantisation_that_makes_no_sense_refuses_the_tensor(changes: Any, text: str) -> None:
-    with squish.open(quant(**changes)()) as file, pytest.raises(TensorError, match=text):
+def test_invalid_group_quantization_fails_the_tensor(changes: Any, field: str) -> None:
+    with squish.open(quant(**changes)()) as file, pytest.raises(TensorError) as caught:
         file["w"].numpy()
+    assert caught.value.code == "unreadable"
+    assert field in str(caught.value)
 
 
 def test_microscaling_multiplies_blocks_by_powers_of_two() -> None:
@@ -608,23 +615,25 @@ def test_microscaling_multiplies_blocks_by_powers_of_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "text"),
+    ("attributes", "field"),
     [({"block_size": 3}, "block_size"), ({"block_size": 4}, "scale_form"),
      ({"block_size": 4, "axis": 2, "scale_form": "e8m0_exponent"}, "axis")],
 )  # fmt: skip
-def test_microscaling_that_makes_no_sense_refuses_the_tensor(attributes: Any, text: str) -> None:
+def test_invalid_microscaling_fails_the_tensor(attributes: Any, field: str) -> None:
     data, scales = np.zeros((1, 4), "u1"), np.zeros((1, 2), "u1")
     make = parts("zt.mx/1", (1, 8), attributes, data=("f4_e2m1", data), scales=("f8_e8m0", scales))
-    with squish.open(make()) as file, pytest.raises(TensorError, match=text):
+    with squish.open(make()) as file, pytest.raises(TensorError) as caught:
         file["w"].numpy()
+    assert caught.value.code == "unreadable"
+    assert field in str(caught.value)
 
 
 def test_sparse_tensors_are_given_to_scipy_with_their_indices_validated() -> None:
     for make in (csr(), coo([[0, 0, 1], [0, 2, 1]])):
         with squish.open(make()) as file:
             assert to_scipy(file["w"]).toarray().tolist() == [[1, 0, 2], [0, 3, 0]]
-    for bad in (csr(indices=(0, 3, 1)), coo([[0, 1], [0, 3]]), one()):
-        with squish.open(bad()) as file, pytest.raises(CodecError) as caught:
+    for invalid in (csr(indices=(0, 3, 1)), coo([[0, 1], [0, 3]]), one()):
+        with squish.open(invalid()) as file, pytest.raises(CodecError) as caught:
             to_scipy(file["w"])
         assert caught.value.tensor == "w"
 

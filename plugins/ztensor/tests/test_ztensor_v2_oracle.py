@@ -63,7 +63,7 @@ def reference() -> Any:
     return oracles.peer("ztensor-2.1.2")
 
 
-@pytest.mark.parametrize("options", [{}, {"flavour": "aligned"}, {"encoding": "zstd"}, {"digest": "sha256"}])
+@pytest.mark.parametrize("options", [{}, {"flavor": "aligned"}, {"encoding": "zstd"}, {"digest": "sha256"}])
 def test_the_reference_opens_and_verifies_what_is_written(
     zt: Any, tmp_path: Path, reference: Any, options: dict[str, str]
 ) -> None:
@@ -131,7 +131,7 @@ def shard_outcomes(path):  # type: ignore[no-untyped-def] # runs in the peer
     [("", True, ""), ("digest", True, "digest mismatch"), ("size", False, "bytes, the root expects"),
      ("footer", False, "FooterMagic"), ("missing", False, "No such file")],
 )  # fmt: skip
-def test_shards_are_judged_as_the_reference_judges_them(
+def test_shards_are_accepted_and_refused_like_by_the_reference(
     tmp_path: Path, reference: Any, damage: str, opens: bool, named: str
 ) -> None:
     """It, too, hashes no shard when it opens one, but when it verifies."""
@@ -161,5 +161,6 @@ def test_shards_are_judged_as_the_reference_judges_them(
     if opens:
         assert squish.open(path)["w"].numpy().tobytes() == read
     else:
-        with pytest.raises(FormatError, match="shard '00'"):
+        with pytest.raises(FormatError) as caught:
             squish.open(path)
+        assert caught.value.code == "shard"

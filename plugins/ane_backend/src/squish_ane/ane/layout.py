@@ -1,0 +1,85 @@
+"""What a planned weight becomes in the compiled program: sections, records by core, coefficient streams, Winograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict
+
+from . import facts
+from .planner import Verdict, Weights, palette_budget
+from .structures import (
+    ELEMENT_CODES,
+    STREAMS,
+    TYPE_NUMBERS,
+    Descriptor,
+    converts_to_half,
+    cycles_after_skipping,
+    group_records,
+    winograd,
+)  # fmt: skip
+
+_SCALED = ("int8", "int8_asymmetric", "sparse_int8")
+_TYPES = {"int8": "i8", "int8_asymmetric": "u8", "blockwise": "i8", "f8_e4m3": "f8_e4m3"}
+"""Form -> type of its weights section while streamed; palettes have indices, the others float16."""
+
+
+def compiled(weights: Weights, verdict: Verdict, cores: int, shape: tuple[int, ...], stride: int) -> dict[str, Any]:
+    """Return facts about a planned weight as plain data, for `squish plan --json`.
+
+    `zeros` and its costs are known for weights under a mask only: a plan reads no values.
+    """
+    streams = verdict.mode == "stream"
+    has_palette = streams and weights.codebooks > 0 and "palette" in weights.form
+    budget = palette_budget(weights.bits, weights.vector_size, weights.codebooks) if has_palette else 0
+    has_scales = weights.form in _SCALED and streams
+    shared = verdict.generation != facts.GENERATIONS[0]
+    share = -(-verdict.nbytes // cores)
+    records = () if shared or not weights.channels else group_records(weights.channels, cores, share)
+    descriptor = Descriptor(
+        palette_bytes=budget, groups=records, scales=2 * weights.channels if has_scales else 0, weights=verdict.nbytes
+    )
+    type_name = ("lut" if has_palette else _TYPES.get(weights.form, "f16")) if streams else "f16"
+    used = {"palette": has_palette, "post_scale": has_scales}
+    result: dict[str, Any] = {
+        "generation": verdict.generation, "form": weights.form, "evidence": verdict.evidence, "pieces": verdict.pieces,
+        "gates": {hex(gate): facts.is_set(gate, verdict.generation) for gate in facts.ROWS[weights.form].gates},
+        "type_number": TYPE_NUMBERS[type_name], "sections": dict(descriptor.sections), "palette_budget": budget,
+        "records": "shared kernel memory" if shared else [[each.offset, each.channels] for each in records],
+        "streams": {name: asdict(STREAMS[name]) for name, is_used in used.items() if is_used},
+        "winograd": _winograd(weights, shape, stride),
+    }  # fmt: skip
+    if weights.form in ELEMENT_CODES:
+        code = ELEMENT_CODES[weights.form]
+        result["element_code"], result["converts_to_half"] = code, converts_to_half(code)
+    if weights.form.startswith("sparse") and weights.elements:
+        zeros = 1 - weights.nonzero / weights.elements
+        result["zeros"] = zeros
+        result["moved_of_dense"] = verdict.nbytes / max(verdict.dense, 1)
+        result["cycles_of_dense"] = cycles_after_skipping(1.0, zeros)
+    return {**result, "summary": _summary(result)}
+
+
+def _winograd(weights: Weights, shape: tuple[int, ...], stride: int) -> str:
+    """Return why a weight takes no Winograd path, or "eligible"."""
+    kernel = (shape[2], shape[3]) if len(shape) == 4 else (1, 1)
+    eligible, why = winograd(
+        kernel=kernel, stride=stride, form=weights.form, channels=shape[1] if len(shape) > 1 else 1,
+        unit="integer" if weights.form.startswith("int8") else "float",
+    )  # fmt: skip
+    return "eligible" if eligible else f"excluded: {why}"
+
+
+def _summary(layout: dict[str, Any]) -> str:
+    """Return the facts that decide what a weight costs, for the readable table."""
+    texts = []
+    if isinstance(layout["records"], list) and layout["records"]:
+        texts.append(f"records of {' + '.join(str(channels) for _, channels in layout['records'])} channels by core")
+    if layout["palette_budget"]:
+        texts.append(f"palette of {layout['palette_budget']} on-chip bytes")
+    if "zeros" in layout:
+        costs = f"{layout['moved_of_dense']:.2f} of dense bytes, {layout['cycles_of_dense']:.2f} of cycles"
+        texts.append(f"{layout['zeros']:.1%} zeros: {costs}")
+    if layout["winograd"].endswith("sparse"):
+        texts.append("no Winograd: weights are sparse")
+    return "; ".join(texts)

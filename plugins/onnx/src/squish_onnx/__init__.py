@@ -1,0 +1,26 @@
+"""Declares the ONNX container; imports no implementation."""
+
+from __future__ import annotations
+
+from squish_core.api import ContainerInfo, Signature, hookimpl
+
+IR_VERSION = b"\x08"
+"""Key of the first field of a model, its IR version."""
+MODEL = "model.onnx"
+"""The model of a folder."""
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The containers of this plugin."""
+    return [
+        ContainerInfo(
+            id="onnx",
+            title="ONNX",
+            factory="squish_onnx.container:Onnx",
+            suffixes=(".onnx",),
+            signatures=(Signature(IR_VERSION), Signature(MODEL.encode(), where="member")),
+            sniffs=True,
+            codecs=("dense",),
+        )
+    ]

@@ -1,0 +1,79 @@
+"""The ONNX container: the initialisers of a model as an Index."""
+
+from __future__ import annotations
+
+from squish_core.api import (
+    DENSE,
+    Container,
+    DenseFields,
+    Encoding,
+    FileRef,
+    Index,
+    LazyTensors,
+    Limits,
+    Part,
+    Source,
+    TensorSpec,
+    check_extents,
+    dtypes,
+)
+
+from . import MODEL
+from .external import ExternalFiles
+from .model import looks_like_model, read_model
+from .tensor import TensorProto
+
+Record = tuple[TensorProto, int, int]
+"""Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
+
+
+class Onnx(Container):
+    """ONNX models with their weights inside or in files beside them; read-only."""
+
+    def sniff(self, source: Source) -> bool:
+        return looks_like_model(source)
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        file = source.member(MODEL) if source.is_dir else source
+        model = read_model(file, limits)
+        external = ExternalFiles(source, file)
+        records: dict[str, Record] = {}
+        extents: list[tuple[int, int, int, str]] = []
+        numbers: dict[str, int] = {}
+        for name, tensor in model.tensors.items():
+            records[name] = tensor, -1, 0
+            if tensor.problem or tensor.values is not None:
+                continue
+            number, (offset, size) = 0, tensor.raw or (0, 0)
+            if tensor.external is not None:
+                place = external.place(tensor, tensor.external)
+                number = numbers.setdefault(place.path, len(numbers) + 1)
+                offset, size = place.offset, place.size
+            records[name] = tensor, number, offset
+            extents.append((number, offset, size, name))
+        files = (FileRef(file.filename, file.size), *(FileRef(path, external.files[path].size) for path in numbers))
+        shared, _ = check_extents(extents, files)
+        return Index(
+            format="onnx",
+            version=str(model.ir_version),
+            files=files,
+            tensors=LazyTensors(records, build, extents),
+            meta=dict(model.meta),
+            problems=tuple(shared),
+        )
+
+
+def build(name: str, record: Record) -> DenseFields | TensorSpec:
+    """The spec of an initialiser, or the fields of its record."""
+    tensor, file, offset = record
+    if tensor.problem:
+        return TensorSpec(name=name, shape=tensor.shape, dtype=tensor.dtype, problem=tensor.problem)
+    if file >= 0:
+        return tensor.dtype, tensor.shape, file, offset, None
+    packed = dtypes.bits(tensor.dtype) < 8
+    part = Part(
+        dtype="u8" if packed else tensor.dtype, shape=(tensor.nbytes,) if packed else tensor.shape, data=tensor.values
+    )
+    return TensorSpec(
+        name=name, shape=tensor.shape, dtype=tensor.dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+    )

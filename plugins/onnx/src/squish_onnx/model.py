@@ -1,0 +1,159 @@
+"""ModelProto: its metadata, and the initialisers of its graph and of the graphs inside nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import evolve, field, frozen
+
+from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
+
+from .tensor import TensorProto, pair, read_tensor
+
+GRAPH, METADATA = 7, 14
+_TEXTS = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
+_NUMBERS = {1: "ir_version", 5: "model_version"}
+_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
+"""Fields of ModelProto."""
+NODE, INITIALIZER, SPARSE_INITIALIZER = 1, 5, 15
+"""Fields of GraphProto that are read."""
+NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE = 3, 4, 5
+ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
+
+
+@frozen(kw_only=True)
+class Model:
+    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields."""
+
+    ir_version: int
+    meta: dict[str, str | int] = field(factory=dict)
+    tensors: dict[str, TensorProto] = field(factory=dict)
+
+
+def looks_like_model(source: Source) -> bool:
+    """Whether the first fields of a file are those of a model up to its graph."""
+    for item in protobuf.Message.of(source):
+        if item.number not in _FIELDS or (item.number in _NUMBERS) != (item.wire == protobuf.VARINT):
+            return False
+        if item.number == GRAPH:
+            return True
+    return False
+
+
+def read_model(source: Source, limits: Limits) -> Model:
+    """Read a model's metadata and the places of its initialisers.
+
+    Parameters
+    ----------
+    source
+        The file.
+    limits
+        Upper bounds for the number of tensors, the depth of graphs, and the bytes of nodes and other fields.
+
+    Returns
+    -------
+    Model
+        Tensors of nested graphs are called `node/attribute/name`, a node without a name by its number.
+
+    Raises
+    ------
+    FormatError
+        The file is no model, or two tensors of a graph have the same name.
+    """
+    meta: dict[str, str | int] = {}
+    graph = None
+    reader = _GraphReader(limits)
+    try:
+        for item in protobuf.Message.of(source):
+            if item.number == GRAPH:
+                graph = item
+            elif item.number == METADATA:
+                reader.count(item)
+                key, value = pair(item, limits)
+                meta[key] = value
+            elif item.number in _TEXTS and item.size:
+                reader.count(item)
+                meta[f"onnx.{_TEXTS[item.number]}"] = item.text
+            elif item.number in _NUMBERS:
+                meta[f"onnx.{_NUMBERS[item.number]}"] = item.integer
+        if graph is None:
+            raise FormatError("the model has no graph", code="graph", hint="Is the file an ONNX model, and complete?")
+        for tensor in reader.tensors(graph, "", 0):
+            if tensor.name in reader.names:
+                raise FormatError(
+                    "two initialisers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
+                )
+            reader.names[tensor.name] = tensor
+    except RecursionError:
+        raise FormatError("graphs are nested too deeply", code="depth") from None
+    return Model(ir_version=int(meta.get("onnx.ir_version", 0)), meta=meta, tensors=reader.names)
+
+
+class _GraphReader:
+    """Walks graphs, within limits. `names`: the tensors by name."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.names: dict[str, TensorProto] = {}
+        self._limits, self._size = limits, 0
+
+    def count(self, item: protobuf.Field) -> None:
+        """Count the bytes of a field that is read; LimitError beyond the limit of headers."""
+        self._size += item.size if item.wire == protobuf.BYTES else 0
+        if self._size > self._limits.header:
+            raise LimitError(
+                "the graph is too large", offset=item.offset, expected=f"at most {self._limits.header} bytes of nodes",
+                found=f"{self._size} bytes so far", code="header", limit="header",
+            )  # fmt: skip
+
+    def tensors(self, graph: protobuf.Field, prefix: str, depth: int) -> Iterator[TensorProto]:
+        """Yield the initialisers of a graph, then of the graphs in its nodes."""
+        limits = self._limits
+        if depth > limits.depth:
+            raise LimitError(
+                "graphs are nested too deeply", offset=graph.offset, expected=f"at most {limits.depth} levels",
+                code="depth", limit="depth",
+            )  # fmt: skip
+        nodes = 0
+        for item in graph.message:
+            if item.number in (INITIALIZER, SPARSE_INITIALIZER):
+                if len(self.names) >= limits.tensors:
+                    raise LimitError(
+                        "too many initialisers", offset=item.offset, expected=f"at most {limits.tensors}",
+                        code="count", limit="tensors",
+                    )  # fmt: skip
+                yield read_tensor(item, prefix, limits) if item.number == INITIALIZER else _sparse(item, prefix, limits)
+            elif item.number == NODE:
+                yield from self._in_node(item, prefix, nodes, depth)
+                nodes += 1
+
+    def _in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
+        """Yield the initialisers of the graphs in a node's attributes."""
+        if depth == 0:
+            self.count(node)
+        label, graphs = str(number), []
+        for item in node.message:
+            if item.number == NODE_NAME and 0 < item.size <= self._limits.name:
+                label = item.text
+            elif item.number == NODE_ATTRIBUTE:
+                graphs += _graphs(item, self._limits)
+        for attribute, graph in graphs:
+            yield from self.tensors(graph, f"{prefix}{label}/{attribute}/", depth + 1)
+
+
+def _graphs(attribute: protobuf.Field, limits: Limits) -> list[tuple[str, protobuf.Field]]:
+    """The graphs of an attribute, each with the attribute's name."""
+    name, graphs = "", []
+    for item in attribute.message:
+        if item.number == 1 and item.size <= limits.name:
+            name = item.text
+        elif item.number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+            graphs.append(item)
+    return [(f"{name}.{number}" if number else name, graph) for number, graph in enumerate(graphs)]
+
+
+def _sparse(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
+    """A sparse initialiser: listed under the name of its values, which no codec reads."""
+    for each in item.message:
+        if each.number == 1:
+            return evolve(read_tensor(each, prefix, limits), problem="sparse initialisers are not decoded")
+    raise FormatError("a sparse initialiser has no values", offset=item.offset, code="sparse")

@@ -1,0 +1,186 @@
+"""TensorProto: dtype, shape and the place of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from squish_core.api import FormatError, LimitError, Limits, check_name, check_shape, dtypes, protobuf
+
+from .types import DTYPES, FIXED, STRING, VALUES
+
+_SIGNED = 1 << 63
+
+
+@frozen(kw_only=True)
+class TensorProto:
+    """A tensor as its message describes it; only one of `raw`, `values` and `external` is set.
+
+    `raw`: offset and size of its bytes in the model. `values`: bytes of numbers that are stored one by one.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    raw: tuple[int, int] | None = None
+    values: bytes | None = None
+    external: Mapping[str, str] | None = None
+    problem: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the values in bytes."""
+        return dtypes.nbytes(self.dtype, self.shape)
+
+
+def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
+    """Read a TensorProto, but not its values if they are raw bytes or in another file.
+
+    Parameters
+    ----------
+    item
+        The field with the message.
+    prefix
+        What precedes the name of a tensor of a nested graph.
+    limits
+        Upper bounds for the name, the rank and the values stored as numbers.
+
+    Returns
+    -------
+    TensorProto
+        Checked: the values fill the shape.
+
+    Raises
+    ------
+    FormatError
+        The message is no tensor; LimitError for one beyond the limits.
+    """
+    name, code, raw, is_external = "", 0, None, False
+    dims: list[int] = []
+    numbers: dict[int, list[protobuf.Field]] = {}
+    external: dict[str, str] = {}
+    for each in item.message:
+        match each.number:
+            case 1:
+                dims += _dims(each, limits.rank + 1 - len(dims))
+            case 2:
+                code = each.integer
+            case 8:
+                name = _name(each, limits)
+            case 9:
+                raw = each.message.offset, each.message.length
+            case 13:
+                key, value = pair(each, limits)
+                external[key] = value
+            case 14:
+                is_external = each.integer == 1
+            case _ if each.number in VALUES:
+                numbers.setdefault(each.number, []).append(each)
+    name = check_name(prefix + name, limits, offset=item.offset)
+    shape = check_shape(dims, limits, tensor=name, offset=item.offset)
+    if code not in DTYPES:
+        what = "its elements are strings" if code == STRING else f"unknown element type {code}"
+        return TensorProto(name=name, dtype="u8", shape=shape, offset=item.offset, problem=what)
+    place: dict[str, Any] = {"external": external} if is_external else {"raw": raw}
+    tensor = TensorProto(name=name, dtype=DTYPES[code], shape=shape, offset=item.offset, **place)
+    if is_external:
+        return tensor
+    if raw is None:
+        return _with_values(tensor, numbers, limits)
+    if raw[1] != tensor.nbytes:
+        raise _wrong_size(tensor, raw[1])
+    return tensor
+
+
+def pair(item: protobuf.Field, limits: Limits) -> tuple[str, str]:
+    """Key and value of a StringStringEntryProto."""
+    entry = {each.number: each for each in item.message}
+    for each in entry.values():
+        if each.size > limits.header:
+            raise LimitError(
+                "a string is too long", offset=each.offset, expected=f"at most {limits.header} bytes",
+                found=f"{each.size} bytes", code="header", limit="header",
+            )  # fmt: skip
+    return (entry[1].text if 1 in entry else ""), (entry[2].text if 2 in entry else "")
+
+
+def _name(item: protobuf.Field, limits: Limits) -> str:
+    if item.size > limits.name:
+        raise LimitError(
+            "a tensor name is too long", offset=item.offset, expected=f"at most {limits.name} bytes",
+            found=f"{item.size} bytes", code="name", limit="name",
+        )  # fmt: skip
+    return item.text
+
+
+def _dims(item: protobuf.Field, most: int) -> list[int]:
+    """At most so many sizes; one more than the rank may be is reported with the shape."""
+    return [size - (1 << 64) if size >= _SIGNED else size for size in islice(item.integers, max(most, 0))]
+
+
+def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]], limits: Limits) -> TensorProto:
+    """The tensor with values that are stored as numbers: fixed-size ones in place, others decoded."""
+    if not numbers:
+        if tensor.nbytes:
+            raise _wrong_size(tensor, 0)
+        return evolve(tensor, values=b"")
+    (number, items), *others = numbers.items()
+    if others or tensor.dtype not in VALUES[number]:
+        raise FormatError(
+            "the values are in a field of another type", tensor=tensor.name, offset=tensor.offset,
+            expected=f"values of {tensor.dtype}", found=f"field {[number, *(key for key, _ in others)]}", code="dtype",
+        )  # fmt: skip
+    if number in FIXED and len(items) == 1:
+        message = items[0].message
+        if message.length != tensor.nbytes:
+            raise _wrong_size(tensor, message.length)
+        return evolve(tensor, raw=(message.offset, message.length))
+    stored = sum(item.size if item.wire == protobuf.BYTES else 1 for item in items)
+    if stored > limits.header:
+        raise LimitError(
+            "too many values stored as numbers", tensor=tensor.name, offset=tensor.offset,
+            expected=f"at most {limits.header} bytes", found=f"{stored} bytes", code="header", limit="header",
+        )  # fmt: skip
+    values = b"".join(_bytes_of(tensor, number, item) for item in items)
+    if len(values) != tensor.nbytes:
+        raise _wrong_size(tensor, len(values))
+    return evolve(tensor, values=values)
+
+
+def _bytes_of(tensor: TensorProto, number: int, item: protobuf.Field) -> bytes:
+    """The values of a field as bytes of the tensor's dtype; dtypes below 8 bits are packed in bytes already."""
+    if number in FIXED:
+        return bytes(item.bytes)
+    width = max(dtypes.bits(tensor.dtype), 8) // 8
+    integers = np.array([item.integer], np.uint64) if item.wire == protobuf.VARINT else _varints(item)
+    return integers.astype(f"<u{width}").tobytes()
+
+
+def _varints(item: protobuf.Field) -> np.ndarray:
+    """The numbers of a packed list, at once: those of a tensor may be many."""
+    data = np.frombuffer(item.bytes, np.uint8)
+    ends = np.flatnonzero(data < 128)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise item.window.error("number exceeds its message", item.offset)
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    lengths = ends - starts + 1
+    if lengths.max(initial=0) > 10:
+        raise item.window.error("number too long", item.offset, "at most 10 bytes")
+    integers = np.zeros(len(ends), np.uint64)
+    for place in range(int(lengths.max(initial=0))):
+        longer = lengths > place
+        low = (data[starts[longer] + place] & 127).astype(np.uint64)
+        integers[longer] |= low << np.uint64(7 * place)
+    return integers
+
+
+def _wrong_size(tensor: TensorProto, found: int) -> FormatError:
+    return FormatError(
+        "the values do not fill the shape", tensor=tensor.name, offset=tensor.offset,
+        expected=f"{tensor.nbytes} bytes for {tensor.dtype} {list(tensor.shape)}", found=f"{found} bytes", code="size",
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Compressed modules in a model of transformers that is being loaded, from a lazy state or beside its own loader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from squish_core.api import ErrorCode, UsageError
+from squish_core.api import Tensor as StoredTensor
+from squish_core.api import open as open_file
+
+from .modules import Compressed, CompressedEmbedding, stored_bytes
+from .replacement import WEIGHT, ModuleOptions, Replacement, is_compressed, replacements, tied_parts
+from .state import LazyState
+from .values import values_of
+
+
+def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> None:
+    """Put compressed modules on meta in the place of those whose tensors are compressed; the loader fills them from
+    the state."""
+    for replacement in replacements(model, state.file, options, state.dtype):
+        model.set_submodule(replacement.path, replacement.module)
+        state.compressed |= replacement.compressed
+        state.renamed |= {tensor: parameter for parameter, tensor in replacement.dense.items() if tensor != parameter}
+        if replacement.owner is not None:
+            state.tied.add(replacement.path)
+            model.all_tied_weights_keys.update(tied_parts(replacement))
+
+
+class PendingModules:
+    """Compressed modules of a checkpoint folder that transformers itself reads: it fills what is not compressed, while
+    placeholders without parameters stand in the place of the others.
+
+    Parameters
+    ----------
+    model
+        On meta.
+    folder
+        The checkpoint.
+    options
+        How weights are loaded.
+    """
+
+    def __init__(self, model: Any, folder: Path, options: ModuleOptions) -> None:
+        self.file, self.options = open_file(folder), options
+        self.replacements = replacements(model, self.file, options, model.dtype)
+        self.ties: dict[str, str] = {}
+        compressed = {tensor for each in self.replacements for tensor in each.compressed.values()}
+        self.replacements += list(self._decoded(model, compressed))
+        for each in self.replacements:
+            model.set_submodule(each.path, nn.Identity())
+            model.all_tied_weights_keys.pop(f"{each.path}{WEIGHT}", None)
+        dense = {tensor for each in self.replacements for tensor in each.dense.values()}
+        layers = "|".join(re.escape(name.removesuffix(WEIGHT)) for name in sorted(compressed | dense))
+        if layers:
+            ignored = model._keys_to_ignore_on_load_unexpected
+            collection = list if ignored is None else type(ignored)  # a set in transformers 5.23, elsewhere a list
+            model._keys_to_ignore_on_load_unexpected = collection([*(ignored or ()), rf"^({layers})([._]|$)"])
+
+    def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
+        """Modules that stay as they are, but whose tensors are decoded; those tied to them."""
+        paths = {each.path for each in self.replacements}
+        for path, module in list(model.named_modules()):
+            names = [f"{path}.{name}" for name in module._parameters]
+            stored = [name for name in names if name in self.file]
+            ties = {name: source for name in names if (source := model.all_tied_weights_keys.get(name)) in self.file}
+            values = [name for name in (*stored, *ties.values()) if is_compressed(self.file[name])]
+            if values and path not in paths and not set(compressed).intersection(values):
+                self.ties |= ties
+                yield Replacement(path, module, {}, {name: name for name in stored})
+
+    def fill(self, model: Any) -> None:
+        """Put the modules with their parts into the model; a tied one shares those of its owner."""
+        for replacement in self.replacements:
+            module, path = replacement.module, replacement.path
+            model.set_submodule(path, module)
+            if replacement.owner is not None:
+                owner = model.get_submodule(replacement.owner)
+                module._parameters.update({**owner._parameters, "bias": module._parameters.get("bias")})
+                model.all_tied_weights_keys.update(tied_parts(replacement))
+            else:
+                for place, tensor in replacement.compressed.items():
+                    self._take(cast(Compressed, model.get_submodule(place)), self.file[tensor])
+            for parameter, tensor in replacement.dense.items():
+                set_parameter(model, parameter, self._values(self.file[tensor], model.dtype))
+            if isinstance(module, CompressedEmbedding):
+                module._like = torch.empty(0, dtype=model.dtype)
+        if self.ties:
+            model.all_tied_weights_keys.update(self.ties)
+            model.tie_weights()
+
+    def _take(self, module: Compressed, tensor: StoredTensor) -> None:
+        for name, part in stored_bytes(tensor).items():
+            data = part.clone() if self.options.copy else part
+            setattr(module, name, nn.Parameter(data, requires_grad=False))
+
+    def _values(self, tensor: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
+        values = values_of(tensor, dtype)
+        return values.clone() if self.options.copy else values
+
+
+def set_parameter(model: nn.Module, name: str, values: torch.Tensor) -> None:
+    """Put values in the place of a parameter."""
+    path, _, parameter = name.rpartition(".")
+    setattr(model.get_submodule(path), parameter, nn.Parameter(values, requires_grad=False))
+
+
+def folder_of(files: Any) -> Path:
+    """The folder of a checkpoint's files; UsageError where there are none."""
+    if not files:
+        raise UsageError(
+            "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",
+            code=ErrorCode.USAGE,
+            hint="For a file of another format call squish_torch.from_pretrained(path).",
+        )  # fmt: skip
+    return Path(files[0]).parent

@@ -1,0 +1,64 @@
+"""How far the hidden states of a model are from those of its base, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class HiddenError:
+    """Squared error of the output of each layer, and squared output of the base, over the scored positions."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+
+    def add(self, layer: str, base: torch.Tensor, output: torch.Tensor) -> None:
+        """Add positions: outputs [positions, columns] of one layer."""
+        error, size = self._sums.get(layer, (0.0, 0.0))
+        reference = base.double()
+        error += float((output.double() - reference).square().sum())
+        self._sums[layer] = error, size + float(reference.square().sum())
+
+    def state(self) -> dict[str, Any]:
+        """The sums, for JSON."""
+        return {name: list(sums) for name, sums in self._sums.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from stored sums."""
+        self._sums = {name: (error, size) for name, (error, size) in state.items()}
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Layer and relative squared error (NMSE), in the order of the layers."""
+        return [{"layer": name, "nmse": error / size if size else 0.0} for name, (error, size) in self._sums.items()]
+
+
+def layers_of(model: Any) -> dict[str, nn.Module]:
+    """Path -> layer of the decoder; empty for a model without a list of them."""
+    count = model.config.get_text_config().num_hidden_layers
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count and path.rpartition(".")[2] in ("layers", "h"):
+            return {f"{path}.{number}": layer for number, layer in enumerate(module)}
+    return {}
+
+
+@contextmanager
+def layer_outputs(model: Any, first: int, take: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """While the context lasts, pass on what each layer gives for the scored positions, [positions, columns]."""
+
+    def hook_of(path: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            states = output[0] if isinstance(output, tuple) else output
+            take(path, states[0, first:-1])
+
+        return hook
+
+    hooks = [layer.register_forward_hook(hook_of(path)) for path, layer in layers_of(model).items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

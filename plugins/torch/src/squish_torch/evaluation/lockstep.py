@@ -1,0 +1,187 @@
+"""`evaluate`: a model and its base run side by side, window by window."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from squish_core.api import ErrorCode, Sink, UsageError, atomic_file
+
+from .hidden_states import layer_outputs
+from .language_model import LanguageModel, check_tokens
+from .logits_file import FLOOR, LogitsFile, is_logits_file, write_header, write_rows
+from .report import Evaluation
+from .resume_file import ResumeFile, identity_of
+from .scores import log_softmax, slices
+from .sensitivity import GROUPS, measure_tensors
+from .windows import LLAMA_CPP, Progress, Window, Windows
+
+SECTION = "windows"
+"""The part of a resume file that belongs to this module."""
+
+
+def evaluate(
+    model: Any,
+    *,
+    text: str | Path,
+    against: Any = None,
+    window: int = 512,
+    definition: str = LLAMA_CPP,
+    limit: int | None = None,
+    by: str | None = None,
+    logits: str | Path | None = None,
+    resume: str | Path | None = None,
+    backend: str | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure a model's perplexity on a text, and its KL divergence from a base.
+
+    Both models run in lockstep, window by window; logits are never stored beyond one window.
+
+    Parameters
+    ----------
+    model
+        A file or folder of any format, or an open `File`.
+    text
+        File with the text, in UTF-8.
+    against
+        The base, as `model`; often the float file of the same model. Or a logits file of llama.cpp.
+    window
+        Tokens per window.
+    definition
+        "llama.cpp": the second half of each window is scored. "lm-eval": each token once, in sliding windows.
+    limit
+        Number of windows to run; all by default.
+    by
+        "tensor", "layer" or "kind": also state what each tensor or group of tensors costs, by the divergence of the
+        base in which it alone is replaced. Needs a model as `against`.
+    logits
+        Write the model's log-probabilities to this file, as llama.cpp does.
+    resume
+        A file for the sums so far. If it exists, the evaluation continues after the last window in it.
+    backend
+        Backend id for the model's weights; the best for each tensor by default.
+    progress
+        Called with what runs, the number of tokens so far, and of all tokens.
+
+    Returns
+    -------
+    Evaluation
+        Sums, and `to_dict()`.
+
+    Raises
+    ------
+    UsageError
+        The text is too short, the models differ in vocabulary or tokenizer, the resume file is of another evaluation,
+        or an argument is invalid.
+    TensorError
+        A layer's output is not finite.
+    """
+    stored = LogitsFile(against) if is_logits_file(against) else None
+    check_arguments(definition, by, against, stored, logits, resume)
+    subject = LanguageModel(model, backend)
+    base = None if against is None or stored else LanguageModel(against)
+    windows = Windows(subject.tokenizer, text, window, definition, limit)
+    if base is not None:
+        check_tokens(subject, windows, base, Windows(base.tokenizer, text, window, definition, limit))
+    if stored is not None:
+        stored.check(windows, subject.vocabulary)
+    evaluation = Evaluation(subject, windows, base.file.name if base else stored.name if stored else None)
+    journal = None
+    if resume is not None:
+        files = {"model": subject.file, "base": against if stored else base and base.file}
+        settings = {"tokens": windows.digest, "window": window, "definition": definition, "backend": backend, "by": by}
+        journal = ResumeFile(resume, identity_of(files, settings))
+    with ExitStack() as stack:
+        sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
+        _Lockstep(evaluation, subject, base, stored, sink).run(journal, progress)
+    if by is not None and base is not None:
+        evaluation.per_tensor = measure_tensors(subject, base, windows, by, journal, progress)
+    return evaluation
+
+
+def check_arguments(
+    definition: str, by: str | None, against: Any, stored: LogitsFile | None, logits: Any, resume: Any
+) -> None:
+    """UsageError for arguments that exclude each other."""
+    usage = ErrorCode.USAGE
+    if by is not None and by not in GROUPS:
+        raise UsageError("unknown groups of tensors", found=repr(by), expected=", ".join(GROUPS), code=usage)
+    if by is not None and (against is None or stored):
+        raise UsageError(
+            "the costs of tensors are measured against a model", found=repr(by), code=usage,
+            hint="Name the base: against=FILE.",
+        )  # fmt: skip
+    if definition != LLAMA_CPP and (stored or logits):
+        raise UsageError(
+            "a logits file has llama.cpp's windows", found=repr(definition), expected=repr(LLAMA_CPP), code=usage
+        )
+    if logits and resume:
+        raise UsageError("a logits file is written in one run, so resume= does not apply", code=usage)
+
+
+@frozen
+class _Lockstep:
+    """A model, and a base whose log-probabilities are computed or stored in a file."""
+
+    evaluation: Evaluation
+    model: LanguageModel
+    base: LanguageModel | None
+    stored: LogitsFile | None
+    sink: Sink | None
+
+    def run(self, journal: ResumeFile | None, progress: Progress | None) -> None:
+        """Run every window that is not in the resume file, and add its sums."""
+        evaluation, windows = self.evaluation, self.evaluation.windows
+        state = journal.load(SECTION) if journal else {}
+        first = min(state.get("count", 0), len(windows))
+        if state.get("count", 0) > len(windows):
+            raise UsageError(
+                "the stored state has more windows than the limit", found=len(windows), expected=state["count"],
+                code="resume", hint="Raise --limit, or name a new file.",
+            )  # fmt: skip
+        if state:
+            evaluation.restore(state["sums"])
+        if self.sink is not None:
+            write_header(self.sink, windows, self.model.vocabulary)
+        if progress is not None:
+            progress(evaluation.model, first * windows.size, windows.total)
+        for number in range(first, len(windows)):
+            self._add(number, windows[number])
+            if journal is not None:
+                journal.save(SECTION, {"count": number + 1, "sums": evaluation.state()})
+            if progress is not None:
+                progress(evaluation.model, (number + 1) * windows.size, windows.total)
+
+    def _add(self, number: int, window: Window) -> None:
+        """Run a window, and add its sums."""
+        evaluation, targets = self.evaluation, window.targets
+        base_logits, outputs = None, dict[str, torch.Tensor]()
+        if self.base is not None:
+            with layer_outputs(self.base.model, window.first, lambda path, x: outputs.update({path: x.clone()})):
+                base_logits = self.base.logits(window)
+        compare = partial(_add_hidden, evaluation, outputs)
+        with layer_outputs(self.model.model, window.first, compare) if outputs else ExitStack():
+            logits = self.model.logits(window)
+        base_rows = base_logits if self.stored is None else self.stored[number]
+        for part in slices(logits):
+            scores = log_softmax(logits[part])
+            evaluation.perplexity.add(scores, targets[part])
+            if self.sink is not None:
+                write_rows(self.sink, scores)
+            if base_rows is not None and evaluation.base_perplexity is not None and evaluation.divergence is not None:
+                base_scores = base_rows[part] if self.stored else log_softmax(base_rows[part])
+                evaluation.base_perplexity.add(base_scores, targets[part])
+                evaluation.divergence.add(base_scores, scores, FLOOR if self.stored else -inf)
+
+
+def _add_hidden(evaluation: Evaluation, base: dict[str, torch.Tensor], layer: str, output: torch.Tensor) -> None:
+    """Add the error of a layer's output, and let the base's go."""
+    if layer in base:
+        evaluation.hidden.add(layer, base.pop(layer), output)

@@ -1,0 +1,90 @@
+"""Tasks of lm-eval from local data, on a model of any format."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from squish_core.api import UsageError
+
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables that keep the libraries from downloading; read when these are imported."""
+
+
+def evaluate_tasks(
+    model: str | Path, tasks: Sequence[str], *, limit: int | None = None, backend: str | None = None
+) -> dict[str, Any]:
+    """Run tasks of lm-eval on a model; nothing is downloaded.
+
+    Parameters
+    ----------
+    model
+        A file or folder of any format.
+    tasks
+        YAML files, or names of tasks whose data is on this machine.
+    limit
+        Examples of each task; all by default.
+    backend
+        Backend id for the model's weights; the best for each tensor by default.
+
+    Returns
+    -------
+    dict
+        lm-eval's results without its samples; `["config"]["squish"]` has the digests of the files, the codecs and the
+        chains.
+
+    Raises
+    ------
+    UsageError
+        A task does not exist, or its data is not there.
+    """
+    os.environ |= dict.fromkeys(OFFLINE, "1")
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    from .. import lm_eval as _registered  # noqa: F401 - registers the model
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    files = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
+    for path in files:
+        if not path.is_file():
+            raise UsageError("there is no such task", file=str(path), code="task", expected="a YAML file")
+    folders = sorted({str(path.resolve().parent) for path in files})
+    manager = TaskManager(include_path=folders or None, include_defaults=len(files) < len(tasks))
+    index = {
+        entry.yaml_path.resolve(): name
+        for name, entry in manager.task_index.items() if entry.yaml_path and name not in manager.all_tags
+    }  # fmt: skip
+    names = []
+    for task in tasks:
+        name = index.get(Path(task).resolve()) if Path(task) in files else task
+        if name not in manager.all_tasks:
+            raise UsageError("there is no such task", found=repr(task), code="task", expected="a name, or a YAML file")
+        names.append(name)
+    options: dict[str, Any] = {"pretrained": model} if backend is None else {"pretrained": model, "backend": backend}
+    try:
+        results = simple_evaluate("squish", options, tasks=names, limit=limit, task_manager=manager, log_samples=False)
+    except (ConnectionError, FileNotFoundError) as error:
+        raise UsageError(
+            "the data of a task is not on this machine", found=str(error).partition("\n")[0], code="task",
+            hint="Name local files in the task's YAML (dataset_path: json, dataset_kwargs: data_files).",
+        ) from None  # fmt: skip
+    results["config"]["model_args"] = {name: str(value) for name, value in options.items()}
+    return results
+
+
+def task_lines(results: dict[str, Any]) -> list[str]:
+    """The metrics for people: `task: metric value +- standard error`."""
+    lines = []
+    for task, metrics in results["results"].items():
+        for key, value in metrics.items():
+            metric, _, rest = key.partition(",")
+            if metric.endswith("_stderr") or not isinstance(value, float):
+                continue
+            error = metrics.get(f"{metric}_stderr,{rest}")
+            margin = f" +- {error:.4f}" if isinstance(error, float) else ""
+            lines.append(f"{task}: {metric} {value:.4f}{margin}")
+    return lines

@@ -1,0 +1,52 @@
+"""Checks of parts that are copied without decoding: a copy would propagate their damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from squish_core.codecs.bound import MEMORY_LIMIT
+from squish_core.conversion.step import Step
+from squish_core.errors import TensorError
+from squish_core.file import File
+from squish_core.guard import computing
+from squish_core.io.wrapped import CachedSource, RangeCache
+from squish_core.mapping.mapped import MappedFile
+
+
+class CopyChecks:
+    """Checks copies before anything is written, or, of a source whose views cost a read, each tensor at its turn.
+
+    What such a check reads is kept for the copy, up to `MEMORY_LIMIT` bytes. `file` is the file to read through.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file, self._cache = file, RangeCache(MEMORY_LIMIT)
+        self._checked = set[str]()
+        self._is_cheap = file.source.cheap_views or isinstance(file, MappedFile)
+        if not self._is_cheap:
+            self.file = File(CachedSource(file.source, self._cache), file.index, file.registry, file.limits)
+            self._cache.is_complete = True
+
+    def begin(self, file: File, steps: Iterable[Step]) -> None:
+        """Check all steps if that costs nothing."""
+        for step in steps if self._is_cheap else ():
+            self.check(file, step)
+
+    def check(self, file: File, step: Step) -> None:
+        """Check a step, if it was not checked yet."""
+        if step.name in self._checked:
+            return
+        self._checked.add(step.name)
+        self._cache.is_complete = False
+        try:
+            check_copy(file, step)
+        finally:
+            self._cache.is_complete = True
+
+
+def check_copy(file: File, step: Step) -> None:
+    """Raise an error if parts to copy cannot be decoded."""
+    if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
+        with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
+            bound = file.bind(file.index.tensors[step.name], step.origin)
+            bound.codec.check_parts(bound.parts, bound.spec, bound.params)

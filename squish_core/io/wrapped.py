@@ -1,0 +1,145 @@
+"""Sources around other sources: one that passes everything on, and one that keeps what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+
+from squish_core.io.pin import Traffic
+from squish_core.io.source import Source
+
+Range = tuple[int, int]
+"""(offset, length)"""
+
+
+class WrappedSource(Source):
+    """Passes everything on to another source; subclasses change how bytes are read. Its views are never cheap."""
+
+    def __init__(self, inner: Source) -> None:
+        super().__init__(inner.name, inner.size)
+        self.filename, self.is_dir, self.path, self.pin = inner.filename, inner.is_dir, inner.path, inner.pin
+        self.packed, self.findings, self.lists_members = inner.packed, inner.findings, inner.lists_members
+        self.is_remote = inner.is_remote
+        self.inner = inner
+
+    def read_ahead(self, ranges: Iterable[Range]) -> None:
+        self.inner.read_ahead(ranges)
+
+    def traffic(self) -> Traffic | None:
+        return self.inner.traffic()
+
+    def check_size(self) -> None:
+        self.inner.check_size()
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        return self.inner.members(folder)
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        return self.inner.members(folder, names)
+
+    def _open_member(self, name: str) -> Source:
+        folder, _, filename = name.rpartition("/")
+        return self._wrapped(self.inner.member(filename, folder))
+
+    def _wrapped(self, member: Source) -> Source:
+        raise NotImplementedError
+
+
+class RangeCache:
+    """Byte ranges of the files of a model, up to `budget` bytes: added until `is_complete`, then given out once each.
+
+    `missed`: bytes that were read and not kept.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.is_complete, self.missed = False, 0
+        self._budget, self._lock = budget, Lock()
+        self._ranges: dict[str, dict[int, memoryview]] = {}
+
+    def add(self, file: str, offset: int, view: memoryview) -> None:
+        """Keep a range that was read from a file."""
+        with self._lock:
+            if self.is_complete:
+                return
+            if len(view) > self._budget:
+                self.missed += len(view)
+                return
+            self._budget -= len(view)
+            self._ranges.setdefault(file, {})[offset] = view
+
+    def cut(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
+        """A range of a file in order, cut into what is kept and what is not: start, stop, bytes or None."""
+        pieces: list[tuple[int, int, memoryview | None]] = []
+        with self._lock:
+            ranges = sorted(self._ranges.get(file, {}).items())
+        for offset, view in ranges:
+            low, high = max(offset, start), min(offset + len(view), stop)
+            if low < high:
+                if start < low:
+                    pieces.append((start, low, None))
+                pieces.append((low, high, view[low - offset : high - offset]))
+                start = high
+        if start < stop:
+            pieces.append((start, stop, None))
+        return pieces
+
+    def take(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
+        """As `cut`; once the cache is complete, what is given out is dropped."""
+        pieces = self.cut(file, start, stop)
+        with self._lock:
+            ranges = self._ranges.get(file, {})
+            for offset, view in list(ranges.items()) if self.is_complete else ():
+                low, high = max(offset, start), min(offset + len(view), stop)
+                if low < high:
+                    del ranges[offset]
+                    self._budget += high - low
+                    ranges |= {offset: view[: low - offset]} if offset < low else {}
+                    ranges |= {high: view[high - offset :]} if high < offset + len(view) else {}
+        return pieces
+
+
+class CachedSource(WrappedSource):
+    """Keeps the byte ranges that are read, so that no byte is read again."""
+
+    def __init__(self, inner: Source, cache: RangeCache) -> None:
+        super().__init__(inner)
+        self.cache = cache
+
+    def read_ranges(self, ranges: Sequence[Range], what: str = "data") -> list[memoryview]:
+        absent = [each for each in ranges if not self._is_kept(*each)]
+        fetched = dict(zip(absent, self.inner.read_ranges(absent, what)))
+        for (offset, _), view in fetched.items():
+            self.cache.add(self.filename, offset, view)
+        return [fetched[each] if each in fetched else self.view(*each, what) for each in ranges]
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        for low, high, view in self.cache.take(self.filename, offset, offset + len(out)):
+            if view is None:
+                self.inner.read_into(low, out[low - offset : high - offset], what)
+            else:
+                out[low - offset : high - offset] = view
+
+    def read_ahead(self, ranges: Iterable[Range]) -> None:
+        self.inner.read_ahead([
+            (low, high - low)
+            for offset, length in ranges
+            for low, high, view in self.cache.cut(self.filename, offset, offset + length) if view is None
+        ])  # fmt: skip
+
+    def _is_kept(self, offset: int, length: int) -> bool:
+        return all(view is not None for _, _, view in self.cache.cut(self.filename, offset, offset + length))
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        views = [
+            self._fetch(low, high) if view is None else view
+            for low, high, view in self.cache.take(self.filename, offset, offset + length)
+        ]
+        return views[0] if len(views) == 1 else memoryview(b"".join(views))
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        view = self.inner.view(start, stop - start)
+        self.cache.add(self.filename, start, view)
+        return view
+
+    def _wrapped(self, member: Source) -> Source:
+        return CachedSource(member, self.cache)
