@@ -113,8 +113,8 @@ class Rows:
         shape = (len(specs), *specs[0].shape)
         try:
             return self._merge(specs, shape, lambda part: (len(specs), *part.shape), 0)
-        except TensorError as error:
-            if error.code != "rows" or self._differing(specs, 0) is not None:
+        except TensorError:
+            if self._differing(specs, 0) is not None:
                 raise
 
         def view(encodings: Sequence[Encoding]) -> Encoding:
