@@ -89,7 +89,7 @@ def execute_job(
     image = _image(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     layout = JobLayout(plan, image, file, statistics)
     local = target if isinstance(target, Path) else Path(target.filename)
     staging: Staging | RemoteStaging

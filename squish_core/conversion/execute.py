@@ -112,7 +112,8 @@ def execute(
         container = source.registry.container(plan.format)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
+            meta = {**source.index.meta, **plan.recorded}
+            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=size_of(target),
@@ -144,7 +145,7 @@ def _outgoing(
     check_source(plan, file)
     remaining = [step for step in plan.steps if step.name not in encoded]
     copies.begin(file, remaining)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     digests.expect(file, remaining)
     tensors = []
     with gc_paused():

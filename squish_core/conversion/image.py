@@ -146,7 +146,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
         for parts in [step.spec.encodings[0].parts]
     ]
     with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 
