@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from squish_core.conversion.streams import streams_of
 from squish_core.errors import FormatError
 from squish_core.file import File
 from squish_core.formats.composite import CompositeContainer
-from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
@@ -45,6 +46,7 @@ def execute(
     *,
     activations: File | None = None,
     overwrite: bool = False,
+    encoded: Mapping[str, dict[str, Stream]] | None = None,
 ) -> Conversion:
     """Write what a plan describes; atomic.
 
@@ -62,6 +64,8 @@ def execute(
         The activation statistics used for planning.
     overwrite
         Replace files that are at the URL.
+    encoded
+        Parts of tensors that are encoded already, by the tensor's name in the source and the role.
 
     Returns
     -------
@@ -98,8 +102,10 @@ def execute(
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    tensors = _outgoing(plan, source, digests, copies, measurements, activations, image.places if image else None)
-    parts = (part for step in plan.steps for _, _, part in stored_parts(source, step))
+    places = image.places if image else None
+    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {}, places)
+    remaining = [step for step in plan.steps if step.name not in (encoded or {})]
+    parts = (part for step in remaining for _, _, part in stored_parts(source, step))
     # A full disk may show only when the file is closed, so the guard covers closing, too.
     sinks = _sink(plan, source, target, measurements, overwrite, revises=image is None)
     with computing(FormatError, "writing", file=str(target)), sinks as sink:
@@ -128,20 +134,24 @@ def outgoing_tensors(
     copies = CopyChecks(source.without_caches())
     file = apply_map(copies.file, plan.model_map, plan.options)
     digests = Digests(file, on_the_way=False)
-    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations)
+    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations, {})
 
 
 def _outgoing(
     plan: ConversionPlan, file: File, digests: Digests, copies: CopyChecks, observer: ConversionObserver,
-    activations: File | None, places: Places | None = None,
+    activations: File | None, encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
 ) -> list[OutgoingTensor]:  # fmt: skip
     check_source(plan, file)
-    copies.begin(file, plan.steps)
+    remaining = [step for step in plan.steps if step.name not in encoded]
+    copies.begin(file, remaining)
     statistics = None if activations is None else Activations(activations)
-    digests.expect(file, plan.steps)
+    digests.expect(file, remaining)
     tensors = []
     with gc_paused():
         for step in plan.steps:
+            if step.name in encoded:
+                tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
+                continue
             vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, digests, copies, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))

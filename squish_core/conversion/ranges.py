@@ -13,6 +13,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
+from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.copies import check_copy
 from squish_core.conversion.digests import Digests
@@ -158,7 +159,7 @@ class PanelTable:
         for role, part in encoding.parts.items():
             if self.starts[role][-1] != part.nbytes:
                 raise UsageError(
-                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code="image",
+                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code=ErrorCode.IMAGE,
                     found=str(step.codec), hint="Write this target with `squish convert`, or choose another encoding.",
                 )  # fmt: skip
 

@@ -9,8 +9,8 @@ from attrs import evolve
 
 from squish_core.api import Answer, Progress
 
+from .gate import Gate, evaluator
 from .tiers import cache
-from .tiers.gate import Gate
 
 EXAMPLES = (
     "squish cache build model-squished/ --tier 4bit",
@@ -50,8 +50,10 @@ def build(
     The next open takes the best one that is there. An interrupted build is completed when it is started again; the
     sentinel is written last.
     """
+    if gate:
+        evaluator()  # an error before anything is built
     with Progress("building", quiet) as progress, Progress("comparing", quiet, "tokens") as tokens:
-        check = evolve(Gate.parse(gate), progress=tokens) if gate else None
+        check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(model, tier, progress, delete_source=delete_source, gate=check)
     data = {"model": model, "tier": tier, "made": result.made, "kept": result.kept, "size": result.size}
     kept = f", {result.kept:,} more were there" if result.kept else ""

@@ -30,9 +30,8 @@ from squish_core.api import open as open_model
 
 from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST
-from ..write.replace import delete_eights
+from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
-from .gate import Gate, evaluator, remove
 from .read import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
@@ -45,6 +44,8 @@ GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 NO_PARAMS: Params = MappingProxyType({})
 Progress = Callable[[str, int, int | None], None]
+Gate = Callable[[Path, str, str], Mapping[str, float]]
+"""Measures a tier, by folder, name and label, and raises an error for one that is refused."""
 Builder = Callable[[File, Path, Progress | None], "Built"]
 
 
@@ -88,8 +89,6 @@ def build(
             f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
             hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
         )  # fmt: skip
-    if gate is not None:
-        evaluator()  # an error before anything is built
     try:
         result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress, gate)
         if delete_source:
@@ -108,16 +107,16 @@ def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None
         own = _own(file)
         if (folder / sentinel).exists():
             _seal(folder)
-            measured = gate.check(folder, tier, label) if gate else {}
+            measured = gate(folder, tier, label) if gate else {}
             return Built(tier=tier, made=0, kept=len(own), size=0, measured=measured)
         for left in folder.glob(f"{ROOM}*"):
             shutil.rmtree(left)  # left by a killed build
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         result = make(own, folder, progress)
     try:
-        measured = gate.check(folder, tier, label) if gate else {}
+        measured = gate(folder, tier, label) if gate else {}
     except BaseException:
-        remove(folder, label, needs)
+        delete_tier(folder, label, needs)
         raise
     _touch(folder / sentinel)
     _seal(folder)
