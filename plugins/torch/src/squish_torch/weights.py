@@ -1,4 +1,4 @@
-"""Prepared weights of parts in memory, found again by where the parts lie; the cache keeps no part alive."""
+"""Prepared weights of parts in memory, cached by the parts' addresses; the cache keeps no part alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from squish_core.api import TensorSpec, Weight, read_description, tensor_from_parts
 
 SWEEP = 256
-"""New entries after which those of freed memory are dropped."""
+"""Number of new entries after which entries of freed memory are dropped."""
 
 
 class Entry(NamedTuple):
@@ -24,11 +24,11 @@ class Entry(NamedTuple):
     storages: tuple[StorageWeakRef, ...]
     versions: tuple[int, ...]
     multiply: Callable[[int, int, int], None] | None
-    """`linear` on raw addresses, where the backend has it."""
+    """`linear` on raw addresses, if the backend supports it."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the memory is still that of the parts."""
+        """Whether the parts' memory is still alive."""
         return not any(storage.expired() for storage in self.storages)
 
 
@@ -40,13 +40,13 @@ _added = 0
 
 @lru_cache(4096)
 def spec_of(description: str) -> TensorSpec:
-    """The tensor that a description describes, with one encoding."""
+    """The tensor of a description, with one encoding."""
     return read_description(description)
 
 
 @lru_cache(4096)
 def roles_of(description: str) -> tuple[str, ...]:
-    """The roles of the parts, in the order in which operations take them."""
+    """The roles of the parts, in the order of operations' arguments."""
     return tuple(sorted(spec_of(description).encodings[0].parts))
 
 
@@ -56,7 +56,7 @@ def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> 
 
 
 def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Entry:
-    """What is prepared for these parts (uint8, contiguous, in the CPU's memory).
+    """The prepared entry for these parts (uint8, contiguous, in the CPU's memory).
 
     Raises
     ------
@@ -92,7 +92,7 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
 
 
 def _with_threads(chosen: str, backend: str, threads: int) -> str:
-    """The backend with torch's number of threads, unless its options say another."""
+    """The backend with torch's number of threads, unless its options set another."""
     if chosen != "cpu" or "threads=" in backend:
         return backend or chosen
     separator = "," if ":" in backend else ":"
