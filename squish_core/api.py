@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "Signature", "SourceInfo", "hookimpl",
+        "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
@@ -20,7 +20,7 @@ _NAMES = {
     ),
     "squish_core.families.base": (
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack",
+        "Stack", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -30,7 +30,7 @@ _NAMES = {
     "squish_core.io.source_opener": ("SourceOpener",),
     "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
-    "squish_core.io.pin": ("Pin",),
+    "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
         "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
     ),
@@ -48,6 +48,7 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.codecs.ggml_blocks": ("BLOCK_TYPES", "BlockType"),
     "squish_core.backends.base": ("Backend",),
+    "squish_core.schedulers.base": ("Scheduler", "lost_worker"),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
     "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "workers"),
@@ -203,6 +204,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Rule as Rule
     from squish_core.families.base import Squeeze as Squeeze
     from squish_core.families.base import Stack as Stack
+    from squish_core.families.base import source_names as source_names
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats import protobuf as protobuf
@@ -245,6 +247,7 @@ if TYPE_CHECKING:
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
+    from squish_core.io.pin import Traffic as Traffic
     from squish_core.io.remote_target import RemoteTarget as RemoteTarget
     from squish_core.io.remote_target import target_exists as target_exists
     from squish_core.io.sink import Sink as Sink
@@ -285,11 +288,14 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
+    from squish_core.plugins.hookspecs import SchedulerInfo as SchedulerInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import SourceInfo as SourceInfo
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.schedulers.base import Scheduler as Scheduler
+    from squish_core.schedulers.base import lost_worker as lost_worker
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
     from squish_core.tensor import Tensor as Tensor

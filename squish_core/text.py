@@ -25,6 +25,22 @@ def format_bytes(nbytes: float) -> str:
     return f"{nbytes:.4g} TB"
 
 
+_UNITS = {"": 1, **{f"{unit}b": 1000**power for power, unit in enumerate(("", "k", "m", "g", "t"))}}
+_UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)}
+
+
+def parse_bytes(text: str) -> int | None:
+    """Number of bytes in a text such as `256MiB`, `5GB` or `1000`; None for anything else.
+
+    >>> parse_bytes("256MiB"), parse_bytes("some")
+    (268435456, None)
+    """
+    digits = text.strip().rstrip("kKmMgGtTiIbB")
+    unit = _UNITS.get(text.strip()[len(digits) :].lower())
+    number = digits.strip()
+    return int(number) * unit if unit and number.isascii() and number.isdigit() and len(number) < 20 else None
+
+
 def close_matches(name: object, candidates: Iterable[str]) -> list[str]:
     """Up to three candidates similar to `name`.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import toys
 from attrs import evolve
@@ -12,7 +16,7 @@ import squish_core as squish
 from squish_core import api
 from squish_core.analysis.verify import report_lines
 from squish_core.file import File
-from squish_core.io.crc32c import Crc32c
+from squish_core.io.crc32c import Crc32c, crc32c
 from squish_core.io.digest import Digest, check_digest
 
 
@@ -59,6 +63,32 @@ def test_crc32c_in_pieces_is_that_of_the_whole(pieces: list[bytes]) -> None:
     for piece in pieces:
         hasher.update(memoryview(piece))
     assert hasher.hexdigest() == crc(b"".join(pieces)) == bit_by_bit(b"".join(pieces))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_google_crc32c_is_used_where_its_compiled_code_is(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+
+    def extend(checksum: int, data: Any) -> int:
+        lengths.append(len(data))
+        return checksum + len(data)
+
+    library = SimpleNamespace(implementation="c" if compiled else "python", extend=extend)
+    monkeypatch.setitem(sys.modules, "google_crc32c", library)
+    hasher = crc32c()
+    hasher.update(memoryview(b"1234"))
+    hasher.update(bytearray(b"56789"))
+    assert lengths == ([4, 5] if compiled else [])
+    assert hasher.hexdigest() == ("00000009" if compiled else "e3069283")
+
+
+@given(st.lists(st.binary(max_size=2000), max_size=5))
+def test_google_crc32c_and_numpy_agree(pieces: list[bytes]) -> None:
+    pytest.importorskip("google_crc32c")
+    hasher = crc32c()
+    for piece in pieces:
+        hasher.update(memoryview(bytearray(piece)))
+    assert hasher.hexdigest() == crc(b"".join(pieces))
 
 
 @pytest.mark.parametrize("text", ["crc32c:0xE3069283", "crc32c:e3069283", "CRC32C:0xe3069283"])

@@ -71,6 +71,10 @@ class Distance:
         self.power += power
         self.norm += norm
 
+    def merge(self, other: Distance) -> None:
+        """Add the sums of another distance, so that the order of panels alone decides the last bits."""
+        self.take(other.max_error, other.error, other.power, other.norm)
+
     @property
     def nmse(self) -> float:
         """Squared error over squared values."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import bench, checks, cp, extras, listings, scaffold, views
+from squish_core.cli import bench, checks, cp, extras, jobs, listings, scaffold, views
 from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.codes import ErrorCode
@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
             "squish convert in.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*'",
             "squish convert q8.gguf q4.gguf --encode q4_0 --requantize",
             "squish convert in.gguf out.zt --dry-run",
+            "squish convert model/ out.gguf --encode q4_k --scheduler local:8 --resume",
         ),
     ),
     "cp": (
@@ -76,7 +77,7 @@ def _run(argv: Sequence[str]) -> int:
     warnings.showwarning = show_warning
     try:
         # Without typer's own error handling, whose exit codes and messages differ.
-        result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
+        result: Any = build(argv)(args=jobs.with_values(argv) or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
         if isinstance(result, Answer):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from squish_core.cli import spellings
+from squish_core.cli import jobs, spellings
 from squish_core.cli.options import Assets, Format, Json, Quiet
 from squish_core.cli.output import Answer, error_data, show_warning
 from squish_core.cli.policy import read_policy
@@ -178,6 +178,10 @@ def convert(
     delete_source: Delete = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at the URL DST.")] = False,
     plan: PlanFile = None,
+    scheduler: jobs.Scheduler = None,
+    task_bytes: jobs.TaskBytes = None,
+    resume: jobs.Resume = None,
+    journal: jobs.JournalFile = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -200,7 +204,9 @@ def convert(
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
         progress = stack.enter_context(Progress("writing", quiet))
         report = squish.convert(
-            opened, dst, to, rules, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
-            delete_source=delete_source, overwrite=overwrite, plan=plan, dry_run=dry_run, progress=progress,
+            opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix or stats,
+            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=plan, scheduler=scheduler,
+            task_bytes=task_bytes, resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run,
+            progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

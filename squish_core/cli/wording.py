@@ -7,7 +7,8 @@ import re
 OPTIONS = {
     "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
     "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
-    "only": "--only", "backend": "--backend", "plan": "--plan",
+    "only": "--only", "backend": "--backend", "plan": "--plan", "scheduler": "--scheduler",
+    "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
 _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR)|(?=[\s.,;:)]|$))")
 

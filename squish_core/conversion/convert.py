@@ -16,9 +16,10 @@ from squish_core import opening
 from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
+from squish_core.conversion.distribution import JobOptions, execute_job
 from squish_core.conversion.evidence import Evidence
 from squish_core.conversion.execute import execute, outgoing_tensors
-from squish_core.conversion.job import ARGUMENTS, JobFile
+from squish_core.conversion.job import ARGUMENTS, JobFile, document_arguments, job_document
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
@@ -30,6 +31,7 @@ from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
 from squish_core.plugins.sources import remote_target, scheme_of
 
 Progress = Callable[[str, int, int | None], None]
@@ -52,6 +54,10 @@ def convert(
     delete_source: bool = False,
     overwrite: bool = False,
     plan: Any = None,
+    scheduler: str | None = None,
+    task_bytes: int | str | None = None,
+    resume: bool | str = False,
+    journal: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -94,6 +100,15 @@ def convert(
         A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
         If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
         that names the first difference. It is never overwritten.
+    scheduler
+        Run the conversion as tasks in other processes: "local:2", or "dask:tcp://..." (with squish-dask). The bytes
+        and the report stay the same.
+    task_bytes
+        Bytes that a task writes, about: a number, or a size such as "256MiB" (the default).
+    resume
+        True: go on with an unfinished job of the same arguments. "verify": read what it has written again first.
+    journal
+        Where the journal of the job lies; by default beside the target, as `NAME.squish-journal`.
     names, stats
         Deprecated names of `rename` and `activations`.
     limits, registry
@@ -117,12 +132,14 @@ def convert(
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
-    job = None
+    options = JobOptions.parse(scheduler, task_bytes, resume, journal, registry or installed())
+    plan_file = None
+    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
     if plan is not None:
-        values = (src, dst, to, encode, only, assets, rename, activations, requantize)
-        job = JobFile(Path(plan), dict(zip(ARGUMENTS, values)))
-        src, dst, to, encode, only, assets, rename, activations = map(job.arguments.get, ARGUMENTS[:-1])
-        requantize = bool(job.arguments[ARGUMENTS[-1]])
+        plan_file = JobFile(Path(plan), arguments)
+        arguments = plan_file.arguments
+        src, dst, to, encode, only, assets, rename, activations = map(arguments.get, ARGUMENTS[:-1])
+        requantize = bool(arguments[ARGUMENTS[-1]])
     if src is None or dst is None:
         raise UsageError(
             "convert needs a source and a target",
@@ -141,17 +158,17 @@ def convert(
         target: Path | RemoteTarget = Path(dst)
         if scheme_of(dst):
             target = stack.enter_context(closing(remote_target(dst, file.registry)))
-        evidence = Evidence(file)
+        evidence, before = Evidence(file), file.source.traffic()
         plan_of = partial(
             _plan, evidence.file if not delete_source else file, target, to, encode,
             only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
             requantize=requantize,
         )  # fmt: skip
-        first_panels = not (dry_run or delete_source or job is not None)
+        first_panels = not (dry_run or delete_source or plan_file is not None or options is not None)
         decided, model = plan_of(first_panels=first_panels)
         decided = evolve(decided, notes=(*decided.notes, *evidence.notes()))
-        if job is not None:
-            job.settle(decided, file)
+        if plan_file is not None:
+            plan_file.settle(decided, file)
         to_delete: tuple[Path, ...] = ()
         if delete_source:
             if not isinstance(target, Path):
@@ -166,6 +183,9 @@ def convert(
                 report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
         else:
             write = partial(_write, target=target, progress=progress, activations=statistics, overwrite=overwrite)
+            if options is not None:
+                document = job_document(decided, file, document_arguments(arguments))
+                write = partial(write, executor=partial(execute_job, document=document, options=options))
             try:
                 report = write(decided, model)
             except CodecError as error:
@@ -175,6 +195,9 @@ def convert(
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
+        after = file.source.traffic()
+        if before and after:
+            report = evolve(report, notes=(*report.notes, str(after - before)))
         return evolve(report, deleted=tuple(map(str, to_delete)))
 
 
@@ -190,11 +213,12 @@ def _plan(file: File, target: Path | RemoteTarget, *rules: Any, **options: Any) 
 
 
 def _write(
-    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None, **options: Any
-) -> Conversion:
+    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None,
+    executor: Callable[..., Conversion] = execute, **options: Any,
+) -> Conversion:  # fmt: skip
     """Execute a plan, with a progress function."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-    return execute(plan, model, target, observer, **options)
+    return executor(plan, model, target, observer=observer, **options)
 
 
 class _ProgressObserver(ConversionObserver):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from squish_core.conversion.streams import streams_of
 from squish_core.errors import FormatError
 from squish_core.file import File
 from squish_core.formats.composite import CompositeContainer
-from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
@@ -44,6 +45,7 @@ def execute(
     *,
     activations: File | None = None,
     overwrite: bool = False,
+    encoded: Mapping[str, dict[str, Stream]] | None = None,
 ) -> Conversion:
     """Write what a plan describes; atomic.
 
@@ -61,6 +63,8 @@ def execute(
         The activation statistics used for planning.
     overwrite
         Replace files that are at the URL.
+    encoded
+        Parts of tensors that are encoded already, by the tensor's name in the source and the role.
 
     Returns
     -------
@@ -94,8 +98,9 @@ def execute(
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    tensors = _outgoing(plan, source, digests, copies, measurements, activations)
-    parts = (part for step in plan.steps for _, _, part in stored_parts(source, step))
+    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {})
+    remaining = [step for step in plan.steps if step.name not in (encoded or {})]
+    parts = (part for step in remaining for _, _, part in stored_parts(source, step))
     # A full disk may show only when the file is closed, so the guard covers closing, too.
     sinks = _sink(plan, source, target, measurements, overwrite)
     with computing(FormatError, "writing", file=str(target)), sinks as sink:
@@ -105,7 +110,7 @@ def execute(
             container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=_size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -124,20 +129,24 @@ def outgoing_tensors(
     copies = CopyChecks(source.without_caches())
     file = apply_map(copies.file, plan.model_map, plan.options)
     digests = Digests(file, on_the_way=False)
-    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations)
+    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations, {})
 
 
 def _outgoing(
     plan: ConversionPlan, file: File, digests: Digests, copies: CopyChecks, observer: ConversionObserver,
-    activations: File | None,
+    activations: File | None, encoded: Mapping[str, dict[str, Stream]],
 ) -> list[OutgoingTensor]:  # fmt: skip
     check_source(plan, file)
-    copies.begin(file, plan.steps)
+    remaining = [step for step in plan.steps if step.name not in encoded]
+    copies.begin(file, remaining)
     statistics = None if activations is None else Activations(activations)
-    digests.expect(file, plan.steps)
+    digests.expect(file, remaining)
     tensors = []
     with gc_paused():
         for step in plan.steps:
+            if step.name in encoded:
+                tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
+                continue
             vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, digests, copies, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
@@ -194,7 +203,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 def _sink(
     plan: ConversionPlan, source: File, target: Path | RemoteTarget, observer: ConversionObserver, overwrite: bool
 ) -> AbstractContextManager[Sink]:
-    registry, mode = source.registry, common_mode(_paths_of(source))
+    registry, mode = source.registry, common_mode(paths_of(source))
     is_folder = registry.container(plan.format).writes_folder(plan.options)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     if isinstance(target, RemoteTarget):
@@ -207,14 +216,15 @@ def _sink(
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def _size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget) -> int:
+    """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
     files = target.rglob("*") if target.is_dir() else [target]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def _paths_of(file: File) -> list[Path]:
+def paths_of(file: File) -> list[Path]:
     """The model's files and their folder; empty for bytes in memory."""
     place, source = file.path, file.source
     if place is None or source.packed:

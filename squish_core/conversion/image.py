@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from attrs import field, frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.errors import FormatError, UsageError
@@ -125,7 +126,9 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     container = source.registry.container(plan.format)
     if plan.packing or isinstance(container, CompositeContainer):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
-        raise UsageError(f"{what} has no image before it is written", file=plan.target, code="image", hint=_HINT)
+        raise UsageError(
+            f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
+        )
     sink = ImageSink(plan.format)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = [
@@ -191,8 +194,8 @@ class ImageSink(Sink):
     def refuse(self) -> NoReturn:
         """Raise UsageError: the format looks at what tensors hold while it writes."""
         raise UsageError(
-            f"{self._format} has no image before it is written: its layout depends on the stored bytes", code="image",
-            hint=_HINT,
+            f"{self._format} has no image before it is written: its layout depends on the stored bytes",
+            code=ErrorCode.IMAGE, hint=_HINT,
         )  # fmt: skip
 
     @contextmanager
@@ -225,8 +228,8 @@ class _Placeholder(Stream):
 
     def chunks(self) -> Iterator[Any]:
         raise UsageError(
-            "the layout of this format depends on the bytes of a part", tensor=self._extent.tensor, code="image",
-            hint=_HINT,
+            "the layout of this format depends on the bytes of a part", tensor=self._extent.tensor,
+            code=ErrorCode.IMAGE, hint=_HINT,
         )  # fmt: skip
 
     def write_to(self, sink: Sink) -> None:

@@ -36,7 +36,7 @@ class JobFile:
 
     def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
         self._file, self._stored = str(path), read_document(path)
-        self._document_arguments = {key: document_argument(key, arguments.get(key)) for key in ARGUMENTS}
+        self._document_arguments = document_arguments(arguments)
         if self._stored is not None:
             self._document_arguments = stored_arguments(self._stored, self._document_arguments, self._file)
         encode = self._document_arguments.get("encode")
@@ -53,7 +53,7 @@ class JobFile:
             with atomic_file(Path(self._file)) as sink:
                 sink.write(dumps(document))
             return
-        difference = next(_differences(self._stored, to_json(document), ""), None)
+        difference = next(differences(self._stored, to_json(document), ""), None)
         if difference:
             raise _differs(self._file, *difference)
 
@@ -85,7 +85,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
         "tensors": [_tensor(step) for step in plan.steps],
         "metadata": list(plan.metadata), "assets": list(plan.assets), "dropped": [str(item) for item in plan.dropped],
         "image": _image(plan, source),
-        "lock": _lock(plan, source),
+        "lock": plugin_lock(plan, source),
     }  # fmt: skip
 
 
@@ -131,6 +131,11 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
         if value and value != stored.get(key):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
     return stored
+
+
+def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `convert` that decide what is written, as data for a document."""
+    return {key: document_argument(key, arguments.get(key)) for key in ARGUMENTS}
 
 
 def document_argument(key: str, value: Any) -> Any:
@@ -180,7 +185,7 @@ def _image(plan: ConversionPlan, source: File) -> Any:
         return {"files": None, "reason": error.message}
 
 
-def _lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
+def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
     """Versions of the distributions that the conversion uses, and who encodes."""
     registry = source.registry
     used = {
@@ -215,14 +220,14 @@ def _core_version() -> str:
     return __version__
 
 
-def _differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+def differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
     """Places where two documents differ, in the order of the newer one."""
     if isinstance(stored, dict) and isinstance(now, dict):
         for key in (*now, *(key for key in stored if key not in now)):
-            yield from _differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
+            yield from differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
     elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
         for number, (one, other) in enumerate(zip(stored, now)):
-            yield from _differences(one, other, f"{where}[{number}]")
+            yield from differences(one, other, f"{where}[{number}]")
     elif stored != now:
         yield where, stored, now
 

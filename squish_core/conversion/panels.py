@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
+from squish_core.analysis.metrics import Distance
 from squish_core.codecs.base import Region
 from squish_core.codecs.code_layout import Codes
-from squish_core.codecs.regions import sizes, stored_panels
+from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codes import ErrorCode
+from squish_core.concurrency import prefetch
 from squish_core.conversion.overflow import SATURATE, Saturation, refusing
 from squish_core.conversion.panel_encoder import PanelEncoder
 from squish_core.conversion.step import Step
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 Parts = dict[str, "np.ndarray"]
 Reader = Callable[[Region], "np.ndarray"]
+MeasuredParts = tuple[Parts, Distance | None, int]
+"""Parts of a panel, their error if the encoding is lossy, and the number of clipped values."""
 
 
 class Panels(Protocol):
@@ -38,6 +42,10 @@ class Panels(Protocol):
         """The parts of one panel."""
         ...
 
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """The parts of many panels, measured; where there are several, the next one is prepared meanwhile."""
+        ...
+
 
 class EncodedPanels:
     """Panels of values, encoded. CodecError (code "range") for a value that does not stay finite."""
@@ -46,7 +54,7 @@ class EncodedPanels:
         self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
         self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
         self.guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
-        self._saturates = step.overflow == SATURATE and step.is_lossy
+        self._lossy, self._saturates = step.is_lossy, step.overflow == SATURATE and step.is_lossy
 
     def regions(self) -> Iterator[Region]:
         """As in `Panels`."""
@@ -72,6 +80,26 @@ class EncodedPanels:
     def parts(self, region: Region) -> Parts:
         """As in `Panels`."""
         return self.encode(region, self._read, self.saturation())[0]
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """As in `Panels`."""
+        panels: Iterator[Any] = self._encoded(regions)
+        for parts, values, start, clipped in prefetch(panels) if self.target.elements * 4 > PANEL_BYTES else panels:
+            distance = None
+            if self._lossy:
+                distance = Distance()
+                with self.guard():
+                    self.encoder.add_distance(distance, values, parts, None if self._saturates else start)
+            yield parts, distance, clipped
+
+    def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...], int]]:
+        """Parts, values, first index and number of clipped values of each panel."""
+        read, saturation = self.encoder.reader(), self.saturation()
+        for region in regions:
+            before = saturation.clipped if saturation else 0
+            parts, values = self.encode(region, read, saturation)
+            clipped = saturation.clipped - before if saturation else 0
+            yield parts, values, tuple(part.start for part in region), clipped
 
     @cached_property
     def _read(self) -> Reader:
@@ -101,6 +129,10 @@ class RepackedPanels:
                 hint="Plan the conversion again.",
             )  # fmt: skip
         return result[0]
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """As in `Panels`; codes are not measured."""
+        return ((self.parts(region), None, 0) for region in regions)
 
 
 class CodePanels:

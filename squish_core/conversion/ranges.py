@@ -13,6 +13,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
+from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.copies import check_copy
 from squish_core.conversion.digests import Digests
@@ -57,7 +58,7 @@ class ImageReader:
         self._steps = {step.spec.name: step for step in plan.steps}
         self._activations = None if activations is None else Activations(activations)
         self._digests, self._begun = Digests(self._file, on_the_way=False), set[str]()
-        self._panels: dict[str, _PanelTable] = {}
+        self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
         self._budget, self._lock = cached, threading.Lock()
 
@@ -67,6 +68,7 @@ class ImageReader:
 
     def chunks(self, file: OutputFile, start: int, stop: int) -> Iterator[bytes | memoryview]:
         """The same bytes in pieces, each of one extent and at most one panel or 4 MiB."""
+        self._file.source.check_open()
         for extent, low, high in file.between(start, stop):
             if isinstance(extent, PartExtent):
                 yield from self._part(extent, low, high)
@@ -81,21 +83,9 @@ class ImageReader:
                 check_copy(self._file, step)
                 self._begun.add(extent.tensor)
         if step.action in ("copy", "widen"):
-            yield from self._stored(step, extent.role, start, stop)
+            yield from stored_range(self._file, step, extent.role, start, stop)
         else:
             yield from self._encoded(step, extent.role, start, stop)
-
-    def _stored(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        array, target = self._file.array(step.origin.parts[role]), step.spec.encodings[0].parts[role]
-        if (array.part.dtype, array.part.byteorder) == (target.dtype, target.byteorder):
-            for low in range(start, stop, 4 << 20):
-                yield array.bytes(low, min(4 << 20, stop - low))
-            return
-        stored, wide = dtypes.bits(array.part.dtype) // 8, dtypes.bits(target.dtype) // 8
-        for low in range(start // wide, -(-stop // wide), 1 << 20):
-            count = min(1 << 20, -(-stop // wide) - low)
-            numbers = widened(array.bytes(low * stored, count * stored), array.part, role, target.dtype)
-            yield numbers[max(start - low * wide, 0) : stop - low * wide]
 
     def _encoded(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
         with self._lock:
@@ -108,7 +98,7 @@ class ImageReader:
             if max(low, start) < min(high, stop):
                 yield memoryview(self._panel(step, table, number)[role])[max(start - low, 0) : stop - low]
 
-    def _panel(self, step: Step, table: _PanelTable, number: int) -> dict[str, bytes]:
+    def _panel(self, step: Step, table: PanelTable, number: int) -> dict[str, bytes]:
         """The parts of one panel. One thread encodes at a time; a second reader finds the panel in the cache."""
         key = step.name, number
         with self._lock:
@@ -124,15 +114,33 @@ class ImageReader:
                 self._cached -= _size(self._cache.popitem(last=False)[1])
             return parts
 
-    def _table(self, step: Step) -> _PanelTable:
-        if step.action == "repack":
-            return _PanelTable(step, RepackedPanels(self._file, step), self._file)
-        statistics = self._activations if uses_activations(step, self._file.registry) else None
-        vector = statistics.of(step.spec) if statistics else None
-        return _PanelTable(step, EncodedPanels(self._file, step, vector), self._file)
+    def _table(self, step: Step) -> PanelTable:
+        return PanelTable(step, panels_of(self._file, step, self._activations), self._file)
 
 
-class _PanelTable:
+def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
+    """Bytes `start` to `stop` of a copied or widened part, at most 4 MiB or 2^20 numbers at a time."""
+    array, target = file.array(step.origin.parts[role]), step.spec.encodings[0].parts[role]
+    if (array.part.dtype, array.part.byteorder) == (target.dtype, target.byteorder):
+        for low in range(start, stop, 4 << 20):
+            yield array.bytes(low, min(4 << 20, stop - low))
+        return
+    stored, wide = dtypes.bits(array.part.dtype) // 8, dtypes.bits(target.dtype) // 8
+    for low in range(start // wide, -(-stop // wide), 1 << 20):
+        count = min(1 << 20, -(-stop // wide) - low)
+        numbers = widened(array.bytes(low * stored, count * stored), array.part, role, target.dtype)
+        yield numbers[max(start - low * wide, 0) : stop - low * wide]
+
+
+def panels_of(file: File, step: Step, activations: Activations | None, *, all_panels: bool = False) -> Panels:
+    """The panels of a tensor that is encoded or repacked."""
+    if step.action == "repack":
+        return RepackedPanels(file, step, all_panels=all_panels)
+    statistics = activations if uses_activations(step, file.registry) else None
+    return EncodedPanels(file, step, statistics.of(step.spec) if statistics else None)
+
+
+class PanelTable:
     """Where each panel of a tensor lies in its parts."""
 
     def __init__(self, step: Step, panels: Panels, file: File) -> None:
@@ -151,7 +159,7 @@ class _PanelTable:
         for role, part in encoding.parts.items():
             if self.starts[role][-1] != part.nbytes:
                 raise UsageError(
-                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code="image",
+                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code=ErrorCode.IMAGE,
                     found=str(step.codec), hint="Write this target with `squish convert`, or choose another encoding.",
                 )  # fmt: skip
 

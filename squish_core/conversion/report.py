@@ -62,7 +62,7 @@ class Conversion:
         """Total error of all lossy encodings; None if there are none."""
         total, qualities = Distance(), [step.quality for step in self.steps if step.quality]
         for quality in qualities:
-            total.take(quality.max_error, quality.error, quality.power, quality.norm)
+            total.merge(quality)
         return total if qualities else None
 
     @property

@@ -14,7 +14,6 @@ from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.codecs.stored import StoredArray
 from squish_core.concurrency import prefetch
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.overflow import Saturation
 from squish_core.conversion.panels import EncodedPanels, Parts, RepackedPanels
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
@@ -66,27 +65,22 @@ def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
     numbers = as_array(chunk, part.dtype, (len(chunk) * 8 // dtypes.bits(part.dtype),), part.byteorder)
     if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
         raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
-    return _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
+    return part_bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
 def _encode(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
     """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
     panels = EncodedPanels(file, step, activations)
 
-    def encoded(saturation: Saturation | None) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...]]]:
-        read = panels.encoder.reader()
-        for region in panels.regions():
-            yield *panels.encode(region, read, saturation), tuple(part.start for part in region)
-
     def pieces() -> Iterator[Parts]:
-        distance, saturation = Distance(), panels.saturation()
-        for parts, values, start in _prefetch(panels.target, encoded(saturation)):
-            if step.is_lossy:
-                with panels.guard():
-                    panels.encoder.add_distance(distance, values, parts, None if saturation else start)
+        distance, clipped = Distance(), 0
+        for parts, panel_distance, panel_clipped in panels.measured(panels.regions()):
+            if panel_distance is not None:
+                distance.merge(panel_distance)
+            clipped += panel_clipped
             yield parts
         if step.is_lossy:
-            observer.quality(step.name, distance, saturation.clipped if saturation else 0)
+            observer.quality(step.name, distance, clipped)
 
     return pieces
 
@@ -119,8 +113,8 @@ def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> 
         spools.update({name: tempfile.TemporaryFile() for name in other_roles})  # noqa: SIM115 - closed when read
         for parts in _prefetch(target, pieces()):
             for name in other_roles:
-                spools[name].write(_bytes(parts[name]))
-            yield _bytes(parts[role])
+                spools[name].write(part_bytes(parts[name]))
+            yield part_bytes(parts[role])
 
     # A writer may fail or skip a part, so the end of the streams closes the spools.
     weakref.finalize(part, _close, spools)
@@ -137,7 +131,8 @@ def _close(spools: dict[str, Any]) -> None:
         spools.popitem()[1].close()
 
 
-def _bytes(array: np.ndarray) -> memoryview:
+def part_bytes(array: np.ndarray) -> memoryview:
+    """The bytes of an encoded part."""
     import numpy as np
 
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -43,8 +43,8 @@ def atomic_file(
 
     The file keeps the permissions of the target it replaces; a new file gets `mode`, masked by the umask.
     """
-    _check_regular(target)
-    _check_parent(target)
+    check_regular(target)
+    check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_file(path, target, mode)) as (path, fd):
         with open(path if fd is None else os.dup(fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
@@ -60,7 +60,7 @@ def atomic_file(
         os.replace(path, target)
         if fd is not None:
             remove_stale_journal(target, fd)
-    sink.notes += [*notes, *_sync_rename(target)]
+    sink.notes += [*notes, *sync_rename(target)]
 
 
 @contextmanager
@@ -72,8 +72,10 @@ def atomic_folder(
     Raises WriteError if the folder exists.
     """
     if target.exists() or target.is_symlink():
-        raise WriteError("already exists", file=str(target), code="exists", hint="Choose a new name, or remove it.")
-    _check_parent(target)
+        raise WriteError(
+            "already exists", file=str(target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
+        )
+    check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
@@ -81,9 +83,9 @@ def atomic_folder(
             yield sink
             syncer.wait()
         for folder in (*(entry for entry in path.rglob("*") if entry.is_dir()), path):
-            _sync_folder(folder)
+            sync_folder(folder)
         os.rename(path, target)
-    sink.notes += [*notes, *_sync_rename(target)]
+    sink.notes += [*notes, *sync_rename(target)]
 
 
 class LockedFile:
@@ -136,9 +138,9 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
     if not lock.writable:
         raise _unwritable(target, "no write permission")
     try:
-        with _creation(target):
+        with creation(target):
             write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         with open(os.dup(lock.fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
             file.seek(size)
             sink = Sink(file, None, None, size, syncer)
@@ -156,14 +158,14 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
         lock.size = size
         remove_journal(target)
         raise
-    lock.notes += _sync_rename(target)
+    lock.notes += sync_rename(target)
 
 
 def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
     """Open and lock `target`, again if another edit replaced it meanwhile."""
     deadline = time.monotonic() + seconds
     while True:
-        _check_regular(target)
+        check_regular(target)
         fd, writable = _open(target)
         try:
             locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
@@ -211,7 +213,7 @@ def _cut_back(lock: LockedFile) -> None:
 def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary that has the permissions of an existing target from its first byte on."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY
-    with _creation(target):
+    with creation(target):
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
     if os.name != "posix":  # Windows neither locks nor renames open files
@@ -225,19 +227,21 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
 
 def _create_folder(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary folder; whoever may read its files may list it."""
-    with _creation(target):
+    with creation(target):
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
     return os.open(path, os.O_RDONLY) if os.name == "posix" else None
 
 
-def _check_parent(target: Path) -> None:
+def check_parent(target: Path) -> None:
+    """Raise MissingFileError unless the folder of a target exists."""
     folder = target.parent
     if not folder.is_dir():
         hint = home_hint(folder) or "Create it first."
         raise MissingFileError("the folder does not exist", file=str(folder), code=ErrorCode.MISSING, hint=hint)
 
 
-def _check_regular(target: Path) -> None:
+def check_regular(target: Path) -> None:
+    """Raise WriteError if a target exists and is not a regular file."""
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "not a regular file"
         raise WriteError(
@@ -247,7 +251,7 @@ def _check_regular(target: Path) -> None:
 
 
 @contextmanager
-def _creation(target: Path) -> Iterator[None]:
+def creation(target: Path) -> Iterator[None]:
     """Turn an OSError during creation into a WriteError about the target."""
     try:
         yield
@@ -262,17 +266,18 @@ def _unwritable(target: Path, reason: str) -> WriteError:
     )  # fmt: skip
 
 
-def _sync_rename(target: Path) -> list[str]:
+def sync_rename(target: Path) -> list[str]:
     """Sync the folder after a rename or removal. Neither can be undone, so a failure is only a note."""
     try:
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         failure = f"its folder could not be synced ({error.strerror or error})"
         return [f"{target} is complete and in place, but {failure}: a power failure may bring the old state back"]
     return []
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in a folder durable."""
     if os.name == "posix":
         fd = os.open(folder, os.O_RDONLY)
         try:

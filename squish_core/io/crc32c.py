@@ -1,4 +1,7 @@
-"""CRC-32C (Castagnoli, RFC 3720) in NumPy, many words at a time: CRC is linear over GF(2)."""
+"""CRC-32C (Castagnoli, RFC 3720): by google-crc32c if it is installed, else in NumPy.
+
+NumPy takes many words at a time, since CRC is linear over GF(2).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,39 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
 _WIDTHS = (1 << 14, 1 << 10, 1 << 7)
 """Words per row. All rows are folded into one, which is then split into rows of the next width."""
+
+
+def crc32c() -> Any:
+    """A hasher with hashlib's interface; google-crc32c's compiled code is about ten times as fast as NumPy."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return Crc32c()
+    return CompiledCrc32c(google_crc32c.extend) if google_crc32c.implementation == "c" else Crc32c()
+
+
+class CompiledCrc32c:
+    """A hasher over google-crc32c, whose own one takes no writable buffers."""
+
+    def __init__(self, extend: Callable[[int, Any], int]) -> None:
+        self._extend, self._checksum = extend, 0
+
+    def update(self, data: Any) -> None:
+        """Add bytes."""
+        import numpy as np
+
+        self._checksum = self._extend(self._checksum, np.frombuffer(data, np.uint8))
+
+    def hexdigest(self) -> str:
+        """The checksum so far."""
+        return f"{self._checksum:08x}"
 
 
 class Crc32c:

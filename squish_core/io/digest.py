@@ -10,7 +10,7 @@ from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
-from squish_core.io.crc32c import Crc32c
+from squish_core.io.crc32c import crc32c
 
 
 def _xxh3() -> Any:
@@ -25,7 +25,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (hashlib.sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 

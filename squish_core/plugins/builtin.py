@@ -1,8 +1,8 @@
-"""The core's own codecs and backend, declared like a plugin's."""
+"""The core's own codecs, backend and scheduler, declared like a plugin's."""
 
 from __future__ import annotations
 
-from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, hookimpl
+from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo, hookimpl
 
 
 @hookimpl
@@ -27,3 +27,13 @@ def squish_codecs() -> list[CodecInfo]:
 def squish_backends() -> list[BackendInfo]:
     """The NumPy backend."""
     return [BackendInfo(id="numpy", title="NumPy on the CPU", factory="squish_core.backends.numpy:NumpyBackend")]
+
+
+@hookimpl
+def squish_schedulers() -> list[SchedulerInfo]:
+    """The process pool."""
+    return [
+        SchedulerInfo(
+            id="local", title="processes on this machine", factory="squish_core.schedulers.local:LocalScheduler"
+        )
+    ]

@@ -136,10 +136,22 @@ class SourceInfo:
     options: Mapping[str, str] = field(factory=dict)
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo | SourceInfo
+@frozen(kw_only=True)
+class SchedulerInfo:
+    """A scheduler, which runs the tasks of a job in other processes: `scheduler="ID[:ADDRESS]"`.
+
+    `factory` is "module:Class" of a `Scheduler`.
+    """
+
+    id: str
+    title: str
+    factory: str
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo | SourceInfo | SchedulerInfo
 INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-    "allocator": AllocatorInfo, "family": FamilyInfo, "source": SourceInfo,
+    "allocator": AllocatorInfo, "family": FamilyInfo, "source": SourceInfo, "scheduler": SchedulerInfo,
 }  # fmt: skip
 """Kind of plugin -> class of its declarations. The hook is `squish_<kind>s`, or has the plural in `PLURALS`."""
 PLURALS = {"family": "families"}
@@ -229,6 +241,16 @@ class Hooks:
         Returns
         -------
         iterable of SourceInfo
+            Declarations; listing them imports no implementation.
+        """
+
+    @hookspec
+    def squish_schedulers(self) -> Iterable[SchedulerInfo]:  # type: ignore[empty-body]
+        """Schedulers of the plugin, which run tasks in other processes.
+
+        Returns
+        -------
+        iterable of SchedulerInfo
             Declarations; listing them imports no implementation.
         """
 

@@ -106,6 +106,11 @@ class Registry(Plugins, Renamed):
         return self._tables["source"]
 
     @property
+    def schedulers(self) -> Mapping[str, Entry]:
+        """Installed schedulers by id."""
+        return self._tables["scheduler"]
+
+    @property
     def allocators(self) -> Mapping[str, Entry]:
         """Installed allocators by id."""
         return self._tables["allocator"]
@@ -146,7 +151,7 @@ class Registry(Plugins, Renamed):
         Parameters
         ----------
         kind
-            "containers", "codecs", "backends", "encoders", "allocators", "families" or "sources".
+            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources" or "schedulers".
         **facts
             Field of the declaration -> its value.
 

@@ -82,6 +82,7 @@ _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
+    "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", installer="pip", checkout=True),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
@@ -97,6 +98,9 @@ ENVIRONMENTS = {
     ),  # fmt: skip
     "stores": Environment(
         "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
+    ),
+    "dask": Environment(
+        "dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", installer="pip", checkout=True
     ),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),

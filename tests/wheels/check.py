@@ -35,6 +35,7 @@ class Brings(NamedTuple):
     backends: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
+    schedulers: frozenset[str] = frozenset()
     sample: str = ""
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
@@ -45,7 +46,9 @@ GGML = (
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
-    "squish-core": Brings(codecs=frozenset({"dense", "heads"}), backends=frozenset({"numpy"})),
+    "squish-core": Brings(
+        codecs=frozenset({"dense", "heads"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
+    ),
     "squish-codecs": Brings(
         codecs=frozenset(
             {
@@ -86,6 +89,7 @@ BRINGS = {
         families=FAMILIES,
     ),
     "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az", "hf", "fsspec"})),
+    "squish-dask": Brings(schedulers=frozenset({"dask"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
@@ -105,7 +109,7 @@ import json, squish_core as squish
 reg = squish.registry()
 found = {
     "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
-    "sources": reg.sources,
+    "sources": reg.sources, "schedulers": reg.schedulers,
 }
 print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
 """

@@ -9,11 +9,12 @@ import zipfile
 import numpy as np
 import pytest
 from ane_samples import FORMS
+from squish_ane.ane import backend, runtime
 from squish_ane.ane.runtime import Model
 from squish_ane.coreml.archive import extract
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
+from squish_core.api import Availability, CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
 
 
@@ -118,10 +119,6 @@ def feature(name, shape, kind):
 @pytest.fixture
 def loads(monkeypatch, tmp_path):
     """A fake of Core ML's runtime, which needs a Mac; records what it loads."""
-    from squish_ane.ane.backend import Ane
-
-    from squish_core.api import Availability
-
     seen = []
 
     class MLModel:
@@ -141,7 +138,8 @@ def loads(monkeypatch, tmp_path):
         models=types.SimpleNamespace(MLModel=MLModel), ComputeUnit=types.SimpleNamespace(CPU_AND_NE="ane")
     )
     monkeypatch.setitem(sys.modules, "coremltools", fake)
-    monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True))
+    for module in (backend, runtime):
+        monkeypatch.setattr(module, "core_ml_availability", lambda: Availability(ok=True))
     monkeypatch.setenv("SQUISH_CACHE", str(tmp_path / "cache"))
     return seen
 

@@ -7,7 +7,8 @@ import pytest
 from cases import Case, every, name_of
 from random_parts import random_tensor
 from squish_cpu.backend import NUMBERS, weights_of
-from squish_cpu.layouts.base import UncoveredError, layout_of
+from squish_cpu.layouts import layout_of
+from squish_cpu.layouts.base import UncoveredError
 from squish_cpu.library import library
 
 from squish_core.api import CodecSpec, SquishError

@@ -88,7 +88,7 @@ def test_an_empty_range_can_be_read_anywhere(content: bytes):
 def test_a_small_read_decodes_one_frame_and_sequential_reads_decode_ahead(monkeypatch):
     decoded = []
     monkeypatch.setattr(files, "WORKERS", 2)
-    monkeypatch.setattr(Zstd, "decode", lambda self, data, params, *, out, ratio: decoded.append(len(out)))
+    monkeypatch.setattr(files, "decode", lambda data, out: decoded.append(len(out)))
     source = opened(packed(CONTENT * 3))
     source.view(3 * FRAME + 5, 10)
     assert decoded == [FRAME]

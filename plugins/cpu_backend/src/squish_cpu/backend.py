@@ -34,7 +34,8 @@ from squish_core.api import (
     require_rank,
 )  # fmt: skip
 
-from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
+from .layouts import layout_of
+from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned
 from .layouts.panels import Grid, repack
 from .library import Tally, Weights, library, threads
 

@@ -10,7 +10,8 @@ import numpy as np
 from squish_core.api import Codec, CodecError, CodecSpec, Decoder, Params, Region, TensorSpec, dtypes
 
 from .backend import CpuBackend, Handle, weights_of
-from .layouts.base import DENSE, Array, Layout, layout_of
+from .layouts import layout_of
+from .layouts.base import DENSE, Array, Layout
 from .library import library, threads
 
 

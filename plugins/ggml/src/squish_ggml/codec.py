@@ -19,7 +19,7 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import float4, nested, repack
+from . import float4, libggml, nested, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
 _REPACKERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
@@ -89,16 +89,22 @@ class GgmlBlocks(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        block = self.block
-        if block.encode is None:
+        block, is_external = self.block, self.block.name in libggml.NAMES
+        if block.encode is None and not is_external:
             raise self._cannot_encode()
         values = np.ascontiguousarray(panel, np.float32).reshape(dtypes.count(panel.shape[:-1]), panel.shape[-1])
         blocks = values.shape[1] // block.elements
         out = np.empty((len(values), blocks, block.nbytes), np.uint8)
-        block.encode(values, out)
+        if block.encode is not None:
+            block.encode(values, out)
+        else:
+            libggml.encode(block.name, values, activations if params else None, out.reshape(len(values), -1))
         return {"data": out.reshape(*panel.shape[:-1], blocks * block.nbytes)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if self.block.name in libggml.NAMES:
+            self.parts(spec, params)
+            return libggml.check_params(self.block.name, params)
         if self.block.encode is None:
             raise self._cannot_encode()
         if params:

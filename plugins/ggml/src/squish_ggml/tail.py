@@ -6,9 +6,8 @@ from functools import partial
 
 from squish_core.api import ErrorCode, MissingPluginError
 
+from .libggml import NAMES
 from .panels import Bytes, Floats, Scratch
-
-NAMES = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 
 
 def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:

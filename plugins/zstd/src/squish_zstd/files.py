@@ -17,7 +17,7 @@ import zstandard
 
 from squish_core.api import CodecError, FormatError, LimitError, Limits, Pool, Source, workers
 
-from .codec import LEVEL, Zstd, frames
+from .frames import LEVEL, decode, frames
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -146,7 +146,7 @@ class Unpacked(Source):
         start = int(self._frame_ends[number - 1]) if number else 0
         frame = self._packed.view(start, int(self._frame_ends[number]) - start, "a zstd frame")
         try:
-            Zstd().decode(frame, {}, out=out, ratio=self._limits.ratio)
+            decode(frame, out)
         except CodecError as error:
             error.offset = start + (error.offset or 0)
             raise

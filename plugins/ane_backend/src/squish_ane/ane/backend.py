@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +20,7 @@ from squish_core.api import (
 )
 
 from ..coreml.archive import WHOLE
-
-_ELSEWHERE = Availability(ok=False, reason="Core ML needs macOS; ane:device=M1 plans for a device")
+from .availability import core_ml_availability
 
 
 class Ane(Backend):
@@ -36,13 +34,7 @@ class Ane(Backend):
     whole = True
 
     def probe(self) -> Availability:
-        if sys.platform != "darwin":
-            return _ELSEWHERE
-        try:
-            import coremltools
-        except ImportError as error:
-            return Availability(ok=False, reason=f"coremltools cannot be imported: {error}")
-        return Availability(ok=True, device="Neural Engine", facts={"coremltools": coremltools.__version__})
+        return core_ml_availability()
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
         from . import planner

@@ -11,7 +11,7 @@ import numpy as np
 from squish_core.api import File, SquishError, cached_folder
 
 from ..coreml.archive import digest, extract
-from .backend import Ane
+from .availability import core_ml_availability
 
 FALLBACK = "Tensors can run without Core ML: file[name].load()."
 
@@ -28,7 +28,7 @@ class Model:
     """
 
     def __init__(self, package: str | Path | File) -> None:
-        available = Ane().probe()
+        available = core_ml_availability()
         if not available.ok:
             raise SquishError(available.reason, code="unavailable", hint=FALLBACK)
         import coremltools

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from squish_core.api import BLOCK_TYPES, CodecError, CodecSpec, TensorSpec, dtypes
 
@@ -66,17 +66,6 @@ class Layout:
             raise UncoveredError("int8 activations are not supported for this codec and shape", code="activations")
 
 
-def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    """Return the layout of a tensor; UncoveredError gives the reason if there is none."""
-    if not spec.shape or not spec.elements:
-        raise UncoveredError("a scalar or empty tensor", code="shape")
-    family = codec.id.split(".")[0]
-    make = _CODECS.get(codec.id) or _CODECS.get(family)
-    if make is None:
-        raise UncoveredError(f"no compiled kernel for {codec.id}", code="codec")
-    return make(codec, spec)
-
-
 def part(role: str) -> Callable[[Arrays], Array]:
     """Return the pointer function of a stored part."""
     return lambda arrays: arrays[role]
@@ -90,7 +79,8 @@ def aligned(shape: tuple[int, ...], dtype: str) -> Array:
     return room[start : start + size].view(dtypes.to_numpy(dtype)).reshape(shape)
 
 
-def _rows(spec: TensorSpec) -> tuple[int, int]:
+def rows_of(spec: TensorSpec) -> tuple[int, int]:
+    """Rows and columns of a tensor as a matrix."""
     return dtypes.count(spec.shape[:-1]), spec.shape[-1]
 
 
@@ -103,7 +93,7 @@ def _dense(codec: CodecSpec, spec: TensorSpec) -> Layout:
     dtype = str(codec.params.get("dtype", spec.dtype))
     if dtype not in DENSE:
         raise UncoveredError(f"no compiled kernel for dense {dtype}", code="dtype")
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     fields = {"kind": DENSE[dtype], "pitch": columns * dtypes.bits(dtype) // 8}
     return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")})
 
@@ -113,7 +103,7 @@ def _ggml(codec: CodecSpec, spec: TensorSpec) -> Layout:
     if name not in GGML:
         raise UncoveredError(f"no compiled kernel for {codec.id}", code="codec")
     elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     _divides(elements, columns, "blocks")
     fields = {"kind": GGML_FIRST + GGML.index(name), "pitch": columns // elements * nbytes}
     return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")}, grain=elements)
@@ -144,7 +134,7 @@ def padded(table: Array) -> Array:
 def _mx(codec: CodecSpec, spec: TensorSpec) -> Layout:
     element, factor = codec.params.get("element", "f4_e2m1"), codec.params.get("global_scale", "none")
     block, dtype = codec.params.get("block_size", 32), codec.params.get("scale_dtype", "f8_e8m0")
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     _divides(block, columns, "blocks")
     bits = dtypes.bits(element)
     half = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -166,7 +156,7 @@ def _mx(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 
 def _float8(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     table, block = byte_floats(codec.params.get("element", "f8_e4m3")), codec.params.get("block")
     fields = {"kind": table_kind(8), "pitch": columns, "group_rows": 1, "group_columns": columns}
     pointers: dict[str, Callable[[Arrays], Array]] = {"data": part("data"), "table": lambda arrays: table}
@@ -189,7 +179,7 @@ def _float8(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 
 def _f8q8(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     _divides(32, columns, "blocks")
     pointers = {"data": part("data"), "listed": lambda arrays: byte_floats("f8_e4m3") / np.float32(416)}
     fields = {"kind": F8Q8, "pitch": columns // 32 * 33}
@@ -200,7 +190,7 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
     bits, size, axis = (codec.params[name] for name in ("bits", "group_size", "axis"))
     codes = 10 if bits == 3 else 8 // bits
     lines, line = (size, spec.elements // size) if axis == 0 else (spec.elements // size, size)
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     fields = {
         "kind": HQQ, "line": -(-lines // codes), "size": line, "bits": bits, "word": 4 if bits == 3 else 1,
         "shift": 27 if bits == 3 else 8 - bits, "grid_row": axis, "grid_column": 1 - axis,
@@ -214,7 +204,7 @@ def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
     scheme = panel_scheme(codec.params)
     scheme.parts(spec.shape)  # raises if groups do not divide rows
-    rows, columns = _rows(spec)
+    rows, columns = rows_of(spec)
     fields = {
         "kind": PANELS, "group_rows": 1, "group_columns": scheme.group_size, "scale_type": TYPES[scheme.scale_dtype],
         "zero": scheme.zero + 8 * scheme.signed,
@@ -225,33 +215,7 @@ def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers, grain=32)
 
 
-def _masked(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    if codec.inner is None:
-        raise UncoveredError("a mask without an inner codec", code="codec")
-    inner, side = layout_of(codec.inner, spec), codec.params["block_size"]
-    if (inner.rows, inner.columns) != _rows(spec) or inner.in_panels:
-        raise UncoveredError("a mask over codes not packed along rows", code="shape")
-    return evolve(
-        inner,
-        fields={**inner.fields, "tile": side, "tiles": -(-inner.columns // side)},
-        pointers={**inner.pointers, "mask": part("mask")},
-    )
-
-
-def _grouped(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    from . import affine
-
-    return affine.LAYOUTS[codec.id](codec.params, spec)
-
-
-def _sparse(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    from . import sparse
-
-    return sparse.LAYOUTS[codec.id](codec.params, spec)
-
-
-_CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
-    "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
-    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _sparse,
-    "bitmask": _sparse, "panels": _panels,
+LAYOUTS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
+    "dense": _dense, "ggml": _ggml, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq, "panels": _panels,
 }  # fmt: skip
+"""Codec, or first part of its id -> layout of a tensor."""

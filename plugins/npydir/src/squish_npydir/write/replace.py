@@ -1,7 +1,8 @@
-"""Deletes INT8 arrays replaced by 4-bit ones, after comparing both."""
+"""Deletes INT8 arrays replaced by 4-bit ones, after comparing both, and tiers that are refused."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from attrs import evolve
 from squish_core.api import Encoding, File, FormatError, panels
 from squish_core.api import open as open_model
 
+IN_PLACE = "int4"
+"""The tier that is not a cache: 4-bit arrays beside INT8 ones, under this label."""
 ROUNDING = 1e-5
 """What float32 may add to half a step, relative to the values."""
 
@@ -47,3 +50,23 @@ def _check(own: File, name: str, ways: Mapping[str, Encoding]) -> None:
                 "its INT8 arrays were not deleted: the four-bit ones are other values", file=own.name, tensor=name,
                 code="delete", hint="Delete its q4a, s4a and z4a files and build the tier again.",
             )  # fmt: skip
+
+
+def delete_tier(folder: Path, label: str, needs: str) -> None:
+    """Delete the files of a tier without a sentinel; for `int4`, the arrays beside INT8 ones."""
+    if label == IN_PLACE:
+        with open_model(folder, "npydir") as file:
+            index = file.index
+            arrays = [
+                folder / index.files[part.segments[0].file].name
+                for spec in index.tensors.values() if any(encoding.label == "int8" for encoding in spec.encodings)
+                for encoding in spec.encodings if encoding.label == IN_PLACE for part in encoding.parts.values()
+            ]  # fmt: skip
+        for path in arrays:
+            path.unlink(missing_ok=True)
+        return
+    place = folder / Path(needs).parts[0]
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""Tasks on the workers of a Dask cluster: the cluster that is named, the current client's, or one on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from squish_core.api import ErrorCode, MissingPluginError, Scheduler, SquishError, lost_worker, workers
+
+MEMORY = "memory"
+"""Resource in bytes that workers may declare (`dask worker --resources memory=64e9`); tasks then ask for theirs."""
+TIMEOUT = 30
+"""Seconds to wait for a scheduler."""
+
+
+class DaskScheduler(Scheduler):
+    """`dask` or `dask:ADDRESS`, such as `dask:tcp://10.0.0.1:8786`."""
+
+    id = "dask"
+
+    def map(
+        self, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """As in `Scheduler`; arguments and answers pass Dask's scheduler, data does not."""
+        try:
+            from distributed import as_completed
+        except ModuleNotFoundError:
+            raise MissingPluginError(
+                "the scheduler 'dask' needs distributed", code=ErrorCode.NOT_INSTALLED,
+                hint="Run `pip install distributed`.",
+            ) from None  # fmt: skip
+        with ExitStack() as stack:
+            client = _client(address, stack)
+            futures = client.map(
+                function, items, key=f"squish-{os.urandom(8).hex()}", pure=False, resources=_resources(client, memory)
+            )
+            numbers = {future.key: number for number, future in enumerate(futures)}
+            stack.callback(client.cancel, futures)
+            for future in as_completed(futures, loop=client.loop):
+                number = numbers[future.key]
+                yield number, _answer(future, number)
+                future.release()
+
+
+def _client(address: str, stack: ExitStack) -> Any:
+    """A client of the cluster; what is created for the job is closed with it."""
+    from dask import config
+    from distributed import Client, LocalCluster, default_client
+
+    if not address and not config.get("scheduler-address", None):
+        try:
+            return default_client()
+        except ValueError:  # there is none
+            cluster = LocalCluster(n_workers=workers(), threads_per_worker=1, dashboard_address=None)
+            address = stack.enter_context(cluster).scheduler_address
+    try:
+        client = Client(address or None, timeout=TIMEOUT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise SquishError(
+            "the Dask scheduler cannot be reached", found=f"{address}: {error}", code=ErrorCode.UNREACHABLE,
+            expected="an address such as dask:tcp://10.0.0.1:8786",
+        ) from error  # fmt: skip
+    return stack.enter_context(client)
+
+
+def _resources(client: Any, memory: int) -> dict[str, int] | None:
+    """The memory of a task, where all workers say how much they have: elsewhere no worker would ever take it."""
+    states = client.scheduler_info(n_workers=-1)["workers"].values()
+    return {MEMORY: memory} if states and all(MEMORY in state["resources"] for state in states) else None
+
+
+def _answer(future: Any, number: int) -> Any:
+    """The answer of a task; its error as the worker raised it."""
+    from distributed import KilledWorker
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise lost_worker(number, f"at last {error.last_worker.address}") from error
+    except ImportError as error:
+        raise MissingPluginError(
+            f"a worker cannot import {error.name}", code=ErrorCode.NOT_INSTALLED,
+            hint="Install the same distributions of Squish for all workers.",
+        ) from error  # fmt: skip

@@ -1,0 +1,231 @@
+"""The settings of text models: a family as a table, read from config.json or from GGUF's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, Model, Rule
+
+from .config.keys import Key, check_settings, settings_of
+from .config.rope import DYNAMIC, rope_kind, rope_settings
+from .config.spelling import old_spelling, text_config
+from .tables import Row
+
+CONFIG = "config.json"
+HEAD = "lm_head.weight"
+TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float)}
+"""Settings that are read before the table of keys is used."""
+IGNORED = ("use_sliding_window",)
+"""Settings that llama.cpp ignores; the report says so."""
+ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
+"""Engines that ignore the windows of some families."""
+
+
+class TextSettings(Family):
+    """A family as a table; subclasses define what differs.
+
+    Attributes
+    ----------
+    model_type, architecture, class_name
+        What config.json and GGUF call it.
+    rows
+        Its weights.
+    more
+        Layout -> rules beyond the table: other forms in files, and stacks of experts.
+    keys
+        Settings that GGUF has keys for.
+    fixed
+        Settings without a GGUF key, equal for all models of the family.
+    unstated
+        Defaults of these settings if config.json does not state them.
+    layer_counts
+        Settings that default to the number of layers.
+    tied_by_default
+        Whether embeddings are tied if config.json does not say.
+    rotated_by_default
+        The share of a head that is rotated if config.json does not say.
+    windowless
+        Layouts whose engines attend beyond the sliding window.
+    gemma_tokenizer
+        Whether the tokenizer merges by id and has runs of spaces as tokens.
+    """
+
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    class_name: ClassVar[str]
+    rows: ClassVar[Sequence[Row]]
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    keys: ClassVar[Sequence[Key]]
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    unstated: ClassVar[Mapping[str, Any]] = {}
+    layer_counts: ClassVar[Sequence[str]] = ()
+    tied_by_default: ClassVar[bool] = False
+    rotated_by_default: ClassVar[float] = 1.0
+    windowless: ClassVar[Sequence[str]] = ("gguf",)
+    gemma_tokenizer: ClassVar[bool] = False
+    leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
+
+    @cached_property
+    def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
+        return tuple(tensor for row in self.rows for tensor in row.tensors())
+
+    @cached_property
+    def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
+        own = tuple(rule for row in self.rows for rule in row.rules())
+        return {**self.more, "gguf": (*own, *self.more.get("gguf", ()))}
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        settings = self._from_keys(model) if model.layout == "gguf" else self._from_config(model)
+        place = self.architecture if model.layout == "gguf" else CONFIG
+        heads = settings["num_attention_heads"]
+        if settings.get("num_key_value_heads") is None:
+            settings["num_key_value_heads"] = heads
+        if settings.get("head_dim") is None:
+            if heads < 1 or settings["hidden_size"] % heads:
+                raise FormatError(
+                    "has no head_dim, and a hidden size that is not a multiple of its heads", part=place,
+                    code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
+                )  # fmt: skip
+            settings["head_dim"] = settings["hidden_size"] // heads
+        groups = settings["num_key_value_heads"]
+        if groups < 1 or heads % groups:
+            raise FormatError(
+                "has a number of heads that is not a multiple of the key-value heads", part=place,
+                code=ErrorCode.CONFIG, expected=f"a multiple of {groups}", found=heads,
+            )  # fmt: skip
+        return settings
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
+        named = (
+            "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
+            "num_attention_heads", "num_key_value_heads",
+        )  # fmt: skip
+        q_rows, kv_rows = heads * head_dim, groups * head_dim
+        return {
+            **{name: settings[name] for name in named if name in settings},
+            "layers": settings["num_hidden_layers"],
+            "experts": settings[self.experts] if self.experts else 0,
+            "q_rows": q_rows, "kv_rows": kv_rows, "qkv_rows": q_rows + 2 * kv_rows,
+            "gate_up_rows": 2 * settings["intermediate_size"],
+        }  # fmt: skip
+
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
+
+    def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
+        kinds = self.layer_kinds(settings)
+        rows = [row for row in self.rows if row.kind]
+        return {
+            tensor.name.replace("{n}", str(number))
+            for row in rows
+            for tensor in row.tensors()
+            for number, kind in enumerate(kinds)
+            if kind != row.kind
+        }
+
+    def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """The kind of each layer, if there are several kinds."""
+        return ()
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that llama.cpp assumes for every model of these sizes."""
+        return self.fixed
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        """Raise FormatError for a setting without a GGUF key for which llama.cpp assumes another value."""
+        for key, value in self.implied(settings).items():
+            stated = settings.get(key, self.unstated.get(key, value))
+            if key not in IGNORED and stated != value:
+                raise FormatError(
+                    f"has a {key}, for which GGUF has no key", part=CONFIG, code=ErrorCode.CONFIG,
+                    expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
+                    hint="The written file would describe a different model.",
+                )  # fmt: skip
+
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        """Settings that the engine of a layout ignores."""
+        notes = []
+        window = settings.get("sliding_window")
+        if window is not None and settings.get("use_sliding_window") is not False and layout in self.windowless:
+            notes.append(f"{ENGINES[layout]} ignores the sliding window of {window}: it attends to older tokens, too")
+        if layout == "gguf" and rope_kind(settings.get("rope_scaling")) == DYNAMIC:
+            length = settings["max_position_embeddings"]
+            notes.append(f"llama.cpp has no dynamic RoPE scaling: it differs beyond {length} tokens")
+        return tuple(notes)
+
+    @property
+    def experts(self) -> str | None:
+        """The setting with the number of experts."""
+        return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a config.json in the spelling that all engines read."""
+        return old_spelling(text_config(config), self.experts)
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        config = self.spelled(model.config())
+        _check_types(config)
+        check_settings(self.keys, config, CONFIG)
+        tied = config.get("tie_word_embeddings")
+        has_head = any(name.endswith(HEAD) for name in model.tensors)
+        if tied is None:
+            tied = self.tied_by_default or not has_head
+        if not isinstance(tied, bool):
+            raise FormatError(
+                "is neither true nor false",
+                part=f"{CONFIG} tie_word_embeddings",
+                found=repr(tied),
+                code=ErrorCode.CONFIG,
+            )
+        check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
+        settings = {**config, "tie_word_embeddings": tied}
+        settings.setdefault("rope_theta", 10000.0)
+        settings["rotary_dim"] = self._rotary(settings)
+        return settings
+
+    def _rotary(self, settings: Mapping[str, Any]) -> int:
+        heads = settings["num_attention_heads"] or 1
+        size = settings.get("head_dim") or settings["hidden_size"] // heads
+        return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        read = settings_of(self.keys, self.architecture, model.meta)
+        embeddings = model.tensors.get("token_embd.weight")
+        settings: dict[str, Any] = {
+            "architectures": [self.class_name], "model_type": self.model_type, **read,
+            "tie_word_embeddings": "output.weight" not in model.tensors,
+        }  # fmt: skip
+        if embeddings is not None and len(embeddings.shape) == 2:
+            settings["vocab_size"] = embeddings.shape[0]
+        elif "vocab_size" not in settings:
+            raise FormatError(
+                "is missing or not a matrix, so the number of tokens is unknown", code=ErrorCode.UNMAPPED,
+                part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
+            )  # fmt: skip
+        settings.setdefault("rope_theta", 10000.0)
+        for name in self.layer_counts:
+            settings.setdefault(name, settings["num_hidden_layers"])
+        if settings.get("head_dim") is None and settings["num_attention_heads"]:
+            settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+        rotary = settings.setdefault("rotary_dim", settings.get("head_dim", 0))
+        if rotary != settings.get("head_dim"):
+            settings["partial_rotary_factor"] = rotary / settings["head_dim"]
+        settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
+        settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
+        settings = {**self.implied(settings), **settings}
+        settings |= rope_settings(model.meta, model.vectors, self.architecture, settings)
+        return settings
+
+
+def _check_types(config: Mapping[str, Any]) -> None:
+    """Raise FormatError for a setting of the wrong type."""
+    for name, types in TYPES.items():
+        value = config.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
+            raise FormatError(
+                "has the wrong type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
+                found=f"{type(value).__name__} {str(value)[:40]}", code=ErrorCode.CONFIG,
+            )  # fmt: skip

@@ -1,0 +1,144 @@
+"""The journal of a job: a line of JSON per finished task, synced after the task's bytes are.
+
+The first line describes the job. A torn last line is dropped; any other damage is an error.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from squish_core.conversion.job import differences
+from squish_core.errors import FormatError, UsageError, WriteError
+from squish_core.model import to_json
+
+VERSION = 1
+SUFFIX = ".squish-journal"
+
+
+def journal_path(target: Path, journal: Any = None) -> Path:
+    """Where the journal of a target lies."""
+    return target.with_name(target.name + SUFFIX) if journal is None else Path(journal)
+
+
+class Journal:
+    """The journal of a running job; `entries` are those of its finished tasks, by number."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.header, self.entries = path, dict[str, Any](), dict[int, dict[str, Any]]()
+        self._good = 0
+        self._file: Any = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether a job left one."""
+        return self.path.exists()
+
+    def read(self) -> None:
+        """Read what an earlier run has written; FormatError if it is not a journal."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise FormatError(f"cannot be read: {error.strerror}", file=str(self.path), code="journal") from None
+        for number, line in enumerate(lines[:-1]):  # the last one is empty, or torn
+            entry = self._parsed(line, number)
+            if number:
+                self.entries[entry["task"]] = entry
+            else:
+                self.header = entry
+            self._good += len(line) + 1
+        if not self.header:
+            raise self._damage(1, lines[0])
+
+    def check(self, job: Mapping[str, Any]) -> None:
+        """Raise UsageError naming the first difference of the job it describes from another."""
+        stored = self.header["job"]
+        for where, old, new in differences(stored, to_json(dict(job)), ""):
+            raise UsageError(
+                f"belongs to another job: {where}", file=str(self.path), expected=_short(old), found=_short(new),
+                code="journal", hint="Repeat the command that wrote it, or remove it to start anew.",
+            )  # fmt: skip
+
+    def owner(self) -> str:
+        """Who started the job, where and when."""
+        return "{user} on {host} (process {pid}) since {time}".format(**self.header["owner"])
+
+    def start(self, job: Mapping[str, Any]) -> None:
+        """Create the journal of a new job."""
+        self.header = {"squish_journal": VERSION, "owner": owner(), "job": to_json(dict(job))}
+        self._open("xb")
+        self._write(self.header)
+
+    def resume(self) -> None:
+        """Go on behind the last whole line."""
+        self._open("r+b")
+        self._file.truncate(self._good)
+        self._file.seek(self._good)
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Record a finished task; durable on return."""
+        self.entries[entry["task"]] = dict(entry)
+        self._write(entry)
+
+    def close(self) -> None:
+        """Leave the journal for `resume`."""
+        if self._file is not None:
+            self._file.close()
+
+    def remove(self) -> None:
+        """End the job."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _open(self, mode: str) -> None:
+        try:
+            self._file = open(self.path, mode)  # noqa: SIM115 - closed when the job ends
+        except OSError as error:
+            raise WriteError(
+                "cannot be written", file=str(self.path), found=error.strerror, code="unwritable",
+                hint="Name another place with journal=FILE.",
+            ) from None  # fmt: skip
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._damage(number + 1, line) from None
+        keys = {"task", "sha256", "errors"} if number else {"job", "owner"}
+        version = entry.get("squish_journal", VERSION) if isinstance(entry, dict) else None
+        if version != VERSION or not keys <= entry.keys() or (number and not isinstance(entry["task"], int)):
+            raise self._damage(number + 1, line)
+        return dict(entry)
+
+    def _damage(self, number: int, line: bytes) -> FormatError:
+        return FormatError(
+            f"is not a journal of a job: line {number}", file=str(self.path), found=repr(line[:60]), code="journal",
+            hint="Remove it to start anew, or name another one with journal=FILE.",
+        )  # fmt: skip
+
+
+def owner() -> dict[str, Any]:
+    """This process, as a journal names it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return {
+        "user": user, "host": socket.gethostname(), "pid": os.getpid(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    return json.dumps(to_json(value), ensure_ascii=False)[:120]

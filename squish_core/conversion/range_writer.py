@@ -1,0 +1,101 @@
+"""Writing ranges of output files at their places, with the digests of what was written."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from squish_core.conversion.image import OutputFile, PartExtent
+from squish_core.conversion.tasks import PieceRange
+from squish_core.errors import CodecError, WriteError
+
+
+class RangeWriter:
+    """Writes ranges of output files at their places, and hashes them."""
+
+    def __init__(self, paths: Mapping[int, str] | Sequence[str]) -> None:
+        self._paths, self._open, self.nbytes = paths, dict[int, int](), 0
+        self._state: dict[PieceRange, tuple[int, Any]] = {}
+
+    def __enter__(self) -> RangeWriter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for fd in self._open.values():
+            os.close(fd)
+
+    def write_all(self, place: PieceRange, chunks: Iterable[Any]) -> None:
+        """Write a range whole."""
+        for chunk in chunks:
+            self.write(place, memoryview(chunk).cast("B"))
+        self.finish([place])
+
+    def write(self, place: PieceRange, data: memoryview) -> None:
+        """Append to a range."""
+        position, digest = self._state.get(place) or (0, sha256())
+        end = position + data.nbytes
+        if end > place.stop - place.start:
+            raise self._size_error(place, end)
+        digest.update(data)
+        path = self._paths[place.file]
+        try:
+            if place.file not in self._open:
+                self._open[place.file] = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            while data.nbytes:
+                count = os.pwrite(self._open[place.file], data, place.offset + position)
+                data, position = data[count:], position + count
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        self._state[place] = end, digest
+
+    def finish(self, places: Iterable[PieceRange]) -> None:
+        """CodecError unless the ranges are full."""
+        for place in places:
+            position, _ = self._state.get(place) or (0, None)
+            if position != place.stop - place.start:
+                raise self._size_error(place, position)
+            self.nbytes += position
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        for number, fd in self._open.items():
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                raise _unwritable(self._paths[number], error) from None
+
+    def digest(self) -> str:
+        """SHA-256 of the digests of all ranges."""
+        return sha256(b"".join(digest.digest() for _, digest in self._state.values())).hexdigest()
+
+    def _size_error(self, place: PieceRange, position: int) -> CodecError:
+        return CodecError(
+            "a part has another size than planned", part=place.role, code="size",
+            expected=place.stop - place.start, found=position,
+        )  # fmt: skip
+
+
+def write_literals(path: str, output: OutputFile) -> None:
+    """Write headers, padding and assets of an output file; durable on return."""
+    with open(path, "r+b") as file:
+        for extent, offset in zip(output.extents, output.starts):
+            if not isinstance(extent, PartExtent):
+                file.seek(offset)
+                file.write(extent)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def worker_name() -> str:
+    """Host and process, as errors and journals name a worker."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _unwritable(path: str, error: OSError) -> WriteError:
+    return WriteError(
+        f"cannot be written by the worker {worker_name()}", file=path, found=error.strerror, code="unwritable",
+        hint="Workers write into the folder of the target: it must be shared, writable and large enough.",
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""What a worker process does with a task: check that it encodes like the client, write the bytes, measure them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import lru_cache, partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import opening
+from squish_core.analysis.metrics import Distance
+from squish_core.codes import ErrorCode
+from squish_core.conversion.activations import Activations
+from squish_core.conversion.canaries import canaries
+from squish_core.conversion.copies import CopyChecks
+from squish_core.conversion.digests import Digests
+from squish_core.conversion.execute import check_source
+from squish_core.conversion.image import OutputImage
+from squish_core.conversion.job import plugin_lock, source_pins
+from squish_core.conversion.naming import stored_parts
+from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.plan import ConversionPlan
+from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
+from squish_core.conversion.ranges import panels_of, stored_range
+from squish_core.conversion.step import Step
+from squish_core.conversion.streams import part_bytes, streams_of
+from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
+from squish_core.errors import CodecError, SquishError
+from squish_core.file import File
+from squish_core.guard import computing
+from squish_core.io.remote_staging import upload
+from squish_core.limits import Limits
+from squish_core.mapping.mapped import MappedFile, apply_map
+from squish_core.plugins.registry import registry
+from squish_core.plugins.sources import open_target, remote_target
+
+RETRIES = 3
+"""How often a task is tried again after a source could not be reached."""
+
+
+@frozen(kw_only=True)
+class Job:
+    """All that workers need, as plain data.
+
+    `source`, `activations`: addresses. `pins`: what identifies the source's files. `lock`: versions and encoders.
+    `files`: paths or URLs of the output files. `overwrite`: replace files at URLs.
+    """
+
+    plan: ConversionPlan
+    image: OutputImage
+    source: str
+    format: str
+    assets: str | None
+    activations: str | None
+    limits: Limits
+    pins: list[dict[str, Any]]
+    lock: dict[str, Any]
+    canaries: dict[str, str]
+    files: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    overwrite: bool = False
+
+
+@frozen
+class Message:
+    """What a scheduler carries: a task's number, and where its job is described, with the SHA-256 of that file."""
+
+    job: str
+    sha256: str
+    task: int
+
+
+@frozen
+class PanelError:
+    """Error sums of a step from one unit on: of a panel, or of all panels of a whole tensor."""
+
+    step: int
+    start: int
+    max_error: float
+    error: float
+    power: float
+    norm: float
+    clipped: int
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What was written: `sha256` is that of the digests of all ranges, in their order."""
+
+    task: int
+    nbytes: int
+    sha256: str
+    errors: tuple[PanelError, ...]
+    worker: str
+    seconds: float
+
+
+def write_task(message: Message) -> Answer:
+    """Write one task; the job is opened once in each process. SquishError as a serial conversion raises it."""
+    for attempt in range(RETRIES + 1):
+        try:
+            return opened_job(message.job, message.sha256).write(message.task)
+        except SquishError as error:
+            if error.code != ErrorCode.UNREACHABLE or attempt == RETRIES:
+                raise
+            time.sleep(min(2**attempt, 10))
+    raise AssertionError
+
+
+@lru_cache(maxsize=1)
+def opened_job(path: str, digest: str) -> OpenJob:
+    """The job described by a file, open and checked; anything but the client's bytes is refused unread."""
+    try:
+        with closing(open_target(path, registry())) as source:
+            data = source.read(0, source.size)
+    except SquishError as error:
+        raise _refusal("cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path) from None
+    if sha256(data).hexdigest() != digest:
+        raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
+    return OpenJob(pickle.loads(data))
+
+
+class OpenJob:
+    """A job with its source open in this process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        with ExitStack() as stack:
+            source = opening.open(job.source, assets=job.assets, limits=job.limits)
+            if source.format != job.format:
+                source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
+            stack.callback(source.close)
+            statistics = None
+            if job.activations is not None:
+                statistics = Activations(stack.enter_context(opening.open(job.activations, limits=job.limits)))
+            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
+            self.activations = statistics
+            self._check(source)
+            stack.pop_all()
+        self.layout = JobLayout(job.plan, job.image, self.file, statistics)
+
+    def write(self, number: int) -> Answer:
+        """Write the bytes of a task to their places, and sync them; or make whole files and upload them."""
+        task = self.job.tasks[number]
+        if not task.files:
+            return self._write_pieces(task, self.job.files)
+        with TemporaryDirectory(prefix="squish-") as folder:
+            paths = {file: str(Path(folder, str(place))) for place, file in enumerate(task.files)}
+            for file, path in paths.items():
+                output = self.job.image.files[file]
+                Path(path).touch()
+                os.truncate(path, output.size)
+                write_literals(path, output)
+            answer = self._write_pieces(task, paths)
+            for file, path in paths.items():
+                self._upload(path, file)
+        return answer
+
+    def _upload(self, path: str, file: int) -> None:
+        url, plugins = self.job.files[file], self.file.registry
+        with closing(remote_target(url, plugins)) as target:
+            upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
+
+    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
+        started = time.perf_counter()
+        digests = Digests(self.file, on_the_way=True)
+        checks = CopyChecks(digests.file)
+        file = checks.file
+        steps = steps_of(self.job.plan, task)
+        whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
+        digests.expect(file, whole)
+        original = file.original if isinstance(file, MappedFile) else file
+        parts = [part for step in whole for _, _, part in stored_parts(file, step)]
+        writer, errors = RangeWriter(paths), list[PanelError]()
+        with writer, original.reading_ahead(parts):
+            for piece, step in zip(task.pieces, steps):
+                if piece.start == 0:
+                    digests.check(file, step)
+                    checks.check(file, step)
+                errors += self._write(file, piece, step, writer)
+            digests.finish()
+            writer.sync()
+        return Answer(
+            task=task.number, nbytes=writer.nbytes, sha256=writer.digest(), errors=tuple(errors), worker=worker_name(),
+            seconds=time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
+        ranges = {each.role: each for each in self.layout.ranges(piece)}
+        if step.action not in ("copy", "widen"):
+            return self._encode(file, piece, step, ranges, writer)
+        streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
+        for role, each in ranges.items():
+            whole = streams[role].chunks() if streams else stored_range(file, step, role, each.start, each.stop)
+            writer.write_all(each, whole)
+        return ()
+
+    def _encode(
+        self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
+    ) -> Iterator[PanelError]:
+        panels = panels_of(file, step, self.activations, all_panels=True)
+        regions = islice(panels.regions(), piece.start, piece.stop)
+        total, clipped = Distance(), 0
+        with computing(CodecError, "encoding", file=file.name, tensor=step.name):
+            for number, (parts, distance, count) in enumerate(panels.measured(regions), piece.start):
+                for role, each in ranges.items():
+                    writer.write(each, part_bytes(parts[role]))
+                if distance is not None and piece.stop is not None:
+                    yield _error(piece.step, number, distance, count)
+                elif distance is not None:
+                    total.merge(distance)
+                    clipped += count
+        if step.is_lossy and piece.stop is None:
+            yield _error(piece.step, 0, total, clipped)
+        writer.finish(ranges.values())
+
+    def _check(self, source: File) -> None:
+        """Refuse another source, other plugins, or encoders that give other bytes."""
+        check_source(self.job.plan, self.file)
+        for stored, own in zip(self.job.pins, source_pins(source)):
+            if stored != own:
+                raise _refusal("finds another source", stored, own, ErrorCode.CHANGED, file=source.name)
+        lock = plugin_lock(self.job.plan, source)
+        for key, values in self.job.lock.items():
+            for name in sorted({*values, *lock[key]}):
+                if values.get(name) != lock[key].get(name):
+                    raise _refusal(f"has other plugins: {name}", values.get(name), lock[key].get(name), "lock")
+        own_canaries = canaries(self.job.plan, self.file, self.activations)
+        for name, digest in self.job.canaries.items():
+            if own_canaries.get(name) != digest:
+                encoder = lock["encoders"].get(name)
+                version = lock["versions"].get(encoder)
+                raise _refusal(
+                    f"encodes {name} to other bytes ({encoder} {version})", digest, own_canaries.get(name), "canary"
+                )
+
+
+def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelError:
+    return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
+
+
+def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None) -> SquishError:
+    return SquishError(
+        f"the worker {worker_name()} {what}", file=file, expected=expected, found=found, code=code,
+        hint="Give all workers the same files, distributions and versions as the client.",
+    )  # fmt: skip

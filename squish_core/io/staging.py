@@ -1,0 +1,136 @@
+"""Staging folders: the output of a job beside its target, at its final size from the start, kept for the next run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError, WriteError
+from squish_core.io.atomic import check_parent, check_regular, creation, sync_folder, sync_rename
+from squish_core.io.locks import is_same_file, try_lock
+from squish_core.io.temporaries import remove_dead
+
+
+class Staging:
+    """The temporary `.NAME.<tag>.part` of a target, locked while this process runs; `tag` has 16 hexadecimal digits.
+
+    `output` is the file or folder that `publish` renames to the target.
+    """
+
+    def __init__(self, target: Path, tag: str, *, is_folder: bool) -> None:
+        self.target, self.is_folder = target, is_folder
+        self.path = target.with_name(f".{target.name}.{tag}.part")
+        self.output, self.job = self.path / "output", self.path / "job"
+        self._fd: int | None = None
+        self.notes: list[str] = []
+
+    @property
+    def exists(self) -> bool:
+        """Whether an earlier run left the folder."""
+        return self.path.is_dir()
+
+    def check_target(self, *, overwrite: bool, resume: bool) -> None:
+        """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
+        if not self.is_folder:
+            check_regular(self.target)
+        elif self.target.exists() or self.target.is_symlink():
+            raise WriteError(
+                "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
+            )
+        check_parent(self.target)
+
+    def create(self, files: Mapping[str, int], mode: int | None) -> None:
+        """Create the output files at their sizes. `mode`: their permissions, masked by the umask."""
+        self.notes += remove_dead(self.target)
+        with creation(self.target):
+            try:
+                self.path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
+            except FileExistsError:
+                raise self._locked() from None
+            self.lock()
+            if "" not in files:
+                self.output.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
+            for name, size in files.items():
+                self._allocate(Path(self.file(name)), size, mode)
+            for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
+                sync_folder(folder)
+
+    def lock(self) -> None:
+        """Take the folder; WriteError (code `locked`) if another process works on it."""
+        if os.name == "posix":
+            self._fd = os.open(self.path, os.O_RDONLY)
+            if try_lock(self._fd) is False or not is_same_file(self.path, self._fd):
+                self.close()
+                raise self._locked()
+
+    def file(self, name: str) -> str:
+        """Path of an output file by its name in the target."""
+        return str(self.output / name if name else self.output)
+
+    def check_sizes(self, files: Mapping[str, int]) -> None:
+        """Raise FormatError if an output file is missing or has another size than it was created with."""
+        for name, size in files.items():
+            path = Path(self.file(name))
+            found = path.stat().st_size if path.is_file() else None
+            if found != size:
+                raise FormatError(
+                    "has another size than the job gave it", file=str(path), expected=size, found=found,
+                    code=ErrorCode.CHANGED, hint="Remove the journal to start anew.",
+                )  # fmt: skip
+
+    def store_job(self, data: bytes) -> str:
+        """Write the description of the job, and return where workers read it."""
+        self.job.write_bytes(data)
+        return str(self.job)
+
+    def publish(self) -> None:
+        """Rename the output to the target."""
+        with creation(self.target):
+            for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
+                sync_folder(folder)
+            os.replace(self.output, self.target)
+        self.notes += sync_rename(self.target)
+
+    def remove(self) -> None:
+        """Remove what is left of the folder."""
+        with suppress(OSError):
+            shutil.rmtree(self.path)
+        self.close()
+
+    def close(self) -> None:
+        """Leave the folder for the next run."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _allocate(self, path: Path, size: int, mode: int | None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        old = None
+        if not self.is_folder and self.target.exists():
+            old = stat.S_IMODE(self.target.stat().st_mode) & 0o777
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
+        try:
+            if old is not None and os.name == "posix":
+                with suppress(OSError):  # a file system without permissions
+                    os.fchmod(fd, old)
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OSError(error.errno, f"{size:,} bytes are too large for this file system") from None
+            raise
+        finally:
+            os.close(fd)
+
+    def _locked(self) -> WriteError:
+        return WriteError(
+            "is being written by another process", file=str(self.target), code="locked",
+            hint=f"Wait for it. If none runs, remove {str(self.path)!r}.",
+        )  # fmt: skip

@@ -1,0 +1,280 @@
+"""Jobs that fail: killed workers and clients, damaged journals and temporaries, other sources, other plugins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import FormatError, SquishError, UsageError, WriteError
+from squish_core.conversion import worker
+
+RANDOM = np.random.default_rng(6)
+NAMES = [f"model.layers.{number}.mlp.up_proj.weight" for number in range(8)]
+TASK = 70_000
+"""One tensor a task."""
+KILLING = """
+import os, signal, sys, time
+from pathlib import Path
+import squish_core as squish
+
+def main():
+    source, target, flags = sys.argv[1:4]
+    squish.convert(source, target, encode="q8_0", scheduler="local:2", task_bytes=70_000, **eval(flags))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("jobs") / "model.safetensors"
+    squish.save(path, {name: RANDOM.standard_normal((256, 256), np.float32) for name in NAMES})
+    return path
+
+
+@pytest.fixture(scope="module")
+def serial(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
+    path = tmp_path_factory.mktemp("serial") / "out.gguf"
+    report = squish.convert(source, path, encode="q8_0")
+    return path.read_bytes(), facts(report)
+
+
+def facts(report: squish.Conversion) -> dict[str, Any]:
+    """A report but for its time, target and notes."""
+    return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target", "notes")}
+
+
+def job(source: Path, target: Path, **arguments: Any) -> squish.Conversion:
+    return squish.convert(source, target, encode="q8_0", scheduler="local:2", task_bytes=TASK, **arguments)
+
+
+def left_over(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "out.gguf")
+
+
+class Killed(BaseException):
+    """Ends a client between two tasks."""
+
+
+def interrupted(source: Path, target: Path, tasks: int = 3) -> Path:
+    """The journal of a job that ends after some tasks."""
+    done = []
+
+    def progress(*_: Any) -> None:
+        done.append(1)
+        if len(done) == tasks:
+            raise Killed
+
+    with pytest.raises(Killed):
+        job(source, target, progress=progress)
+    return target.with_name(f"{target.name}.squish-journal")
+
+
+def test_an_unfinished_job_keeps_its_journal_and_goes_on(source: Path, serial: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    journal = interrupted(source, target)
+    header, *lines = map(json.loads, journal.read_text().splitlines())
+    assert header["job"]["task_bytes"] == TASK
+    assert len(lines) >= 3
+    assert {"task", "output", "bytes", "sha256", "worker"} <= lines[0].keys()
+    before = [line["worker"] for line in lines]
+    assert not target.exists()
+    written: list[int] = []
+    report = job(source, target, resume=True, progress=lambda name, count, total: written.append(count))
+    assert (target.read_bytes(), facts(report)) == serial
+    assert len(written) >= 8
+    assert left_over(tmp_path) == []
+    assert len(before) >= 3
+
+
+def test_a_journal_is_refused_without_resume_and_stays(source: Path, tmp_path: Path) -> None:
+    journal = interrupted(source, tmp_path / "out.gguf")
+    before = journal.read_bytes()
+    with pytest.raises(UsageError) as caught:
+        job(source, tmp_path / "out.gguf")
+    assert caught.value.code == "journal"
+    assert journal.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "where"),
+    [
+        (None, {"encode": "q4_0"}, "arguments.encode"),
+        (None, {"task_bytes": 1 << 20}, "task_bytes"),
+        (lambda source: os.utime(source, ns=(1, 1)), {}, "source.files[0].modified_ns"),
+    ],
+)
+def test_the_journal_of_another_job_is_refused_by_its_first_difference(
+    tmp_path: Path, change: Callable[[Path], None] | None, arguments: dict[str, Any], where: str
+) -> None:
+    source = tmp_path / "model.safetensors"
+    squish.save(source, {name: np.ones((256, 256), np.float32) for name in NAMES})
+    journal = interrupted(source, tmp_path / "out.gguf")
+    before = journal.read_bytes()
+    if change:
+        change(source)
+    with pytest.raises(UsageError) as caught:
+        squish.convert(
+            source, tmp_path / "out.gguf",
+            **{"encode": "q8_0", "scheduler": "local:2", "task_bytes": TASK, "resume": True, **arguments},
+        )  # fmt: skip
+    assert caught.value.code == "journal"
+    assert where in caught.value.message
+    assert journal.read_bytes() == before
+
+
+def test_another_version_in_the_journal_is_named(source: Path, tmp_path: Path) -> None:
+    journal = interrupted(source, tmp_path / "out.gguf")
+    header, *lines = journal.read_text().splitlines(keepends=True)
+    record = json.loads(header)
+    record["job"]["lock"]["versions"]["squish-gguf"] = "0.0.1"
+    journal.write_text(json.dumps(record) + "\n" + "".join(lines))
+    with pytest.raises(UsageError) as caught:
+        job(source, tmp_path / "out.gguf", resume=True)
+    assert "lock.versions.squish-gguf" in caught.value.message
+    assert caught.value.expected == '"0.0.1"'
+
+
+def test_a_torn_last_line_is_dropped(source: Path, serial: Any, tmp_path: Path) -> None:
+    journal = interrupted(source, tmp_path / "out.gguf")
+    journal.write_bytes(journal.read_bytes()[:-7])
+    report = job(source, tmp_path / "out.gguf", resume=True)
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"{}\n", b"no\n", b"[]\n", b'{"squish_journal": 2, "job": 1, "owner": 1}\n'])
+def test_a_file_that_is_no_journal_is_refused_and_stays(source: Path, tmp_path: Path, data: bytes) -> None:
+    journal = tmp_path / "out.gguf.squish-journal"
+    journal.write_bytes(data)
+    with pytest.raises(FormatError) as caught:
+        job(source, tmp_path / "out.gguf", resume=True)
+    assert (caught.value.code, caught.value.file) == ("journal", str(journal))
+    assert journal.read_bytes() == data
+
+
+def test_damage_in_the_temporary_is_done_again(source: Path, serial: Any, tmp_path: Path) -> None:
+    for resume in (True, "verify"):
+        journal = interrupted(source, tmp_path / "out.gguf")
+        entry = json.loads(journal.read_text().splitlines()[1])
+        (output,) = tmp_path.glob(".out.gguf.*.part/output")
+        with output.open("r+b") as file:
+            file.seek(entry["output"][0][1] + 5)
+            file.write(b"damage")
+        report = job(source, tmp_path / "out.gguf", resume=resume)
+        assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+        assert any("damaged" in note for note in report.notes)
+        (tmp_path / "out.gguf").unlink()
+
+
+def test_a_temporary_of_another_size_is_refused(source: Path, tmp_path: Path) -> None:
+    interrupted(source, tmp_path / "out.gguf")
+    (output,) = tmp_path.glob(".out.gguf.*.part/output")
+    os.truncate(output, 1000)
+    with pytest.raises(FormatError) as caught:
+        job(source, tmp_path / "out.gguf", resume=True)
+    assert caught.value.code == "changed"
+
+
+def test_a_removed_temporary_starts_the_job_anew(source: Path, serial: Any, tmp_path: Path) -> None:
+    interrupted(source, tmp_path / "out.gguf")
+    squish.save(tmp_path / "out.gguf", {"w": np.ones((2, 32), "f4")})  # removes what a dead writer left
+    report = job(source, tmp_path / "out.gguf", resume=True)
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+    assert any("anew" in note for note in report.notes)
+
+
+def kill_worker_once(message: Any) -> Any:
+    """`write_task` that kills its process the first time it gets task 2."""
+    mark = Path(message.job).with_name("killed")
+    if message.task == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.write_task(message)
+
+
+def kill_worker_always(message: Any) -> Any:
+    """`write_task` that kills its process at task 2."""
+    if message.task == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.write_task(message)
+
+
+def test_a_killed_worker_costs_its_tasks(
+    source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_once)
+    report = job(source, tmp_path / "out.gguf")
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+def test_a_task_that_kills_every_worker_ends_the_job_resumably(
+    source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_always)
+    with pytest.raises(SquishError) as caught:
+        job(source, tmp_path / "out.gguf")
+    assert caught.value.code == "worker"
+    assert "resume" in (caught.value.hint or "")
+    monkeypatch.undo()
+    report = job(source, tmp_path / "out.gguf", resume=True)
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+def run_client(source: Path, target: Path, flags: str = "{}") -> subprocess.Popen[bytes]:
+    script = target.with_name("client.py")
+    script.write_text(KILLING)
+    return subprocess.Popen([sys.executable, str(script), str(source), str(target), flags])
+
+
+def lines_of(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def test_a_killed_client_takes_its_workers_along_and_the_job_goes_on(source: Path, serial: Any, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    journal = tmp_path / "out.gguf.squish-journal"
+    client = run_client(source, target)
+    while lines_of(journal) < 3 and client.poll() is None:
+        time.sleep(0.01)
+    client.kill()
+    assert client.wait() == -signal.SIGKILL
+    workers = {int(json.loads(line)["worker"].split(":")[1]) for line in journal.read_text().splitlines()[1:]}
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not target.exists()
+    report = job(source, target, resume=True)
+    assert (target.read_bytes(), facts(report)) == serial
+    assert left_over(tmp_path) == ["client.py"]
+
+
+def test_a_second_client_is_refused_with_the_name_of_the_first(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    refused: list[SquishError] = []
+
+    def second(*_: Any) -> None:
+        for resume in (True, False):
+            try:
+                job(source, target, resume=resume)
+            except SquishError as error:
+                refused.append(error)
+        raise Killed
+
+    with pytest.raises(Killed):
+        job(source, target, progress=second)
+    assert [(type(error), error.code) for error in refused] == [(WriteError, "locked")] * 2
+    assert all(f"process {os.getpid()}" in (error.hint or "") for error in refused)

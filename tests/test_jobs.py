@@ -1,0 +1,108 @@
+"""Conversions as jobs: tasks in other processes, which write the bytes of a serial conversion."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import UsageError, output_image, plan_conversion
+from squish_core.cli.app import run
+from squish_core.conversion.tasks import JobLayout
+from squish_core.conversion.worker import Message
+
+RANDOM = np.random.default_rng(5)
+WIDE = "model.layers.0.mlp.up_proj.weight"
+TALL = "model.embed_tokens.weight"
+ARRAYS = {
+    TALL: RANDOM.standard_normal((6000, 256), np.float32),
+    "model.norm.weight": RANDOM.standard_normal(96, np.float32),
+    WIDE: RANDOM.standard_normal((160, 256), np.float32),
+    "model.layers.0.mlp.half.weight": RANDOM.standard_normal((7, 3)).astype(np.float16),
+    "model.empty": np.zeros((0, 32), np.float32),
+}
+TARGETS = [
+    ("gguf", "q8_0"), ("gguf", {"*embed*": "q4_k"}), ("safetensors:max_shard_size=1MB", "f16"), ("npydir", "int8"),
+    ("ztensor:encoding=zstd", {"*embed*": "int8"}), ("squizd", {"*embed*": "int4"}), ("mlx", "q4"),
+]  # fmt: skip
+"""The layout of zTensor with compression and of SQUIZD follows from the data."""
+TASK = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("jobs") / "model.safetensors"
+    squish.save(path, ARRAYS, metadata={"format": "pt"})
+    return path
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """The files of a target by their names in it."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def facts(report: squish.Conversion) -> dict[str, Any]:
+    """A report but for its time and target."""
+    return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target")}
+
+
+@pytest.mark.parametrize(("to", "encode"), TARGETS)
+def test_a_job_writes_the_bytes_and_the_report_of_a_serial_conversion(
+    source: Path, tmp_path: Path, to: str, encode: Any
+) -> None:
+    serial = squish.convert(source, tmp_path / "serial", to, encode)
+    job = squish.convert(source, tmp_path / "job", to, encode, scheduler="local:2", task_bytes=TASK)
+    assert files_of(tmp_path / "job") == files_of(tmp_path / "serial")
+    assert facts(job) == facts(serial)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "serial"]
+
+
+def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
+    words = ["convert", str(source), str(tmp_path / "job.gguf"), "--encode", "q8_0", "--scheduler", "local:1"]
+    assert run([*words, "--task-bytes", "1MiB", "--resume"]) == 0
+    squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
+    assert files_of(tmp_path / "job.gguf") == files_of(tmp_path / "serial.gguf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"scheduler": "cluster"}, "scheduler"), ({"scheduler": "local:0"}, "processes"),
+        ({"scheduler": "local:x"}, "processes"), ({"scheduler": "local", "task_bytes": "much"}, "task_bytes"),
+        ({"scheduler": "local", "resume": "yes"}, "resume"), ({"task_bytes": 1}, "task_bytes"),
+        ({"resume": True}, "resume"), ({"journal": "j"}, "journal"),
+    ],
+)  # fmt: skip
+def test_an_invalid_argument_is_a_usage_error(
+    source: Path, tmp_path: Path, arguments: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        squish.convert(source, tmp_path / "out.gguf", **arguments)
+    assert caught.value.code == "usage"
+    assert word in caught.value.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_in_memory_are_no_source_of_a_job(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        squish.convert({"w": np.ones((4, 4), "f4")}, tmp_path / "out.gguf", scheduler="local")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_large_tensor_is_cut_at_panels_and_small_ones_share_a_task(source: Path, tmp_path: Path) -> None:
+    with squish.open(source) as file:
+        plan = plan_conversion(file, tmp_path / "out.gguf", encode="q8_0")
+        tasks = JobLayout(plan, output_image(plan, file), file, None).tasks(TASK)
+        whole = JobLayout(plan, output_image(plan, file), file, None).tasks(1 << 30)
+    names = {number: step.name for number, step in enumerate(plan.steps)}
+    pieces = [piece for task in tasks for piece in task.pieces]
+    assert [piece.stop for piece in pieces if names[piece.step] == TALL] == [1, 2]
+    assert {names[piece.step] for piece in pieces if piece.stop is None} == ARRAYS.keys() - {TALL}
+    assert (len(tasks), len(whole)) == (2, 1)
+    assert len(pickle.dumps(Message("job", "0" * 64, 3))) < 1000
