@@ -12,7 +12,7 @@ from squish_core.io.siblings import atomic_siblings
 
 def write(target: Path, *, weights: bytes = b"weights", config: bytes = b"{}") -> tuple[Path, ...]:
     with atomic_siblings(target) as sink:
-        with sink.member(f"{sink.filename}.data") as data:
+        with sink.member(f"{sink.name}.data") as data:
             data.write(weights)
         with sink.member("config.json") as file:
             file.write(config)

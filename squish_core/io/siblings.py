@@ -30,7 +30,7 @@ def atomic_siblings(
     with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
             with Sink(None, path, progress, syncer=syncer, mode=mode).member(target.name) as sink:
-                sink.filename, sink._folder, sink._mode = target.name, path, mode
+                sink._folder, sink._mode = path, mode
                 yield sink
             syncer.wait()
         sync_folder(path)

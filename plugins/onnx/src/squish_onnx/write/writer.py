@@ -64,7 +64,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, by
     """Write weights, files beside the model, and the model last."""
     decoder = decoder_of(assets)
     graph = decoder_graph(decoder, [tensor.spec for tensor in tensors])
-    weights = _Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.filename}.data")
+    weights = _Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
     fields = [*graph.nodes, proto.message(2, decoder.family)]
     with sink.member(weights.location) as data:
         fields += [weights.write(data, each) for each in graph.initializers.values()]
@@ -75,7 +75,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, by
     for name in ASSETS:
         if name in assets:
             _write_file(sink, name, assets[name])
-    _write_file(sink, GENAI, genai_config(decoder, sink.filename))
+    _write_file(sink, GENAI, genai_config(decoder, sink.name))
     for piece in proto.model(fields, _opsets(graph), IR_VERSION, {}):
         sink.write(piece)
 
