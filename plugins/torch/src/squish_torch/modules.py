@@ -12,6 +12,7 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import TensorError, describe, dtypes
 
 from . import device_ops as device_ops  # registers the operations
+from .ops import linear, runs_directly
 from .weights import roles_of, spec_of
 
 MAIN = "weight"
@@ -143,11 +144,16 @@ class CompressedLinear(Compressed):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x @ W.T + bias`, in the dtype of x, or autocast's."""
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
-        y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        if torch._C._is_any_autocast_enabled():
+            kind = x.device.type
+            if kind != "meta" and torch.is_autocast_enabled(kind):
+                x = x.to(torch.get_autocast_dtype(kind))
+        if not torch.compiler.is_compiling() and runs_directly(x):
+            y = linear(x, self.parts, self.description, self.backend)
+        else:
+            y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
+        bias = self._parameters["bias"]  # faster than the attribute
+        return y if bias is None else y + bias.to(y.dtype)
 
 
 class CompressedEmbedding(Compressed):
