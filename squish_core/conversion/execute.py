@@ -32,6 +32,7 @@ from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_core.io.siblings import atomic_siblings
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -112,10 +113,11 @@ def execute(
         container = source.registry.container(plan.format)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
+            meta = {**source.index.meta, **plan.recorded}
+            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -144,7 +146,7 @@ def _outgoing(
     check_source(plan, file)
     remaining = [step for step in plan.steps if step.name not in encoded]
     copies.begin(file, remaining)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     digests.expect(file, remaining)
     tensors = []
     with gc_paused():
@@ -229,14 +231,16 @@ def _sink(
         )  # fmt: skip
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
+    if registry.container(plan.format).writes_beside(plan.options):
+        return atomic_siblings(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
     """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
-    files = target.rglob("*") if target.is_dir() else [target]
+    files = target.rglob("*") if target.is_dir() else [target, *siblings]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

@@ -133,7 +133,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer):
+    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
             f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
@@ -146,7 +146,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
         for parts in [step.spec.encodings[0].parts]
     ]
     with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 

@@ -140,10 +140,11 @@ class OpenJob:
             if source.format != job.format:
                 source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
             stack.callback(source.close)
+            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
             statistics = None
             if job.activations is not None:
-                statistics = Activations(stack.enter_context(opening.open(job.activations, limits=job.limits)))
-            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
+                opened = stack.enter_context(opening.open(job.activations, limits=job.limits))
+                statistics = Activations(opened, self.file)
             self.activations = statistics
             self._check(source)
             stack.pop_all()
