@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import obstore
 import oracles
@@ -56,62 +58,133 @@ def make_files(folder: Path, count: int) -> None:
     squish.save(folder / "model.gguf", {f"blk.{n}.ffn_up.weight": values for n in range(count)}, metadata=meta)
     small = random.standard_normal((512, 512), np.float32)
     squish.save(folder / "weights.safetensors", {f"w{n}": small for n in range(count)})
+    squish.save(folder / "half.safetensors", {"layer.weight": np.tile(values, (6, 1))})
+    for name in ("q4_k", "q8_0", "q4_0"):
+        squish.convert(folder / "half.safetensors", folder / f"{name}.gguf", encode=name)
+    squish.convert(folder / "half.safetensors", folder / "digests.zt", "ztensor:digest=sha256")
+
+
+ACTIONS = {
+    "copy": ("half.safetensors", "gguf", None), "copy with digests": ("digests.zt", "safetensors", None),
+    "encode": ("half.safetensors", "gguf", "q8_0"), "decode": ("q4_k.gguf", "safetensors", "f16"),
+    "repack": ("q4_0.gguf", "mlx", None), "parameters of the whole tensor": ("half.safetensors", "gguf", "nvfp4"),
+}  # fmt: skip
+"""What a conversion does -> the file, the target and the rule that make it do that."""
+
+
+class Probe:
+    """obstore by itself, with threads, on one file of the server."""
+
+    def __init__(self, base: str, name: str, target: Path) -> None:
+        self._store = HTTPStore.from_url(base, client_options={"allow_http": True})
+        self._name, self._target = name, target
+
+    def ranges(self, pieces: list[tuple[int, int]]) -> list[object]:
+        """The ranges (start, stop), kept in memory."""
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            return list(pool.map(self._fetch, pieces))
+
+    def batch(self, pieces: list[tuple[int, int]]) -> object:
+        """The ranges by one call."""
+        starts, ends = zip(*pieces)
+        return obstore.get_ranges(self._store, self._name, starts=starts, ends=ends)
+
+    def onto_disk(self, pieces: list[tuple[int, int]]) -> None:
+        """The ranges at their places in a file, synced."""
+        with self._target.open("wb") as file:
+
+            def copy(piece: tuple[int, int]) -> None:
+                os.pwrite(file.fileno(), self._fetch(piece), piece[0])
+
+            with ThreadPoolExecutor(IN_FLIGHT) as pool:
+                list(pool.map(copy, pieces))
+            os.fsync(file.fileno())
+
+    def _fetch(self, piece: tuple[int, int]) -> Any:
+        return obstore.get(self._store, self._name, options={"range": piece}).bytes()
 
 
 def measured(folder: Path, base: str, rounds: int) -> str:
     """The table."""
-    gguf, store = f"{base}/model.gguf", HTTPStore.from_url(base, client_options={"allow_http": True})
+    gguf, probe = f"{base}/model.gguf", Probe(base, "model.gguf", folder / "probe.gguf")
     size = (folder / "model.gguf").stat().st_size
+    whole = [(start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
     file = squish.open(gguf)
     names = list(file)
     random = np.random.default_rng(1)
-    picked = random.integers(0, (len(names), 799), (100, 2))
-    slices = [(names[int(number)], int(row)) for number, row in picked]
+    slices = [(names[int(number)], int(row)) for number, row in random.integers(0, (len(names), 799), (100, 2))]
     tensor, every = file[names[0]], slice(0, 800, 8)
     ranges = [place(file, tensor_name, row) for tensor_name, row in slices]
     strided = [place(file, names[0], row) for row in range(0, 800, 8)]
-    target = folder / "copy.gguf"
+    web, target = fsspec.filesystem("http"), folder / "copy.gguf"
+    starts, ends = (list(column) for column in zip(*ranges))
 
-    def probe(pieces: list[tuple[int, int]]) -> Callable[[], object]:
-        def fetch(piece: tuple[int, int]) -> object:
-            return obstore.get(store, "model.gguf", options={"range": piece}).bytes()
+    def local() -> None:
+        with squish.open(folder / "model.gguf") as opened:
+            squish.convert(opened, target, encode="q8_0")
 
-        def call() -> object:
-            with ThreadPoolExecutor(IN_FLIGHT) as pool:
-                return list(pool.map(fetch, pieces))
-
-        return call
-
-    whole = probe([(start, min(start + PIECE, size)) for start in range(0, size, PIECE)])
     calls: dict[str, tuple[Callable[[], object], dict[str, Callable[[], object]], str, int]] = {
         "open safetensors": (lambda: squish.open(f"{base}/weights.safetensors").close(), {}, "<= 0.08 s", 0),
         "open GGUF": (lambda: squish.open(gguf).close(), {}, "<= 0.8 s", 0),
         "100 rows of many tensors": (
-            lambda: slices_of(file, slices), {"probe": probe(ranges)}, "<= 1.2x probe, 0.25 s", 0
+            lambda: slices_of(file, slices),
+            {"probe": lambda: probe.ranges(ranges), "fsspec": lambda: web.cat_ranges([gguf] * 100, starts, ends)},
+            "<= 1.2x probe, 0.25 s", 0,
         ),
         "100 rows of one tensor, every 8th": (
-            lambda: tensor[every],
-            {"get_ranges": lambda: obstore.get_ranges(store, "model.gguf", starts=[a for a, _ in strided],
-                                                      ends=[b for _, b in strided])}, "<= 0.06 s", 0,
+            lambda: tensor[every], {"get_ranges": lambda: probe.batch(strided)}, "<= 0.06 s", 0
         ),
-        "all tensors into memory": (file.numpy, {"probe": whole}, "<= 1.25x probe", size),
-        "a GGUF copy": (lambda: squish.convert(file, target), {"probe": whole}, "<= 1.25x probe", size),
+        "all tensors into memory": (file.numpy, {"probe": lambda: probe.ranges(whole)}, "<= 1.25x probe", size),
+        "a GGUF copy": (
+            lambda: squish.convert(file, target), {"probe onto disk": lambda: probe.onto_disk(whole)},
+            "<= 1.25x probe", size,
+        ),
+        "a GGUF of q8_0": (
+            lambda: squish.convert(file, target, encode="q8_0"),
+            {"of a local file": local, "probe": lambda: probe.ranges(whole)}, "<= local + 1.25x probe", size,
+        ),
+        **virtual_calls(folder),
     }  # fmt: skip
     rows, notes = [], []
     for label, (call, peers, target_text, nbytes) in calls.items():
         counts(base)
         call()
         requests, fetched = counts(base)
-        notes.append(f"{label}: {requests} requests, {fetched:,} bytes")
+        notes += [f"{label}: {requests} requests, {fetched:,} bytes"] if requests else []
         seconds = oracles.interleave({"squish": call, **peers}, rounds)
-        rows.append(Row(label, seconds.pop("squish"), seconds, nbytes or fetched, target_text))
+        rows.append(Row(label, seconds.pop("squish"), seconds, nbytes, target_text))
     file.close()
     note = (
         f"{remote_server.LATENCY * 1000:.0f} ms a request over loopback, a GGUF of {size / 1e9:.2f} GB. "
-        + "; ".join(notes)
-        + "."
+        f"{'; '.join(notes)}.\n\n"
+        f"Bytes fetched by a conversion, by bytes of the file (at most 1.02): {', '.join(shares(folder, base))}."
     )
     return markdown("Files by URL", note, rows)
+
+
+def virtual_calls(folder: Path) -> dict[str, Any]:
+    """Random reads of 4 KiB from a GGUF that is not written: of copied and of encoded tensors of 1 MiB."""
+    random, calls = np.random.default_rng(2), {}
+    for label, rule, limit in (("copied", None, "<= 0.05 s"), ("encoded", "q8_0", "<= 0.3 s")):
+        places = random.random(100)
+
+        def read(rule: str | None = rule, places: Any = places) -> None:
+            with squish.open(folder / "weights.safetensors") as file:
+                source: Any = file.as_format("gguf", encode=rule)
+                for share in places:
+                    source.read(int(share * (source.size - 4096)), 4096)
+
+        calls[f"100 reads of 4 KiB of a virtual GGUF, {label}"] = (read, {}, limit, 0)
+    return calls
+
+
+def shares(folder: Path, base: str) -> Iterator[str]:
+    """What each action fetches of a file."""
+    for action, (name, to, rule) in ACTIONS.items():
+        with tempfile.TemporaryDirectory() as target:
+            counts(base)
+            squish.convert(f"{base}/{name}", Path(target, "out"), to, rule, requantize=True)
+        yield f"{action} {counts(base)[1] / (folder / name).stat().st_size:.2f}"
 
 
 def slices_of(file: squish.File, slices: list[tuple[str, int]]) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ _NAMES = {
     ),
     "squish_core.families.base": (
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack",
+        "Stack", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -30,7 +30,7 @@ _NAMES = {
     "squish_core.io.source_opener": ("SourceOpener",),
     "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
-    "squish_core.io.pin": ("Pin",),
+    "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
         "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
     ),
@@ -204,6 +204,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Rule as Rule
     from squish_core.families.base import Squeeze as Squeeze
     from squish_core.families.base import Stack as Stack
+    from squish_core.families.base import source_names as source_names
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats import protobuf as protobuf
@@ -246,6 +247,7 @@ if TYPE_CHECKING:
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
+    from squish_core.io.pin import Traffic as Traffic
     from squish_core.io.remote_target import RemoteTarget as RemoteTarget
     from squish_core.io.remote_target import target_exists as target_exists
     from squish_core.io.sink import Sink as Sink

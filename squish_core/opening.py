@@ -48,7 +48,8 @@ def open(  # noqa: A001
     Parameters
     ----------
     target
-        A path, bytes, a `Source`, or a URL that an installed source opens (`https://...`, with squish-remote).
+        A path, bytes, a `Source`, or a URL that an installed source opens (`https://...`, with squish-remote). A `Pin`
+        (`file.source.pin`) opens the content that it identifies, or fails.
     format
         Skip detection and read the file as this format, `ID[:key=value,...]`. Raises if it has another format.
     assets

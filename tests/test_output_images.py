@@ -17,6 +17,7 @@ from squish_core.conversion.image import PartExtent, output_image
 from squish_core.conversion.panels import EncodedPanels
 from squish_core.conversion.ranges import ImageReader
 from squish_core.conversion.virtual import as_format
+from squish_core.errors import ClosedError
 
 RANDOM = np.random.default_rng(7)
 LAYER = "model.layers.0.mlp.up_proj.weight"
@@ -132,3 +133,15 @@ def test_a_checkpoint_opens_as_another_format_without_being_written(
         for name, opened in {"a": virtual, "b": real}.items():
             squish.convert(opened, tmp_path / f"{name}.zt", encode="f32")
     assert (tmp_path / "a.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
+
+
+@pytest.mark.parametrize("to", ["gguf", "hf"])
+def test_a_virtual_file_closes_with_the_file_that_it_presents(source: Path, to: str) -> None:
+    with squish.open(source) as file:
+        virtual: Any = as_format(file, to)
+        member = virtual.member("config.json") if virtual.is_dir else virtual
+        first = member.read(0, 4)
+        panels = member.read(member.size - 4, 4)
+    assert len(first) == len(panels) == 4
+    with pytest.raises(ClosedError):
+        member.read(0, 4)

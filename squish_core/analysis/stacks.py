@@ -12,7 +12,8 @@ from squish_core import dtypes
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_core.model import Part, Segment, TensorSpec
+from squish_core.mapping.segments import cut
+from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
 
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9])")
@@ -76,15 +77,4 @@ def _row_of_part(part: Part, count: int, number: int) -> Part | None:
         return None
     start = number * size
     data = None if part.data is None else bytes(part.data)[start : start + size]
-    return evolve(part, shape=shape, segments=_cut(part.segments, start, size), data=data, digest=None)
-
-
-def _cut(segments: Iterable[Segment], start: int, length: int) -> tuple[Segment, ...]:
-    """The segments of a byte range."""
-    ranges = []
-    for segment in segments:
-        low, high = max(start, 0), min(start + length, segment.length)
-        if low < high:
-            ranges.append(Segment(segment.file, segment.offset + low, high - low))
-        start -= segment.length
-    return tuple(ranges)
+    return evolve(part, shape=shape, segments=cut(part.segments, start, size), data=data, digest=None)

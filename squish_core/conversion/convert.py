@@ -158,7 +158,7 @@ def convert(
         target: Path | RemoteTarget = Path(dst)
         if scheme_of(dst):
             target = stack.enter_context(closing(remote_target(dst, file.registry)))
-        evidence = Evidence(file)
+        evidence, before = Evidence(file), file.source.traffic()
         plan_of = partial(
             _plan, evidence.file if not delete_source else file, target, to, encode,
             only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
@@ -197,6 +197,9 @@ def convert(
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
+        after = file.source.traffic()
+        if before and after:
+            report = evolve(report, notes=(*report.notes, str(after - before)))
         return evolve(report, deleted=tuple(map(str, to_delete)))
 
 

@@ -67,6 +67,7 @@ class ImageReader:
 
     def chunks(self, file: OutputFile, start: int, stop: int) -> Iterator[bytes | memoryview]:
         """The same bytes in pieces, each of one extent and at most one panel or 4 MiB."""
+        self._file.source.check_open()
         for extent, low, high in file.between(start, stop):
             if isinstance(extent, PartExtent):
                 yield from self._part(extent, low, high)

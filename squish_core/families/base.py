@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
@@ -78,6 +78,21 @@ class Join:
 
 Expression = str | Permute | Add | Squeeze | Stack | Join
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
+
+
+def source_names(expression: Expression) -> Iterator[str]:
+    """Templates of the tensors in an expression.
+
+    >>> list(source_names(Join((("q_proj", "q_rows"), ("k_proj", "kv_rows")))))
+    ['q_proj', 'k_proj']
+    """
+    if isinstance(expression, str):
+        yield expression
+    elif isinstance(expression, Join):
+        for part, _ in expression.of:
+            yield from source_names(part)
+    else:
+        yield from source_names(expression.of)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Pins: identifiers of the content of remote files."""
+"""Facts about remote files: pins, which identify the content, and traffic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,39 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError
+
+
+@frozen
+class Traffic:
+    """What a remote source has fetched since it was opened, its first bytes aside.
+
+    `unused`: bytes between ranges that were fetched together, and bytes that were read ahead and never read.
+
+    Examples
+    --------
+    >>> Traffic(requests=3, fetched=300, unused=20) - Traffic(requests=1, fetched=100, unused=0)
+    Traffic(requests=2, fetched=200, unused=20)
+    """
+
+    requests: int
+    fetched: int
+    unused: int
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(self.requests - earlier.requests, self.fetched - earlier.fetched, self.unused - earlier.unused)
+
+    def __str__(self) -> str:
+        unused = f", {self.unused:,} of them unused" if self.unused else ""
+        return f"fetched {self.fetched:,} bytes in {self.requests:,} requests{unused}"
+
 
 @frozen(kw_only=True)
 class Pin:
-    """Identifies the content of a remote file, so that another process opens the same content or fails.
+    """Identifies the content of a remote file: `squish.open(pin)` opens the same content, here or elsewhere, or fails.
 
+    `evolve(pin, url=...)` continues with a new address of the same content, such as one that is signed again.
     `url` has no user, password or query. `tag`, `modified` and `version` are the server's, if it provides them;
     `size` is in bytes.
 
@@ -41,3 +69,31 @@ class Pin:
         True
         """
         return asdict(self)
+
+    def check(self, other: Pin | None) -> None:
+        """Check that another pin is of the same content, whatever its URL.
+
+        Parameters
+        ----------
+        other
+            The pin of an open file; None if it has none.
+
+        Raises
+        ------
+        FormatError
+            Code `changed`.
+
+        Examples
+        --------
+        >>> pin = Pin(url="https://example.org/model.gguf", size=64, tag='"5f3"')
+        >>> pin.check(Pin(url="https://mirror.org/model.gguf", size=64, tag='"5f3"'))
+        """
+        names = ("size", "version" if self.version else "tag" if self.tag else "modified")
+        for name in names:
+            expected, found = getattr(self, name), getattr(other, name, None)
+            if expected != found:
+                raise FormatError(
+                    "has other content than was pinned", file=self.url, expected=f"{name} {expected}",
+                    found=f"{name} {found}", code=ErrorCode.CHANGED,
+                    hint="Open its address, without the pin, to read what is there.",
+                )  # fmt: skip

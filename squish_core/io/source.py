@@ -13,7 +13,7 @@ from squish_core.errors import ClosedError, FormatError, TruncatedError
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
-    from squish_core.io.pin import Pin
+    from squish_core.io.pin import Pin, Traffic
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -94,6 +94,15 @@ class Source(Renamed):
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def traffic(self) -> Traffic | None:
+        """What this file and its members have fetched; None for a local source."""
+        return None
+
+    def check_open(self) -> None:
+        """ClosedError after `close`."""
+        if self._closed:
+            raise closed(self.name)
 
     def check_size(self) -> None:
         """TruncatedError once the file ends before its views do."""
@@ -195,8 +204,7 @@ class Source(Renamed):
     _maps = True
 
     def _check(self, offset: int, length: int, what: str) -> None:
-        if self._closed:
-            raise closed(self.name)
+        self.check_open()
         if offset < 0 or length < 0 or offset + length > self.size:
             raise TruncatedError(
                 f"{what} runs past the end of the file",

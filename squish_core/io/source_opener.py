@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from squish_core.errors import UsageError, redact
+from squish_core.io.pin import Pin
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.source import Source
 
@@ -53,6 +54,36 @@ class SourceOpener:
         NotImplementedError
         """
         raise NotImplementedError
+
+    def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
+        """The source of a pin, by default what its URL leads to; the core compares the pins.
+
+        Parameters
+        ----------
+        pin
+            `Source.pin` of an earlier opening.
+        options
+            As in `open`.
+
+        Returns
+        -------
+        Source
+            Open.
+
+        Raises
+        ------
+        FormatError
+            There is no such file, or it cannot be read.
+
+        Examples
+        --------
+        >>> from squish_core.api import Pin
+        >>> SourceOpener().open_pinned(Pin(url="zeros://any", size=8), {})
+        Traceback (most recent call last):
+            ...
+        NotImplementedError
+        """
+        return self.open(pin.url, options)
 
     def create(self, url: str, options: Mapping[str, Any]) -> RemoteTarget:
         """A file or folder to write at a URL.

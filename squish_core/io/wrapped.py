@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from threading import Lock
 
+from squish_core.io.pin import Traffic
 from squish_core.io.source import Source
 
 Range = tuple[int, int]
@@ -23,6 +24,9 @@ class WrappedSource(Source):
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         self.inner.read_ahead(ranges)
+
+    def traffic(self) -> Traffic | None:
+        return self.inner.traffic()
 
     def check_size(self) -> None:
         self.inner.check_size()

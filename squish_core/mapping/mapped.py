@@ -10,14 +10,14 @@ from typing import cast
 from attrs import evolve, frozen
 
 from squish_core.errors import FormatError, SquishError
-from squish_core.families.base import GGUF, HF, Family
+from squish_core.families.base import GGUF, HF, Family, source_names
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
 from squish_core.formats.base import Dropped, Options
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.mapping.coverage import cover, without_prefix
-from squish_core.mapping.names import leaves, source_rules
+from squish_core.mapping.names import source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.values import read_vector
 from squish_core.model import Part
@@ -147,7 +147,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
     matches = [rules.find(without_prefix(family, name)) for name in file.index.tensors]
-    present = {leaf for match in matches if match is not None for leaf in leaves(match[0].of)}
+    present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     return [name for name in required if name not in present]
 

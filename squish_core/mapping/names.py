@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from squish_core.families.base import Expression, Family, Join, Rule, Stack
+from squish_core.families.base import Expression, Family, Join, Rule, Stack, source_names
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")
@@ -44,17 +44,6 @@ def fill(template: str, numbers: Numbers) -> str:
     return _HOLE.sub(lambda hole: str(numbers[hole[1]]), template)
 
 
-def leaves(expression: Expression) -> Iterator[str]:
-    """Templates of the tensors in an expression."""
-    if isinstance(expression, str):
-        yield expression
-    elif isinstance(expression, Join):
-        for part, _ in expression.of:
-            yield from leaves(part)
-    else:
-        yield from leaves(expression.of)
-
-
 def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[tuple[str, Numbers]]:
     """Full names of all tensors in an expression, in order, each with its numbers."""
     if isinstance(expression, str):
@@ -72,7 +61,7 @@ def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[
 def target_rules(family: Family, layout: str) -> Templates[Rule]:
     """Template of a family tensor -> the rule for writing it in a layout; without a rule the name stays."""
     rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]
-    pairs = [(leaf, rule) for rule in rules for leaf in leaves(rule.of)]
+    pairs = [(leaf, rule) for rule in rules for leaf in source_names(rule.of)]
     if layout == "gguf":
         return Templates.of(pairs)
     return Templates.of([*pairs, *((tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors)])

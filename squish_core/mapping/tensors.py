@@ -10,10 +10,10 @@ from attrs import evolve, field, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Squeeze, Stack
+from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Squeeze, Stack, source_names
 from squish_core.file import File
 from squish_core.mapping.coverage import Coverage, Origin
-from squish_core.mapping.names import Numbers, fill, leaves, members, target_rules
+from squish_core.mapping.names import Numbers, fill, members, target_rules
 from squish_core.mapping.rows import Rows
 from squish_core.mapping.values import add_constant, dense, fits
 from squish_core.model import DENSE, Exactness, TensorSpec
@@ -177,7 +177,9 @@ class _Builder:
             self.words["fused matrices split"] = None
             sizes = [self.sizes[rows] for _, rows in expression.of]
             parts = [part for part, _ in expression.of]
-            number = next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in leaves(part)))
+            number = next(
+                n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part))
+            )
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Permute):

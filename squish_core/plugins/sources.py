@@ -11,6 +11,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, MissingPluginError, UsageError, redact
 from squish_core.guard import guarded
 from squish_core.io.local import open_source
+from squish_core.io.pin import Pin
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.source import Source
 from squish_core.io.source_opener import SourceOpener
@@ -28,10 +29,12 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | None = None) -> Source:
-    """Open a path, bytes, or a URL (through the plugin for its scheme) as a source.
+    """Open a path, bytes, or a URL or a pin (through the plugin for its scheme) as a source.
 
     `options` of the source override those in `SQUISH_SOURCE`.
     """
+    if isinstance(target, Pin):
+        return _open_pinned(target, registry, options or {})
     scheme = scheme_of(target)
     if scheme is None:
         if options:
@@ -45,6 +48,20 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
     with guarded(FormatError, f"opening a source of {entry.info.id}", file=redact(target)):
         opener: SourceOpener = registry.instance("source", entry)
         return opener.open(target, merged)
+
+
+def _open_pinned(pin: Pin, registry: Registry, options: Mapping[str, Any]) -> Source:
+    entry = source_entry(scheme_of(pin.url) or "", registry, pin.url)
+    merged = _options(entry, options)
+    with guarded(FormatError, f"opening a source of {entry.info.id}", file=redact(pin.url)):
+        opener: SourceOpener = registry.instance("source", entry)
+        source = opener.open_pinned(pin, merged)
+    try:
+        pin.check(source.pin)
+    except BaseException:
+        source.close()
+        raise
+    return source
 
 
 def remote_target(url: str, registry: Registry) -> RemoteTarget:

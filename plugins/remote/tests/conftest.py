@@ -6,14 +6,18 @@ import contextlib
 import gzip
 import http.server
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+
+DATA = Path(__file__).with_name("data")
 
 
 @dataclass
@@ -193,3 +197,17 @@ def server() -> Iterator[FaultServer]:
     for each in servers:
         each.shutdown()
         each.server_close()
+
+
+@pytest.fixture
+def secure_url(server: FaultServer) -> Iterator[str]:
+    """The address of the same files over TLS, with a certificate of an authority that nobody trusts."""
+    secure = _Server(("127.0.0.1", 0), _Handler)
+    secure.state = server  # type: ignore[attr-defined]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(DATA / "localhost.pem")
+    secure.socket = context.wrap_socket(secure.socket, server_side=True)
+    threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield f"https://localhost:{secure.server_port}/ok"
+    secure.shutdown()
+    secure.server_close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -11,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 import squish_core as squish
+from squish_core import api as squish_api
 from squish_core.errors import ClosedError, FormatError, MissingFileError, SquishError
 from squish_core.plugins.sources import open_target
 
@@ -136,10 +141,45 @@ def test_what_will_not_pass_is_an_error_at_once(server: Any, status: int, code: 
     assert isinstance(error, MissingFileError) == (code == "missing")
 
 
-def test_an_address_that_expires_midway_is_denied_and_opens_again(values: Any, server: Any, tmp_path: Path) -> None:
-    error = refusal(lambda: read(server, "expiring"))
-    assert error.code == "denied"
-    np.testing.assert_array_equal(read(server, "ok"), values)
+def test_an_address_that_expires_midway_opens_again_at_a_new_one(values: Any, server: Any, tmp_path: Path) -> None:
+    with squish.open(url(server, "expiring"), source_options=FAST) as file:
+        pin = file.source.pin
+        error = refusal(lambda: squish.convert(file, tmp_path / "out.gguf"))
+        assert (error.code, error.found) == ("expired", "status 403")
+        assert "pin" in (error.hint or "")
+    assert not list(tmp_path.glob("*out*"))
+    with squish.open(evolve(pin, url=url(server, "ok")), source_options=FAST) as again:
+        np.testing.assert_array_equal(again["w"].numpy(), values)
+
+
+def test_a_pin_opens_the_same_content_or_fails(values: Any, server: Any, tmp_path: Path) -> None:
+    with squish.open(url(server, "ok")) as file:
+        data = json.loads(json.dumps(file.source.pin.to_dict()))
+    with squish.open(squish_api.Pin(**data)) as again:  # as another process would
+        np.testing.assert_array_equal(again["w"].numpy(), values)
+    server.tag = '"two"'
+    error = refusal(lambda: squish.open(squish_api.Pin(**data)))
+    assert (error.code, error.expected, error.found) == ("changed", 'tag "one"', 'tag "two"')
+
+
+@pytest.mark.parametrize(("trusted", "code"), [(True, None), (False, "certificate")])
+def test_a_certificate_is_checked_by_the_clients_own_variables(
+    values: Any, secure_url: str, trusted: bool, code: str | None
+) -> None:
+    program = (
+        "import squish_core as squish\n"
+        "try:\n"
+        f"    with squish.open('{secure_url}/m.safetensors', source_options={{'deadline': 2}}) as file:\n"
+        "        assert file['w'][1, :2].tolist() == [1000, 1001]\n"
+        "except squish.SquishError as error:\n"
+        "    raise SystemExit(error.code)"
+    )
+    authority = Path(__file__).with_name("data") / "authority.pem"
+    variables = {"SSL_CERT_FILE": str(authority)} if trusted else {}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True
+    )
+    assert ended.stderr.strip() == (code or "")
 
 
 def test_a_redirect_is_followed_without_credentials(values: Any, server: Any) -> None:

@@ -104,6 +104,19 @@ def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any
     assert not target.exists()
 
 
+def test_traffic_says_what_was_fetched_and_not_used(model: Path, server: Any, tmp_path: Path) -> None:
+    with squish.open(server.url("model.gguf")) as file:
+        start = file.source.traffic()
+        server.forget()
+        file["blk.40.ffn_up.weight"][[0, 10]]
+        once = file.source.traffic() - start
+        assert (once.requests, once.fetched, once.unused) == (len(server.requests), server.sent, server.sent - 2 * 272)
+        server.forget()
+        report = squish.convert(file, tmp_path / "out.safetensors", encode="f16")
+        assert report.notes[-1] == f"fetched {server.sent:,} bytes in {len(server.requests)} requests"
+    assert squish.open(model).source.traffic() is None
+
+
 def test_a_remote_source_is_not_deleted(model: Path, server: Any, tmp_path: Path) -> None:
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(server.url("model.gguf"), tmp_path / "out.safetensors", encode="f16", delete_source=True)

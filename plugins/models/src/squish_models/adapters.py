@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,6 @@ from squish_core.api import (
     Family,
     FamilyTensor,
     FormatError,
-    Join,
     Model,
     Options,
     Permute,
@@ -28,6 +27,7 @@ from squish_core.api import (
     Stack,
     TensorError,
     Typed,
+    source_names,
 )
 
 from .keep import kept_files, restored_files
@@ -70,7 +70,9 @@ class Adapter(Family):
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
         linear = {tensor.name for tensor in self.base.tensors if _is_linear(tensor)}
-        written = [rule for rule in self.base.names["gguf"] if not rule.reading and set(_leaves(rule.of)) <= linear]
+        written = [
+            rule for rule in self.base.names["gguf"] if not rule.reading and set(source_names(rule.of)) <= linear
+        ]
         rules = [Rule(f"{rule.name}.{suffix}", _half(rule.of, suffix)) for rule in written for suffix in SUFFIXES]
         return {"gguf": tuple(rules)}
 
@@ -78,7 +80,7 @@ class Adapter(Family):
         stated = model.value("general.architecture")
         if model.layout == "gguf" and stated != self.architecture:
             raise FormatError(
-                "is the config of another model than the adapter's", part=BASE, code=ErrorCode.CONTRADICTION,
+                "is the config of another model", part=BASE, code=ErrorCode.CONTRADICTION,
                 expected=stated, found=self.architecture,
             )  # fmt: skip
         return self.base.settings(evolve(model, layout="hf", tensors={}))
@@ -90,7 +92,7 @@ class Adapter(Family):
         ranks = _ranks(model, gguf=model.layout == "gguf")
         if any(HEAD in name or name.startswith("output.") for name in ranks) and settings["tie_word_embeddings"]:
             raise FormatError(
-                "belongs to a model whose head is tied to its embeddings, and adapts the head", part=CONFIG,
+                "adapts the head of a model whose head is tied to its embeddings", part=CONFIG,
                 code="adapter", hint="llama.cpp has no such tensor.",
             )  # fmt: skip
         if layout != "gguf":
@@ -105,7 +107,7 @@ class Adapter(Family):
         return Carried(meta=keys)
 
     def _module(self, name: str) -> str:
-        """PEFT's name of the module that a pair of matrices belongs to, under either name; of experts a pattern."""
+        """PEFT's name of the module of a pair of matrices, from either name; a pattern for experts."""
         template = self._modules.get(_NUMBER.sub("#", name), name)
         numbers = iter(_NUMBER.findall(name))
         return template.replace("{n}", next(numbers, "")).replace("{e}", r"\d+").removeprefix(PEFT)
@@ -115,7 +117,7 @@ class Adapter(Family):
         """GGUF's name of a matrix, `#` for the layer -> PEFT's module."""
         rules = [rule for rule in self.names["gguf"] if rule.name.endswith(".lora_a")]
         return {
-            rule.name.removesuffix(".lora_a").replace("{n}", "#"): next(_leaves(rule.of)).removesuffix(
+            rule.name.removesuffix(".lora_a").replace("{n}", "#"): next(source_names(rule.of)).removesuffix(
                 SUFFIXES["lora_a"]
             )
             for rule in rules
@@ -130,18 +132,8 @@ def _peft(name: str, suffix: str) -> str:
     return f"{PEFT}{name.removesuffix(WEIGHT)}{SUFFIXES[suffix]}"
 
 
-def _leaves(expression: Expression) -> Iterator[str]:
-    if isinstance(expression, str):
-        yield expression
-    elif isinstance(expression, Join):
-        for part, _ in expression.of:
-            yield from _leaves(part)
-    else:
-        yield from _leaves(expression.of)
-
-
 def _half(expression: Expression, suffix: str) -> Expression:
-    """What becomes of A or B of the tensors of an expression: rows move in B alone, experts are stacked in both."""
+    """A or B for the tensors of an expression: rows move only in B, experts are stacked in both."""
     if isinstance(expression, str):
         return _peft(expression, suffix)
     if isinstance(expression, Stack):
@@ -149,11 +141,11 @@ def _half(expression: Expression, suffix: str) -> Expression:
     if isinstance(expression, Permute):
         inner = _half(expression.of, suffix)
         return Permute(inner, expression.heads) if suffix == "lora_b" else inner
-    raise TypeError(f"no form of {type(expression).__name__} for an adapter")
+    raise TypeError(f"an adapter cannot express {type(expression).__name__}")
 
 
 def _ranks(model: Model, *, gguf: bool) -> dict[str, int]:
-    """Module -> rank; TensorError where A and B disagree or one is missing."""
+    """Module -> rank; TensorError if A and B disagree or one is missing."""
     endings = [f".{suffix}" for suffix in SUFFIXES] if gguf else list(SUFFIXES.values())
     halves: dict[str, dict[int, int]] = {}
     for name, spec in model.tensors.items():
@@ -164,50 +156,54 @@ def _ranks(model: Model, *, gguf: bool) -> dict[str, int]:
     for module, pair in halves.items():
         if set(pair) != {0, 1} or pair[0] != pair[1]:
             raise TensorError(
-                "has no pair of matrices of one rank", tensor=module, code="adapter",
+                "needs two matrices of the same rank", tensor=module, code="adapter",
                 expected="A [rank, in] and B [out, rank]", found=f"ranks {list(pair.values())}",
             )  # fmt: skip
     return {module: pair[0] for module, pair in halves.items()}
 
 
 def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
-    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError where no number says what PEFT does."""
+    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError if none matches what PEFT computes."""
     if config.get("peft_type", "LORA") != "LORA":
         raise FormatError(
-            "is an adapter of another kind", part=f"{CONFIG} peft_type", expected="LORA",
+            "unsupported kind of adapter", part=f"{CONFIG} peft_type", expected="LORA",
             found=repr(config.get("peft_type"))[:60], code="adapter",
         )  # fmt: skip
     for key, required in REQUIRED_VALUES.items():
         if config.get(key) not in (None, required):
             raise FormatError(
-                f"has a {key} that an adapter in GGUF has no form for", part=CONFIG, expected=repr(required),
+                f"has a {key} that an adapter in GGUF cannot store", part=CONFIG, expected=repr(required),
                 found=repr(config[key])[:60], code="adapter",
             )  # fmt: skip
     alpha, rank = config.get("lora_alpha"), config.get("r")
     for key, value in (("lora_alpha", alpha), ("r", rank)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise FormatError("is no positive number", part=f"{CONFIG} {key}", found=repr(value)[:60], code="adapter")
+            raise FormatError(
+                "is not a positive number", part=f"{CONFIG} {key}", found=repr(value)[:60], code="adapter"
+            )
     assert alpha is not None
     if not config.get("rank_pattern") and (other := next((m for m, r in ranks.items() if r != rank), None)):
         raise FormatError(
-            "states another rank than the tensors have", part=f"{CONFIG} r", expected=ranks[other], found=rank,
+            "does not match the rank of the tensors", part=f"{CONFIG} r", expected=ranks[other], found=rank,
             code=ErrorCode.CONTRADICTION,
         )  # fmt: skip
     if not config.get("use_rslora"):
         return float(alpha)
     if len(set(ranks.values())) > 1:
-        raise FormatError("scales by the root of several ranks", part=f"{CONFIG} use_rslora", code="adapter")
+        raise FormatError(
+            "scales by the root of the rank, but the ranks differ", part=f"{CONFIG} use_rslora", code="adapter"
+        )
     return float(alpha) * math.sqrt(next(iter(ranks.values()), 1))  # alpha / sqrt(r) is what llama.cpp gets
 
 
 def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
-    """PEFT's files: those that the source has or kept, else made of GGUF's keys."""
+    """PEFT's files: the source's own or kept ones, else built from GGUF's keys."""
     if model.layout != "gguf":
         return Carried(meta=model.meta, kept=(CONFIG,))
     kept, _ = restored_files(model.meta)
     alpha = model.value(ALPHA, 0.0)
     if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":
-        raise FormatError("is no LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
+        raise FormatError("is not a LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
     if CONFIG in kept and _says(kept[CONFIG], ranks, alpha):
         data = kept[CONFIG]
     else:
@@ -219,7 +215,7 @@ def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
 
 
 def _says(config: bytes, ranks: Mapping[str, int], alpha: float) -> bool:
-    """Whether a kept config still gives GGUF's alpha."""
+    """Whether a kept config still matches GGUF's alpha."""
     try:
         return math.isclose(_alpha(json.loads(config), ranks), alpha, rel_tol=1e-6)
     except (FormatError, ValueError):
@@ -227,10 +223,10 @@ def _says(config: bytes, ranks: Mapping[str, int], alpha: float) -> bool:
 
 
 def _peft_config(ranks: Mapping[str, int], alpha: float) -> dict[str, Any]:
-    """An adapter_config.json for GGUF's keys; without an alpha llama.cpp scales by 1, which alpha = rank gives."""
+    """An adapter_config.json for GGUF's keys. Without an alpha llama.cpp scales by 1, as with alpha = rank."""
     sizes = sorted(set(ranks.values())) or [1]
     if not alpha and len(sizes) > 1:
-        raise FormatError("is missing, and the ranks differ", part=ALPHA, found=sizes[:8], code="adapter")
+        raise FormatError("is missing, although the ranks differ", part=ALPHA, found=sizes[:8], code="adapter")
     common = max(sizes, key=list(ranks.values()).count)
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": common,

@@ -1,4 +1,4 @@
-"""What other plugins may import of squish-models: the rows and settings of which a family is a table, and the check of
+"""The interface of squish-models for other plugins: the rows and settings that define a family, and the check of
 a model against what an engine needs."""
 
 from __future__ import annotations

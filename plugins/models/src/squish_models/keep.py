@@ -1,4 +1,4 @@
-"""What a target has no place for and its engine ignores: files inside GGUF, and keys beside config.json."""
+"""Data that a target's engine ignores, kept for the way back: files inside GGUF, and keys next to config.json."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import zstandard
 from squish_core.api import FormatError, Model, Typed
 
 FILE, NAMES = "squish.hf.", "squish.files"
-"""Keys of the files of a source in GGUF: each u8, compressed with zstd; and the names of all files that it had."""
+"""GGUF keys for the source's files (u8, compressed with zstd), and for the names of all its files."""
 KEYS_FILE = "squish.gguf.json"
-"""File of the keys of a GGUF that config.json and the tokenizer do not give back."""
+"""File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
 MOST = 256 << 20
-"""Bytes of a kept file."""
+"""Maximum size of a kept file, in bytes."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
-"""Numbers of `general.file_type` for files that are all of one type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
+"""Numbers of `general.file_type` for files of a single type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
 SMALL = 1 << 20
-"""Bytes of files up to which the slowest compression takes no time that one would notice."""
+"""Bytes of files that the slowest compression handles in no noticeable time."""
 
 
 def kept_files(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Typed]:
-    """Files as values of GGUF keys, and the names of all files of the source."""
+    """GGUF keys for files, and for the names of all files of the source."""
     pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 6).compress
     packed = {f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8)) for name, data in files.items()}
     return {**packed, NAMES: Typed("array:str", sorted(names))}
 
 
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """The files that GGUF keys hold, and the names of all files of their source; FormatError for one that does not
+    """The files in GGUF keys, and the names of all files of their source; FormatError for one that does not
     unpack."""
     files = {}
     for key, value in meta.items():
@@ -41,12 +41,12 @@ def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str
             try:
                 if zstandard.frame_content_size(packed) > MOST:
                     raise FormatError(
-                        "is a kept file of more bytes than are read", part=key, expected=f"at most {MOST}", code="kept"
+                        "is a kept file that is too large", part=key, expected=f"at most {MOST}", code="kept"
                     )
                 files[key.removeprefix(FILE)] = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST)
             except zstandard.ZstdError as error:
                 raise FormatError(
-                    "is a kept file that does not unpack", part=key, found=str(error), code="kept"
+                    "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
                 ) from None
     names = meta.get(NAMES)
     listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
@@ -54,8 +54,8 @@ def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
-    """The file of the keys that are not rebuilt as they are, with the order of all; each with a digest of what is
-    rebuilt in its place, so that settings that were changed since are not overruled."""
+    """A file with the keys that are not rebuilt exactly, and the order of all keys. Each has a digest of the value
+    rebuilt in its place, so that later changes to the settings win."""
     own = {key: value for key, value in meta.items() if not _is_kept(key) and isinstance(value, Typed)}
     lost = {
         key: {"type": value.type, "value": _plain(value), "instead_of": _digest(rebuilt.get(key))}
@@ -69,7 +69,7 @@ def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, 
 
 
 def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
-    """The rebuilt keys with those that were kept beside config.json, in the order of the GGUF they came from."""
+    """The rebuilt keys and those kept next to config.json, in the order of the original GGUF."""
     if KEYS_FILE not in model.assets:
         return dict(rebuilt)
     stored = model.config(KEYS_FILE)
@@ -124,5 +124,5 @@ def _typed(key: str, stored: Any) -> tuple[Typed, str | None]:
         or set(stored) != {"type", "value", "instead_of"}
         or type(stored["type"]) is not str
     ):
-        raise FormatError("is no typed value", part=f"{KEYS_FILE} {key}"[:200], code="kept")
+        raise FormatError("is not a typed value", part=f"{KEYS_FILE} {key}"[:200], code="kept")
     return Typed(stored["type"], stored["value"]), stored["instead_of"]

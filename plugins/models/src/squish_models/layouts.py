@@ -1,4 +1,4 @@
-"""What surrounds the tensors in a target: GGUF's keys, or the files of a folder."""
+"""A target's data besides tensors: GGUF's keys, or the files of a folder."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .tokenizer import gguf_keys as tokenizer_keys
 
 CONFIG = "config.json"
 HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
-"""Settings that stand for others, or for other modalities, and are no keys of config.json."""
+"""Settings derived from others, or for other modalities, which are not keys of config.json."""
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 FRAMEWORK = ("format",)
-"""Metadata of a checkpoint that says what saved it."""
+"""Metadata of a checkpoint that names the framework that saved it."""
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
 def carry_to_gguf(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
-    """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
+    """GGUF's keys and tensors for the settings, and the source's files that cannot be rebuilt from them."""
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
@@ -41,7 +41,7 @@ def carry_to_gguf(
     meta = restored_keys(model, keys)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
-    if has_other_parts(model.config()):  # of which GGUF has the text part
+    if has_other_parts(model.config()):  # GGUF stores only the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
     rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
     differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
@@ -58,7 +58,7 @@ def carry_to_gguf(
 def carry_to_folder(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
-    """The files of a folder for the settings; a Hugging Face folder gets those that a GGUF keeps as they were."""
+    """The files of a folder for the settings; a Hugging Face folder gets back the files kept in a GGUF."""
     files = {name: data for name, data in model.assets.items() if name not in REPORTS}
     meta, vectors = dict(model.meta), None
     if model.layout == "gguf":
@@ -78,7 +78,7 @@ def carry_to_folder(
 
 
 def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """GGUF's keys and tensors that stand for settings."""
+    """GGUF's keys and tensors for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
     if lost := [name for name in constants if name not in family.constants]:
         raise FormatError(
@@ -105,20 +105,20 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
 
 
 def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
-    """A config.json in the old spelling, with what engines ask for; its own bytes where it is that already."""
+    """A config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
     config = json.loads(data)
     spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
     if has_other_parts(config):
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
     spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
-    for key in family.layer_counts:  # mistral.rs asks for them, though nothing slides
+    for key in family.layer_counts:  # mistral.rs needs them even without a sliding window
         spelled.setdefault(key, settings["num_hidden_layers"])
         spelled.setdefault("use_sliding_window", False)
     return data if spelled == config else dump_json(spelled)
 
 
 def vector_dtype(config: Mapping[str, Any]) -> str | None:
-    """The type that a config states for plain tensors."""
+    """The dtype that a config declares for dense tensors."""
     stated = config.get("torch_dtype", config.get("dtype"))
     return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
 
@@ -129,13 +129,13 @@ def dump_json(config: Mapping[str, Any]) -> bytes:
 
 
 def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
-    """The files of a GGUF: kept ones that still say what the keys say, the others rebuilt; and the config's dtype."""
+    """The files of a GGUF: kept ones that still agree with the keys, the others rebuilt; and the config's dtype."""
     kept, names = restored_files(model.meta)
     lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
     if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
         raise FormatError(
-            "contradicts the keys of the GGUF that it is to describe", part=CONFIG, code=ErrorCode.CONTRADICTION,
-            hint="Leave out assets=: the settings are in the GGUF.",
+            "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
+            hint="Leave out assets=; the GGUF contains the settings.",
         )  # fmt: skip
     files = {**kept, **lent}
     tokenizer = read_gguf(model.meta)
@@ -158,7 +158,7 @@ def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> t
 def _rebuilt(
     family: TextSettings, meta: Mapping[str, Any], constants: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """The files that GGUF's keys and tensors give by themselves; none where they give no settings."""
+    """The files that can be rebuilt from GGUF's keys and tensors alone; none without settings."""
     shape = (settings["vocab_size"], settings["hidden_size"])
     tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
     if not settings["tie_word_embeddings"]:
@@ -173,7 +173,7 @@ def _rebuilt(
 
 
 def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
-    """Whether a file is rebuilt exactly, apart from a config's description of codes, which is not kept."""
+    """Whether a file is rebuilt exactly, apart from a config's description of quantization, which is not kept."""
     if rebuilt is None or rebuilt == data:
         return rebuilt == data
     undeclared = _undeclared(data) if name == CONFIG else data
@@ -181,7 +181,7 @@ def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
 
 
 def _undeclared(config: bytes) -> bytes:
-    """A kept config without what it says of codes: the target's format states its own."""
+    """A kept config without its description of quantization; the target's format declares its own."""
     stated = json.loads(config)
     if not any(key in stated for key in QUANTIZATION):
         return config
@@ -189,7 +189,7 @@ def _undeclared(config: bytes) -> bytes:
 
 
 def _config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
-    """Whether a config still says what the keys say."""
+    """Whether a config agrees with the keys."""
     tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
     try:
         before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
@@ -203,7 +203,7 @@ def _config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
 
 
 def _tokenizer_agrees(model: Model, files: Mapping[str, bytes]) -> bool:
-    """Whether the tokenizer's files still say what the keys say; also where there are none."""
+    """Whether the tokenizer's files agree with the keys, or both are missing."""
     if not any(name in files for name in ("tokenizer.json", "tokenizer.model")):
         return not any(name in files for name in FILES if name != CONFIG)
     try:

@@ -16,15 +16,15 @@ from .tables import Row
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
 TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float)}
-"""Settings that are read before the table of keys is looked at."""
+"""Settings that are read before the table of keys is used."""
 IGNORED = ("use_sliding_window",)
-"""Settings that llama.cpp leaves out of account, as the report says."""
+"""Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
 """Engines that ignore the windows of some families."""
 
 
 class TextSettings(Family):
-    """A family as a table: subclasses state what differs.
+    """A family as a table; subclasses define what differs.
 
     Attributes
     ----------
@@ -33,21 +33,21 @@ class TextSettings(Family):
     rows
         Its weights.
     more
-        Layout -> rules beyond the table: forms that occur in files, and stacks of experts.
+        Layout -> rules beyond the table: other forms in files, and stacks of experts.
     keys
         Settings that GGUF has keys for.
     fixed
-        Settings that GGUF has no key for, being the same for all models of the family.
+        Settings without a GGUF key, equal for all models of the family.
     unstated
-        Settings among these that are others where config.json does not say.
+        Defaults of these settings if config.json does not state them.
     layer_counts
-        Settings that are the number of layers where nothing else is known.
+        Settings that default to the number of layers.
     tied_by_default
-        Whether embeddings are tied where config.json does not say.
+        Whether embeddings are tied if config.json does not say.
     rotated_by_default
-        The share of a head that is rotated where config.json does not say.
+        The share of a head that is rotated if config.json does not say.
     windowless
-        Layouts whose engines see beyond the sliding window.
+        Layouts whose engines attend beyond the sliding window.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
@@ -85,15 +85,15 @@ class TextSettings(Family):
         if settings.get("head_dim") is None:
             if heads < 1 or settings["hidden_size"] % heads:
                 raise FormatError(
-                    "has a hidden size that its heads do not divide, and no head_dim", part=place,
+                    "has no head_dim, and a hidden size that is not a multiple of its heads", part=place,
                     code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
                 )  # fmt: skip
             settings["head_dim"] = settings["hidden_size"] // heads
         groups = settings["num_key_value_heads"]
         if groups < 1 or heads % groups:
             raise FormatError(
-                "has a number of heads that the key-value heads do not divide", part=place, code=ErrorCode.CONFIG,
-                expected=f"a multiple of {groups}", found=heads,
+                "has a number of heads that is not a multiple of the key-value heads", part=place,
+                code=ErrorCode.CONFIG, expected=f"a multiple of {groups}", found=heads,
             )  # fmt: skip
         return settings
 
@@ -127,26 +127,26 @@ class TextSettings(Family):
         }
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        """The kind of each layer, where there are several."""
+        """The kind of each layer, if there are several kinds."""
         return ()
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings with which llama.cpp runs every model of these sizes."""
+        """The settings that llama.cpp assumes for every model of these sizes."""
         return self.fixed
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
-        """FormatError for a setting that GGUF has no key for, and that llama.cpp takes to be another."""
+        """Raise FormatError for a setting without a GGUF key for which llama.cpp assumes another value."""
         for key, value in self.implied(settings).items():
             stated = settings.get(key, self.unstated.get(key, value))
             if key not in IGNORED and stated != value:
                 raise FormatError(
-                    f"has a {key} that GGUF has no key for", part=CONFIG, code=ErrorCode.CONFIG,
+                    f"has a {key}, for which GGUF has no key", part=CONFIG, code=ErrorCode.CONFIG,
                     expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
-                    hint="Nothing that is written would say what this model says.",
+                    hint="The written file would describe a different model.",
                 )  # fmt: skip
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
-        """What the engine of a layout leaves out of account."""
+        """Settings that the engine of a layout ignores."""
         notes = []
         window = settings.get("sliding_window")
         if window is not None and settings.get("use_sliding_window") is not False and layout in self.windowless:
@@ -158,7 +158,7 @@ class TextSettings(Family):
 
     @property
     def experts(self) -> str | None:
-        """The setting that is the number of experts."""
+        """The setting with the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class TextSettings(Family):
             settings["vocab_size"] = embeddings.shape[0]
         elif "vocab_size" not in settings:
             raise FormatError(
-                "is missing, or no matrix, and nothing else says how many tokens there are", code=ErrorCode.UNMAPPED,
+                "is missing or not a matrix, so the number of tokens is unknown", code=ErrorCode.UNMAPPED,
                 part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
             )  # fmt: skip
         settings.setdefault("rope_theta", 10000.0)
@@ -221,11 +221,11 @@ class TextSettings(Family):
 
 
 def _check_types(config: Mapping[str, Any]) -> None:
-    """FormatError for a setting whose type says nothing."""
+    """Raise FormatError for a setting of the wrong type."""
     for name, types in TYPES.items():
         value = config.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
             raise FormatError(
-                "has another type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
+                "has the wrong type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
                 found=f"{type(value).__name__} {str(value)[:40]}", code=ErrorCode.CONFIG,
             )  # fmt: skip

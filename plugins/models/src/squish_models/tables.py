@@ -1,4 +1,4 @@
-"""A family's tensors as rows of a table, and the tensors and rules that they stand for."""
+"""A family's tensors as rows of a table, and the tensors and rules for each row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, 
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
-"""Projections of an expert, as most families and mlx-lm call them."""
+"""Projections of an expert, under the names of most families and mlx-lm."""
 
 
 @frozen
@@ -42,13 +42,13 @@ class Row:
         return f"{'' if self.top else LAYER}{self.hf}{suffix}"
 
     def tensors(self) -> Iterator[FamilyTensor]:
-        """The weight, and the bias that lies beside it."""
+        """The weight and its bias."""
         yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
             yield FamilyTensor(self.module(".bias"), self.shape[:1], self.biased)
 
     def rules(self) -> Iterator[Rule]:
-        """What GGUF makes of them."""
+        """The rules for GGUF."""
         name = f"{'' if self.top else BLOCK}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
         yield Rule(f"{name}.weight", self.expression(".weight"), vector)
@@ -56,7 +56,7 @@ class Row:
             yield Rule(f"{name}.bias", self.expression(".bias"), "f32")
 
     def expression(self, suffix: str) -> Expression:
-        """The tensor of GGUF, made of Hugging Face's."""
+        """The GGUF tensor in terms of Hugging Face's."""
         expression: Expression = self.module(suffix)
         if self.permute is not None:
             expression = Permute(expression, self.permute)
@@ -83,7 +83,7 @@ def head_norms(add: float | None = None) -> tuple[Row, Row]:
 
 
 def embeddings(add: float | None = None, *, biased: bool = False) -> tuple[Row, ...]:
-    """What lies outside the layers: embeddings, the last norm, the head where it is not tied."""
+    """Tensors outside the layers: embeddings, the last norm, and the head unless it is tied."""
     return (
         Row("model.embed_tokens", "token_embd", ("vocab_size", "hidden_size"), top=True),
         norm("model.norm", "output_norm", top=True, add=add, biased=biased),
@@ -131,7 +131,7 @@ def fused_mlp() -> tuple[Row, ...]:
 
 
 def router(module: str) -> Row:
-    """What chooses the experts of a token."""
+    """The router, which chooses the experts of a token."""
     return Row(module, "ffn_gate_inp", ("experts", "hidden_size"), f32=True)
 
 
@@ -145,7 +145,7 @@ def experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Row,
 
 
 def fused_attention(permute: bool) -> tuple[Rule, ...]:
-    """`attn_qkv` of files that were made with fused projections, which are read alone."""
+    """`attn_qkv` of files with fused projections, which are only read."""
     heads = ("num_attention_heads", "num_key_value_heads", None) if permute else (None, None, None)
     rules = []
     for suffix in (".weight", ".bias"):
@@ -169,7 +169,7 @@ def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *
 
 
 def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:
-    """Stacks without a suffix as early versions of transformers 5 write them: gate and up are one."""
+    """Stacks without a suffix, as written by early versions of transformers 5: gate and up are fused."""
     one = f"{LAYER}{module}.experts.{{e}}."
     both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
     return (
@@ -179,7 +179,7 @@ def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tupl
 
 
 def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule, ...]:
-    """`ffn_gate_up_exps` of files that were made with fused experts."""
+    """`ffn_gate_up_exps` of files with fused experts."""
     one = f"{LAYER}{module}.experts.{{e}}."
     both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
     return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(both), reading=True),)

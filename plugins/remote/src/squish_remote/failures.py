@@ -22,12 +22,23 @@ MIRRORS = "Mirrors that have different tags: SQUISH_SOURCE=pin=size compares siz
 REPLACED = "Open it again; what was read before is of the old content."
 
 
-def error_of(failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings) -> SquishError:
-    """The error that a failed request means."""
+RENEW = (
+    "What was read stays valid. Get a new address or credentials for the same content, and open it again; "
+    "squish.open(evolve(file.source.pin, url=...)) makes sure that the content is the same."
+)
+
+
+def error_of(
+    failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings, *, is_open: bool = False
+) -> SquishError:
+    """The error that a failed request means; `is_open`: for a file that could be read before."""
     errors: dict[str, Callable[[], SquishError]] = {
         "missing": lambda: MissingFileError("no such file", code=ErrorCode.MISSING, hint="Check the address."),
         "denied": lambda: FileAccessError(
             "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
+        ),
+        "expired": lambda: FileAccessError(
+            "the access expired while the file was open", code="expired", hint=RENEW
         ),
         "changed": lambda: FormatError(
             "changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"
@@ -36,6 +47,10 @@ def error_of(failure: RequestError, file: str, source_id: str, offset: int | Non
         "redirect": lambda: FileAccessError(
             "the server redirects to an address that is not followed", code="redirect",
             hint="Use the address that it leads to.",
+        ),
+        "certificate": lambda: FileAccessError(
+            "the server's certificate is not trusted", code="certificate",
+            hint="SSL_CERT_FILE may name a file with the certificate of its authority.",
         ),
         "refused": lambda: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
         "unreachable": lambda: FileAccessError(
@@ -46,7 +61,8 @@ def error_of(failure: RequestError, file: str, source_id: str, offset: int | Non
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
     facts = facts or (["no answer"] if failure.kind == "unreachable" else [])
-    return errors[failure.kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
+    kind = "expired" if failure.kind == "denied" and is_open else failure.kind
+    return errors[kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
 
 
 def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:

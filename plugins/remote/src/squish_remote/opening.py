@@ -6,13 +6,14 @@ import base64
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from attrs import evolve
 
 from squish_core.api import (
     ErrorCode,
     MissingFileError,
+    Pin,
     RemoteTarget,
     Source,
     SourceOpener,
@@ -57,6 +58,11 @@ class BucketOpener(SourceOpener):
             version=parse_qs(parts.query).get("versionId", [None])[0],
         )  # fmt: skip
         return open_file(Connection(place, settings), last)
+
+    def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
+        """The version that was opened, where the bucket keeps versions."""
+        version = f"?versionId={quote(pin.version, safe='')}" if pin.version and "?" not in pin.url else ""
+        return self.open(pin.url + version, options)
 
     def create(self, url: str, options: Mapping[str, Any]) -> RemoteTarget:
         settings, parts = Settings.of(options), _split(url)

@@ -20,7 +20,7 @@ class Settings:
     pin: str = "match"
     piece: int = 8 << 20
     in_flight: int = 16
-    memory: int = 256 << 20
+    memory: int = 128 << 20
     gap: int = 64 << 10
 
     @classmethod

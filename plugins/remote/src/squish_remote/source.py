@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from attrs import evolve, frozen
 
-from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, closed
+from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Traffic, closed
 
 from .failures import check_answer, error_of
 from .pieces import Range, cut, joined
@@ -80,6 +80,7 @@ class Connection:
         self._opened: dict[str, Opened] = {}
         self._listings = dict(place.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
+        self.requests = self.fetched = self.used = 0
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The result of a coroutine; ClosedError if the source is closed meanwhile."""
@@ -142,6 +143,8 @@ class Connection:
 
     async def request(self, opened: Opened, start: int, stop: int) -> memoryview:
         """One byte range of an open file, checked."""
+        self.requests += 1
+        self.fetched += stop - start
         answer = await self._range(opened.path, start, stop, opened.pin)
         check_answer(answer, self.address(opened.path), start, stop, self.settings, opened.pin)
         return answer.data
@@ -202,7 +205,10 @@ class Connection:
             try:
                 return await self.place.store.range(self.place.prefix + name, start, stop, tag=tag, version=version)
             except RequestError as failure:
-                error = error_of(failure, self.address(name), self.place.source_id, start or None, self.settings)
+                error = error_of(
+                    failure, self.address(name), self.place.source_id, start or None, self.settings,
+                    is_open=pin is not None,
+                )  # fmt: skip
         raise error
 
 
@@ -229,6 +235,10 @@ class RemoteSource(Source):
             self._check(offset, length, what)
         return self._ranges(ranges)
 
+    def traffic(self) -> Traffic:
+        connection = self._connection
+        return Traffic(connection.requests, connection.fetched, max(0, connection.fetched - connection.used))
+
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         if not self._closed:
             self._connection.run(self._connection.read_ahead.announce(self._file, tuple(ranges)))
@@ -247,6 +257,7 @@ class RemoteSource(Source):
         if not absent:
             return views  # type: ignore[return-value]
         rest = iter(self._connection.run(self._fetch(absent)))
+        self._connection.used += sum(length for _, length in absent)
         return [next(rest) if view is None else view for view in views]
 
     async def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:

@@ -23,12 +23,13 @@ _UNDATED = 0
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
 _RETRIES = re.compile(r"\n\s*retries: (\d+),")
 _RANGE = re.compile(r"source: (UnexpectedRange|NoContentRange|ParseContentRange|RangeNotSupported)")
+_CERTIFICATE = re.compile(r"error: InvalidCertificate\b")
 _REDIRECT = re.compile(r"kind: Redirect\b|URL scheme is not allowed|BadScheme")
 
 
 class RequestError(Exception):
-    """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists" or
-    "unreachable".
+    """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists",
+    "certificate" or "unreachable".
 
     It holds no text of the client, which would show passwords and signatures.
     """
@@ -171,6 +172,8 @@ def _failure(error: Exception) -> RequestError:
         return RequestError("denied", status)
     if isinstance(error, NotSupportedError) or status == 416 or _RANGE.search(text):
         return RequestError("range", status)
+    if _CERTIFICATE.search(text):
+        return RequestError("certificate")
     if _REDIRECT.search(text) or (status is not None and 300 <= status < 400):
         return RequestError("redirect", status)
     if isinstance(error, ValueError) or (status is not None and 400 <= status < 500 and status not in (408, 429)):

@@ -1,1 +1,1 @@
-"""Settings of models: `config.json` and GGUF keys, each made from the other."""
+"""Settings of models: `config.json` and GGUF keys, and how each is built from the other."""

@@ -1,4 +1,4 @@
-"""Settings and the GGUF keys that hold them, as a table. Numbers of f32 come back as short decimals."""
+"""A table of settings and their GGUF keys. f32 numbers are read back as short decimals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import frozen
 from squish_core.api import ErrorCode, FormatError, Typed
 
 SIZES_LIST = "array:i32"
-"""Type of a setting that is several sizes."""
+"""Type of a setting with several sizes."""
 
 
 @frozen
@@ -36,15 +36,15 @@ SIZES = (
     Key("rotary_dim", "rope.dimension_count", required=False),
     Key("rope_theta", "rope.freq_base", "f32", required=False),
 )
-"""What every family has. `rotary_dim` is head_dim times `partial_rotary_factor`."""
+"""Settings of every family. `rotary_dim` is head_dim times `partial_rotary_factor`."""
 COMMON = (*SIZES, Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"))
-"""What every family with RMS norms has."""
+"""Settings of every family with RMS norms."""
 VOCABULARY = Key("vocab_size", "vocab_size", required=False)
 MIXTURE = {
     count: (Key(count, "expert_count"), Key("num_experts_per_tok", "expert_used_count"))
     for count in ("num_local_experts", "num_experts")
 }
-"""What a mixture of experts has, by what its config calls their number."""
+"""Settings of mixtures of experts, by the config's name for the number of experts."""
 
 
 def shortest(value: float) -> float:
@@ -57,7 +57,7 @@ def shortest(value: float) -> float:
 
 
 def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any]) -> dict[str, Typed]:
-    """The GGUF keys of settings; those without a value are left out."""
+    """The GGUF keys for settings; settings without a value are omitted."""
     entries = {}
     for key in keys:
         value = settings.get(key.hf)
@@ -68,7 +68,7 @@ def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in GGUF keys; FormatError for one that is missing, of another type, or contradicts another."""
+    """The settings in GGUF keys; FormatError if one is missing, has the wrong type, or contradicts another."""
     settings: dict[str, Any] = {}
     for key in keys:
         name = f"{architecture}.{key.gguf}"
@@ -94,7 +94,7 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
 
 
 def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) -> None:
-    """FormatError for a setting that is missing or of another type."""
+    """Raise FormatError for a setting that is missing or has the wrong type."""
     for key in keys:
         value = settings.get(key.hf)
         if value is None and key.required:
@@ -110,13 +110,13 @@ def _check(key: Key, place: str, value: Any) -> None:
         sizes = _sizes(value)
         if sizes is None or not all(type(size) is int and 0 <= size < 1 << 31 for size in sizes):
             raise FormatError(
-                "are no sizes", part=place, expected="integers", found=_shown(value), code=ErrorCode.CONFIG
+                "are not sizes", part=place, expected="integers", found=_shown(value), code=ErrorCode.CONFIG
             )
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
         raise FormatError(
-            "is no size",
+            "is not a size",
             part=place,
             expected="an integer from 0 to 4294967295",
             found=_shown(value),
@@ -124,7 +124,11 @@ def _check(key: Key, place: str, value: Any) -> None:
         )
     if key.type == "f32" and not (number and np.isfinite(np.float32(value)) and value > 0):
         raise FormatError(
-            "is no positive number", part=place, expected="a positive f32", found=_shown(value), code=ErrorCode.CONFIG
+            "is not a positive number",
+            part=place,
+            expected="a positive f32",
+            found=_shown(value),
+            code=ErrorCode.CONFIG,
         )
 
 

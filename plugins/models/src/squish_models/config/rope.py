@@ -14,7 +14,7 @@ from .keys import shortest
 
 FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
 CLOSE = 1e-5
-"""Relative difference of factors that were computed in another order."""
+"""Allowed relative difference: the factors may have been computed in a different order."""
 USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},)
 """Numbers of Llama 3.1 to 3.3."""
 _YARN = {
@@ -32,7 +32,7 @@ def rope_kind(scaling: Scaling | None) -> str:
 
 
 def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
-    """Keys and tensors of GGUF for the settings' scaling; FormatError for a kind that GGUF has no place for."""
+    """GGUF's keys and tensors for the scaling in the settings; FormatError for a kind that GGUF cannot store."""
     scaling = settings.get("rope_scaling")
     kind = rope_kind(scaling)
     if not kind or kind == DYNAMIC:
@@ -45,7 +45,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         return _longrope(settings, scaling, key)
     if kind not in ("linear", "yarn"):
         raise FormatError(
-            "has a rope_scaling that GGUF has no place for", part="config.json", code="rope",
+            "has a rope_scaling that GGUF cannot store", part="config.json", code="rope",
             expected="linear, yarn, llama3, longrope or dynamic", found=kind,
         )  # fmt: skip
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
@@ -61,7 +61,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
 def rope_settings(
     meta: Mapping[str, Any], vectors: Mapping[str, np.ndarray], prefix: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings for GGUF's keys and tensors: `rope_scaling`, and what belongs to it."""
+    """The settings for GGUF's keys and tensors: `rope_scaling` and related ones."""
     key = f"{prefix}.rope.scaling."
     stored = {
         name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)
@@ -83,7 +83,7 @@ def rope_settings(
         return {"rope_scaling": scaling, "original_max_position_embeddings": int(stored["original_context_length"])}
     if kind not in ("linear", "yarn") or "factor" not in stored:
         raise FormatError(
-            "is a scaling that config.json has no form for", part=f"{key}type", found=repr(kind), code="rope"
+            "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code="rope"
         )
     scaling = {"rope_type": kind, "type": kind, "factor": shortest(stored["factor"])}
     if kind == "yarn":
@@ -93,7 +93,7 @@ def rope_settings(
 
 
 def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
-    """What llama.cpp divides the frequencies by, f32, one for each pair of a head."""
+    """The factors by which llama.cpp divides the frequencies, f32, one for each pair of a head."""
     factor, low, high = (float(_number(scaling, name)) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     original = float(_number(scaling, "original_max_position_embeddings"))
     wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
@@ -104,12 +104,12 @@ def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
 
 
 def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str, Any]:
-    """The scaling whose factors these are; FormatError if none gives them.
+    """The scaling that produces these factors; FormatError if none does.
 
-    Llama's own numbers where they fit, else those that solve the equations with a `low_freq_factor` of 1.
+    Llama's own numbers if they fit, else the solution of the equations for a `low_freq_factor` of 1.
     """
     if factors.shape != (head_dim // 2,) or not np.all(np.isfinite(factors)):
-        raise FormatError("has not one finite factor for each pair of a head", tensor=FACTORS, code="rope",
+        raise FormatError("needs one finite factor for each pair of a head", tensor=FACTORS, code="rope",
                           expected=head_dim // 2, found=list(factors.shape))  # fmt: skip
     factor = shortest(float(factors.max()))
     for candidate in (*USUAL, *_solved(factors, factor, theta, head_dim)):
@@ -118,14 +118,14 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
             if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=CLOSE, atol=0):
                 return scaling
     raise FormatError(
-        "holds factors that no llama3 scaling gives", tensor=FACTORS, code="rope",
+        "contains factors that no llama3 scaling produces", tensor=FACTORS, code="rope",
         found=f"a largest factor of {factor}",
-        hint="Keep the names with rename='keep': leaving them out would change what the model says.",
+        hint="Keep the names with rename='keep'; leaving them out would change the model's output.",
     )  # fmt: skip
 
 
 def _solved(factors: np.ndarray, factor: float, theta: float, head_dim: int) -> list[dict[str, Any]]:
-    """Numbers that give two of the factors that lie between 1 and the largest."""
+    """Numbers that produce two of the factors between 1 and the largest."""
     wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     between = np.flatnonzero((factors > 1 + CLOSE) & (factors < factor * (1 - CLOSE)))
     if len(between) < 2:
@@ -158,7 +158,7 @@ def _longrope(
     for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
         values = scaling.get(name)
         if not isinstance(values, list) or len(values) != size:
-            raise FormatError(f"has a {name} of another size", part="config.json", code="rope", expected=size,
+            raise FormatError(f"has a {name} of the wrong size", part="config.json", code="rope", expected=size,
                               found=len(values) if isinstance(values, list) else type(values).__name__)  # fmt: skip
         tensors[tensor] = np.array(values, np.float32)
     keys = {

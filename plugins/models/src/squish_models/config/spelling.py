@@ -8,17 +8,17 @@ from typing import Any
 from squish_core.api import ErrorCode, FormatError
 
 RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pattern"}
-"""Keys of transformers 5 that have another name."""
+"""Keys that transformers 5 renamed."""
 QUANTIZATION = ("quantization", "quantization_config", "compression_config")
-"""What a config says of the codes it came with; the target's format states its own."""
+"""Keys that describe the source's quantization; the target's format declares its own."""
 OTHERS = ("vision_config", "audio_config")
-"""Settings of the parts that are no text."""
+"""Settings of parts for other modalities."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 LONGROPE = "longrope"
 MULTIMODAL = "mrope"
-"""A kind of rotary positions that is none in a text."""
+"""A kind of rotary positions that makes no difference in text."""
 
 
 def has_other_parts(config: Mapping[str, Any]) -> bool:
@@ -27,7 +27,7 @@ def has_other_parts(config: Mapping[str, Any]) -> bool:
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the text part: `text_config` of a model of several modalities over what lies around it."""
+    """The settings of the text part: `text_config` of a multimodal model, over the settings around it."""
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return {key: value for key, value in config.items() if key not in OTHERS}
@@ -36,7 +36,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:
-    """The same settings with the keys that older engines know; `experts` is what they call the number of experts."""
+    """The same settings with the keys of older engines; `experts` is their name for the number of experts."""
     spelled = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
     for new, old in RENAMED.items():
         if config.get(new) is not None:
@@ -49,14 +49,14 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
         spelled["rope_scaling"] = None
     _spell_rope(spelled, config.get("rope_parameters"))
     scaling = spelled.get("rope_scaling")
-    if isinstance(scaling, dict) and scaling.get("rope_type") == LONGROPE:  # mlx-lm and mistral.rs ask for `type`
+    if isinstance(scaling, dict) and scaling.get("rope_type") == LONGROPE:  # mlx-lm and mistral.rs need `type`
         spelled["rope_scaling"] = {"type": LONGROPE, **scaling}
     _spell_layers(spelled, config.get("layer_types"))
     return spelled
 
 
 def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
-    """`rope_parameters` as `rope_theta` and `rope_scaling`; of two kinds of layers, the local one apart."""
+    """`rope_parameters` as `rope_theta` and `rope_scaling`; the local layers' ones are separate."""
     if not isinstance(parameters, dict):
         return
     if isinstance(parameters.get(FULL), dict):
@@ -77,7 +77,7 @@ def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
 
 
 def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
-    """`layer_types` as `sliding_window_pattern`, where they repeat so; FormatError for another order."""
+    """`layer_types` as `sliding_window_pattern`; FormatError if they do not repeat like this."""
     if not isinstance(kinds, list) or SLIDING not in kinds or "sliding_window_pattern" in spelled:
         return
     if FULL not in kinds:
@@ -87,7 +87,7 @@ def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
     expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
     if kinds != expected:
         raise FormatError(
-            "has layer_types that no sliding_window_pattern gives", part="config.json", code=ErrorCode.CONFIG,
+            "has layer_types that no sliding_window_pattern can express", part="config.json", code=ErrorCode.CONFIG,
             expected=f"every layer number {pattern} with full attention",
         )  # fmt: skip
     spelled["sliding_window_pattern"] = pattern

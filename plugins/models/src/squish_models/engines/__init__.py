@@ -1,1 +1,1 @@
-"""What engines need of a whole model, as tables, and the check of a file against them."""
+"""Requirements of engines for a whole model, as tables, and the check of a file against them."""

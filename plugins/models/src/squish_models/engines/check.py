@@ -1,4 +1,4 @@
-"""Would an engine load a model, and what is missing: a file against the engine's tables, without running anything."""
+"""Check whether an engine would load a model, by comparing the file with the engine's tables. Runs nothing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .tokenizer import tokenizer_problems
 
 CONFIG_FILE = "config.json"
 LISTED = 3
-"""Names of tensors that a problem of many lists."""
+"""How many tensor names a problem lists."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 @frozen(kw_only=True)
 class ModelCheck:
-    """Whether an engine would load a model as the one that it is.
+    """Whether an engine would load a model correctly.
 
     Attributes
     ----------
@@ -101,13 +101,16 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if inventory.naming.model_type is None:
         problems = (
             Problem(
-                code="names", severity="error", where=model.name, message=f"states no family: {inventory.naming.reason}"
+                code="names",
+                severity="error",
+                where=model.name,
+                message=f"declares no family: {inventory.naming.reason}",
             ),
         )
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
         raise FormatError(
-            f"nothing can be said about it: {inventory.naming.reason}", file=model.name, code="names",
+            f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -121,7 +124,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
             code="engine-tensor",
             severity="error",
             where=file.name,
-            message=f"has the names of {naming.layout}; {engine.title} reads others",
+            message=f"has {naming.layout} names, which {engine.title} does not read",
         )
         return
     yield from _family_problems(inventory, engine)
@@ -139,7 +142,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
 
 
 def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
-    """What contradicts the family: each kind of tensor once, with the first layer's name and how many there are."""
+    """Contradictions to the family: each kind of tensor once, with the first name and the number of tensors."""
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
     for error in inventory.errors:
         place = error.tensor or error.part or ""
@@ -157,7 +160,7 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
 
 
 def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]) -> Iterator[Problem]:
-    """Sizes of heads that a GGUF must state, being others than the hidden size gives."""
+    """Head sizes that a GGUF must state because they differ from those implied by the hidden size."""
     settings = inventory.settings
     if settings is None or settings["head_dim"] == settings["hidden_size"] // settings["num_attention_heads"]:
         return
@@ -172,7 +175,7 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
 
 
 def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
-    """Files, settings that the engine asks for, and those that it takes to be others."""
+    """Missing files and settings, and settings for which the engine assumes other values."""
     if file.path is None or not file.path.is_dir():
         yield Problem(
             code="engine-format",
@@ -186,7 +189,7 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             code="engine-format",
             severity="error",
             where=names[0],
-            message=f"has another name than {engine.title} looks for: {engine.weights}",
+            message=f"does not have the name that {engine.title} looks for: {engine.weights}",
         )
     method = file.version if file.format == "hf" else None
     if method is not None and not _matches(method, engine.formats["hf"].methods):
@@ -217,7 +220,7 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
 
 
 def _type_problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
-    """Tensors stored in a way that the engine does not run, by what they are stored as."""
+    """Tensors stored in a way that the engine does not support, grouped by encoding."""
     groups: dict[str, list[str]] = {}
     sources = inventory.coverage.sources if inventory.coverage is not None else {}
     for name, spec in file.index.tensors.items():
@@ -239,7 +242,7 @@ def _type_problems(file: File, engine: Engine, reading: Reading, inventory: Inve
 
 
 def _not_run(spec: TensorSpec, reading: Reading) -> str | None:
-    """What a tensor is stored as, if the engine does not run that."""
+    """The encoding of a tensor, if the engine does not support it."""
     if not spec.encodings:
         return spec.problem or "nothing readable"
     codec = spec.encodings[0].codec

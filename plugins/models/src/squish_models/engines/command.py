@@ -25,11 +25,11 @@ def check(
     engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help=f"{', '.join(ENGINES)}.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Find what an engine would miss in a model.
+    """Check whether an engine would load a model.
 
     Compares keys, settings, tensors, types and the tokenizer with what the engine needs, and runs nothing.
 
-    Exit codes: 0 it loads, 1 it does not or computes otherwise, 2 nothing can be said.
+    Exit codes: 0 it loads, 1 it does not load or computes something else, 2 unknown.
     """
     result = check_model(model, engine)
     title = ENGINES[engine].title

@@ -15,9 +15,9 @@ Fields = Mapping[str, tuple[str, ...]]
 
 @frozen(kw_only=True)
 class Reading:
-    """How an engine reads one format: whose names it expects, and what it runs.
+    """How an engine reads one format: the names it expects, and what it supports.
 
-    `codecs` are patterns of codec ids, `dtypes` types of plain tensors, `methods` the `quant_method` of checkpoints
+    `codecs` are patterns of codec ids, `dtypes` types of dense tensors, `methods` the `quant_method` of checkpoints
     that declare one. `vectors`: it wants the type that the family's table states.
     """
 
@@ -92,7 +92,7 @@ EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_inte
 
 
 def _rope(theta: float) -> dict[str, Any]:
-    """What a class that knows no `rope_parameters` takes."""
+    """Defaults of a class that does not read `rope_parameters`."""
     return {"rope_theta": theta, "rope_scaling": None}
 
 

@@ -1,4 +1,4 @@
-"""What an engine needs of a tokenizer: GGUF's keys, or the files of a folder."""
+"""Requirements of engines for a tokenizer: GGUF's keys, or the files of a folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .requirements import Engine
 
 PREFIX = "tokenizer.ggml."
 WHOLE = 64 << 20
-"""Bytes of a tokenizer.json that is read."""
+"""Maximum size of a tokenizer.json, in bytes."""
 
 
 def tokenizer_problems(file: File, engine: Engine, *, gguf: bool, rows: int | None) -> Iterator[Problem]:
-    """What a tokenizer lacks; `rows`: rows of the embeddings, which llama.cpp compares with the number of tokens."""
+    """Find what a tokenizer lacks. `rows`: rows of the embeddings, which llama.cpp compares with the tokens."""
     yield from _key_problems(file, engine, rows) if gguf else _file_problems(file, engine)
 
 

@@ -1,4 +1,4 @@
-"""Gemma: GGUF's norms hold 1 more, and layers have norms before and after attention and MLP."""
+"""Gemma: norms in GGUF are greater by 1, and layers have norms before and after attention and MLP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
 
 
 class Gemma2(TextModel):
-    """Gemma 2: every second layer sees a window; scores and logits are capped.
+    """Gemma 2: every second layer attends to a window; scores and logits are capped.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Gemma2(TextModel):
 
 
 class Gemma3(Gemma2):
-    """Gemma 3, its text part: norms of queries and keys, and rotary positions of their own in the windows."""
+    """The text part of Gemma 3: norms of queries and keys, and separate rotary positions in the windows."""
 
     model_type, architecture, class_name = "gemma3_text", "gemma3", "Gemma3ForCausalLM"
     rows = sandwich_norm_model(*head_norms(add=1.0))

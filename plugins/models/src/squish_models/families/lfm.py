@@ -51,7 +51,7 @@ class Lfm2(TextModel):
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = super().settings(model)
-        if settings["block_auto_adjust_ff_dim"]:  # which GGUF states already adjusted
+        if settings["block_auto_adjust_ff_dim"]:  # GGUF stores the adjusted size
             size = int(2 * settings["intermediate_size"] / 3)
             if settings["block_ffn_dim_multiplier"] is not None:
                 size, step = int(settings["block_ffn_dim_multiplier"] * size), settings["block_multiple_of"]
@@ -75,7 +75,7 @@ class Lfm2(TextModel):
         kinds = settings.get("layer_types")
         if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {ATTENTION, CONVOLUTION}:
             raise FormatError(
-                "has no kind for each layer", part=f"{CONFIG} layer_types", code=ErrorCode.CONFIG,
+                "does not give a kind for each layer", part=f"{CONFIG} layer_types", code=ErrorCode.CONFIG,
                 expected=f"{layers} of {ATTENTION} and {CONVOLUTION}", found=str(kinds)[:60],
             )  # fmt: skip
         settings["kv_heads"] = [groups if kind == ATTENTION else 0 for kind in kinds]
@@ -89,7 +89,7 @@ class Lfm2(TextModel):
         groups = {each for each in heads if each}
         if len(heads) != settings["num_hidden_layers"] or len(groups) != 1:
             raise FormatError(
-                "has not one number of heads for all layers with attention", part="lfm2.attention.head_count_kv",
+                "has different numbers of heads in the layers with attention", part="lfm2.attention.head_count_kv",
                 code=ErrorCode.CONFIG, expected="0 or one other number for each layer", found=str(heads)[:60],
             )  # fmt: skip
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
@@ -100,4 +100,4 @@ class Lfm2(TextModel):
 DEFAULTS = {
     "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
 }  # fmt: skip
-"""What transformers takes where config.json does not say."""
+"""Defaults of transformers for keys missing in config.json."""

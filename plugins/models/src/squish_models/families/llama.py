@@ -1,4 +1,4 @@
-"""Llama and what is built like it: GGUF interleaves the rows of each head of queries and keys."""
+"""Llama and similar models: GGUF interleaves the rows of each head of queries and keys."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Phi3(TextModel):
 
 
 class Olmo2(TextModel):
-    """OLMo 2: norms after attention and MLP, and of all queries and keys of a token together."""
+    """OLMo 2: norms after attention and MLP, and one norm over all queries (and all keys) of a token."""
 
     model_type, architecture, class_name = "olmo2", "olmo2", "Olmo2ForCausalLM"
     rows = (

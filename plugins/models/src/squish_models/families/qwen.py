@@ -54,9 +54,7 @@ class Qwen2VL(Qwen2):
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
         if settings.get("mrope_section") is None:
-            raise FormatError(
-                "has no mrope_section, without which llama.cpp loads no model", part=CONFIG, code=ErrorCode.CONFIG
-            )
+            raise FormatError("has no mrope_section, which llama.cpp requires", part=CONFIG, code=ErrorCode.CONFIG)
 
 
 class Qwen3(Qwen2):

@@ -77,17 +77,17 @@ class Tokenizer:
 
 
 def _check(tokenizer: Tokenizer) -> None:
-    """What would make an engine fail or answer wrongly: lengths, ids out of range, tokens twice, merges of no token."""
+    """Check for wrong lengths, ids out of range, duplicate tokens, and merges that are not tokens."""
     count = len(tokenizer.tokens)
     if count > MOST_TOKENS:
         raise LimitError("too many tokens", expected=f"at most {MOST_TOKENS}", found=count, code="count")
     for name, values in (("kinds", tokenizer.kinds), ("scores", tokenizer.scores)):
         if values is not None and len(values) != count:
-            raise tokenizer_error(f"the tokenizer has another number of {name} than of tokens", count, len(values))
+            raise tokenizer_error(f"the tokenizer has a different number of {name} than of tokens", count, len(values))
     _check_texts(tokenizer)
     kinds = set(np.unique(tokenizer.kinds).tolist())
     if kinds - set(Kind):
-        raise tokenizer_error("a token is of an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
+        raise tokenizer_error("a token has an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
     ids: dict[str, int] = {}
     for number, token in enumerate(tokenizer.tokens):
         if ids.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
@@ -100,15 +100,17 @@ def _check(tokenizer: Tokenizer) -> None:
     for rank, (left, right) in enumerate(tokenizer.merges):
         if left not in ids or right not in ids or left + right not in ids:
             raise tokenizer_error(
-                f"merge {rank} joins what is no token", "tokens of the vocabulary", f"{left[:40]!r} {right[:40]!r}"
+                f"merge {rank} joins or makes a text that is not a token",
+                "tokens of the vocabulary",
+                f"{left[:40]!r} {right[:40]!r}",
             )
 
 
 def _check_texts(tokenizer: Tokenizer) -> None:
-    """Texts that cannot be written as UTF-8, and templates that no engine should parse."""
+    """Check for texts that cannot be written as UTF-8, and templates that are too long."""
     for name, text in tokenizer.chat_templates.items():
         if not isinstance(text, str):
-            raise tokenizer_error(f"the chat template {name[:40]!r} is no text", "text", type(text).__name__)
+            raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__)
         if len(text) > MOST_TEMPLATE:
             raise LimitError(
                 "a chat template is too long", expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
@@ -119,7 +121,7 @@ def _check_texts(tokenizer: Tokenizer) -> None:
             "".join(texts).encode()
         except UnicodeEncodeError as error:
             raise FormatError(
-                f"a {what} holds half a character (a surrogate)", expected="text that UTF-8 can hold",
+                f"a {what} contains half a character (a surrogate)", expected="text that UTF-8 can hold",
                 found=repr(error.object[error.start : error.end]), code="encoding",
             ) from None  # fmt: skip
 
@@ -130,7 +132,7 @@ def tokenizer_error(message: str, expected: object, found: object) -> FormatErro
 
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:
-    """Text by id as SentencePiece has it: a run of spaces that is a token of its own is a run of U+2581."""
+    """Text by id as in SentencePiece: a token of spaces becomes a run of U+2581."""
     kinds = tokenizer.kinds.tolist()
     return [
         SPACE * len(token) if kind == Kind.USER_DEFINED and token and not token.strip(" ") else token
@@ -139,7 +141,7 @@ def piece_texts(tokenizer: Tokenizer) -> list[str]:
 
 
 def looks_special(token: str) -> bool:
-    """Whether a token that is not declared special is one by its looks, as llama.cpp's converter decides."""
+    """Whether a token looks special although it is not declared so, by the rule of llama.cpp's converter."""
     return (
         token in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (token.startswith(("<|", "<\uff5c")) and token.endswith(("|>", "\uff5c>")))
@@ -148,9 +150,9 @@ def looks_special(token: str) -> bool:
 
 
 def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Scores under which merging by the highest score does what merging by rank does.
+    """Scores with which merging by score equals merging by rank.
 
-    A token's score is minus the rank of the first merge that makes it; single characters have 0.
+    A token's score is minus the rank of the first merge that produces it; single characters have 0.
     """
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges):
@@ -159,7 +161,7 @@ def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -
 
 
 def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Every split of a token into two tokens, the token with the highest rank first, then as the parts are numbered."""
+    """Every split of a token into two tokens, the token of the highest rank first, then in order of the parts' ids."""
     ids = {token: number for number, token in enumerate(tokens) if kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED)}
     merges = []
     for whole, number in ids.items():

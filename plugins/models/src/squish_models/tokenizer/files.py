@@ -61,7 +61,7 @@ def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     pretokenizer = BY_NAME.get(tokenizer.pre or "default")
     if pretokenizer is None:
         raise tokenizer_error(
-            "this pre-tokenizer has no known form in tokenizer.json", "one of docs/tokenizers.md", tokenizer.pre
+            "this pre-tokenizer cannot be written to tokenizer.json", "one of docs/tokenizers.md", tokenizer.pre
         )
     steps = [*pretokenizer.steps]
     model = {
@@ -114,7 +114,7 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: Tokenizer, texts: Any) -> dict[str, int]:
-    """Token to id; ids that no text gives have none."""
+    """Token to id; ids without a text are omitted."""
     kinds = tokenizer.kinds.tolist()
     return {text: number for number, (text, kind) in enumerate(zip(texts, kinds)) if not _padding(text, number, kind)}
 
@@ -141,7 +141,7 @@ def _whole(
 
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """What adds bos and eos, where they are added."""
+    """The post-processor that adds bos and eos, if they are added."""
     default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
@@ -180,7 +180,7 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 
 def _generation(tokenizer: Tokenizer) -> dict[str, Any]:
-    """generation_config.json: the ids, every one that ends a text included."""
+    """generation_config.json: the ids, including all that end a text."""
     ids = {f"{role}_token_id": tokenizer.special[role] for role in ("bos", "pad") if role in tokenizer.special}
     ends = list(tokenizer.end_ids) or [tokenizer.special[role] for role in ("eos",) if role in tokenizer.special]
     return ids | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})

@@ -18,23 +18,23 @@ IDS = {
 }  # fmt: skip
 MODELS = {"gpt2": "bpe", "llama": "spm"}
 DEFAULT_IDS = {"bpe": {"bos": 11, "eos": 11}, "spm": {"bos": 1, "eos": 2, "unk": 0}}
-"""What llama.cpp takes where a key is absent."""
+"""Defaults of llama.cpp for absent keys."""
 BYTE_SPACE = "\u0120"
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|end_of_text|>",
     "<end_of_utterance>",
 ))  # fmt: skip
-"""Tokens with which llama.cpp ends generation, whatever the ids say."""
+"""Tokens at which llama.cpp stops generation, regardless of the ids."""
 
 
 def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer of a GGUF file's metadata; None where the file has none.
+    """The tokenizer in a GGUF file's metadata; None if there is none.
 
     Raises
     ------
     FormatError
-        `tokenizer` where its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
+        `tokenizer` if its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
     """
     values = {key: getattr(value, "value", value) for key, value in metadata.items() if key.startswith("tokenizer.")}
     name = values.get(f"{PREFIX}model")
@@ -71,12 +71,12 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
-        raise tokenizer_error("a key of the tokenizer has another type", "text, ids and numbers", error) from None
+        raise tokenizer_error("a key of the tokenizer has the wrong type", "text, ids and numbers", error) from None
 
 
 def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int]:
     special = {role: int(values[PREFIX + key]) for role, key in IDS.items() if PREFIX + key in values}
-    # An id beyond the vocabulary is how some files say "none" (-1 stored without a sign).
+    # Some files store "none" as an id beyond the vocabulary (-1 without a sign).
     special = {role: number for role, number in special.items() if number != 0xFFFFFFFF}
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
@@ -89,12 +89,12 @@ def _pair(merge: str) -> tuple[str, str]:
 
 
 def _joined(left: str, right: str) -> str:
-    # A space inside a token is written as the byte-level vocabulary writes it, so that a merge has one space.
+    # A space inside a token is written as in the byte-level vocabulary, so that a merge has one space.
     return f"{left.replace(' ', BYTE_SPACE)} {right.replace(' ', BYTE_SPACE)}"
 
 
 def _end_ids(tokens: tuple[str, ...], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
-    """Ids that end generation: eos and eot, then those that do by their text."""
+    """Ids that end generation: eos and eot, then those recognized by their text."""
     ids = [special[role] for role in ("eos", "eot") if role in special]
     if kinds is not None:
         marked = np.flatnonzero(np.isin(np.asarray(kinds), (Kind.CONTROL, Kind.USER_DEFINED)))
@@ -103,7 +103,7 @@ def _end_ids(tokens: tuple[str, ...], kinds: Any, special: Mapping[str, int]) ->
 
 
 def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
-    """GGUF's keys of a tokenizer, in the order in which llama.cpp's converter writes them.
+    """GGUF's keys for a tokenizer, in the order of llama.cpp's converter.
 
     Examples
     --------

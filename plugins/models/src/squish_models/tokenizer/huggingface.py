@@ -18,7 +18,7 @@ FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "generation_config.json", "chat_template.jinja",
 )  # fmt: skip
-"""Files of a folder that say what its tokenizer is."""
+"""Files of a folder that define its tokenizer."""
 TEMPLATE_FOLDER = "additional_chat_templates/"
 _MOST_BYTES, _MOST_NODES = 64 << 20, 8 << 20
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
@@ -27,12 +27,12 @@ _TOKEN_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep"
 
 
 def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer of a folder's files; None where there is none.
+    """The tokenizer in a folder's files; None if there is none.
 
     Parameters
     ----------
     files
-        Contents by file name, those of `FILES` that exist, and `additional_chat_templates/*.jinja`.
+        Contents by file name: those of `FILES` that exist, and `additional_chat_templates/*.jinja`.
     config
         The text part of config.json: `vocab_size` and ids of special tokens.
 
@@ -50,7 +50,9 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
         raise error.within(part="tokenizer.json" if "tokenizer.json" in files else "tokenizer.model") from None
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise tokenizer_error(
-            "a value of the tokenizer's files has another type", "text, ids, lists and objects where they belong", error
+            "a value in the tokenizer's files has the wrong type",
+            "text, ids, lists and objects where they belong",
+            error,
         ).within(part="tokenizer.json") from None
 
 
@@ -87,9 +89,9 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{name} is no JSON", found=str(error), code="json") from None
+        raise FormatError(f"{name} is not JSON", found=str(error), code="json") from None
     if not isinstance(parsed, dict):
-        raise FormatError(f"{name} is no JSON object", found=type(parsed).__name__, code="json")
+        raise FormatError(f"{name} is not a JSON object", found=type(parsed).__name__, code="json")
     return parsed
 
 
@@ -112,7 +114,7 @@ class _Vocabulary:
         self.ids: dict[str, int] = {}
 
     def fill(self, texts: Mapping[int, str]) -> None:
-        """Take in tokens by id; ids without one are padding that no text gives."""
+        """Add tokens by id; ids without a token are padding."""
         largest = max(texts, default=-1)
         if min(texts, default=0) < 0 or largest >= MOST_TOKENS:
             raise LimitError(
@@ -128,7 +130,7 @@ class _Vocabulary:
         self.ids = {text: number for number, text in texts.items()}
 
     def mark(self, token: str, kind: Kind) -> None:
-        """Set the kind of a token that the vocabulary has."""
+        """Set the kind of a token, if the vocabulary has it."""
         if token in self.ids:
             self.kinds[self.ids[token]] = kind
 
@@ -144,7 +146,7 @@ def _texts(stored: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[dict[in
         )
     if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
                for each in added):  # fmt: skip
-        raise tokenizer_error("an added token is not one", "id and content", "something else")
+        raise tokenizer_error("an added token is invalid", "id and content", "something else")
     for text, number in (*entries, *((each["content"], each["id"]) for each in added)):
         if texts.setdefault(number, text) != text:
             raise tokenizer_error(f"id {number} has two tokens", repr(texts[number][:40]), repr(text[:40]))
@@ -161,7 +163,7 @@ def _mark_added(vocabulary: _Vocabulary, added: list[dict[str, Any]]) -> None:
 
 
 def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Merges, which are pairs, or text with a space between in files from before 2024."""
+    """Merges: pairs, or text separated by a space in files from before 2024."""
     pairs = []
     for rank, merge in enumerate(model.get("merges") or ()):
         pair = merge.split(" ") if isinstance(merge, str) else merge
@@ -189,7 +191,7 @@ def _byte_level(stored: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str,
 def _sentencepiece(
     files: Mapping[str, bytes], settings: Mapping[str, Mapping[str, Any]], vocabulary: _Vocabulary
 ) -> dict[str, Any]:
-    """Scores and the space prefix; from tokenizer.model where it is there, since tokenizer.json has no scores."""
+    """Scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
     stored = settings.get("tokenizer.json", {})
     texts, added = _texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
     prefix = _prepends_space(stored)
@@ -236,7 +238,7 @@ def _prepends_space(stored: Mapping[str, Any]) -> bool:
 def _special(
     vocabulary: _Vocabulary, config: Mapping[str, Any], end: Mapping[str, Any], *named: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Ids by role: by text in the tokenizer's files, else by number in config.json and generation_config.json."""
+    """Ids by role: from texts in the tokenizer's files, else from numbers in config.json and generation_config.json."""
     options, listed, stored = named
     special: dict[str, int] = {}
     for role, key in _TOKEN_KEYS.items():
@@ -269,7 +271,7 @@ def _end_ids(
 def _added(
     stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], vocabulary: _Vocabulary
 ) -> dict[str, bool]:
-    """Whether bos and eos are added: by the post-processor, which decides in transformers, else by the settings."""
+    """Whether bos and eos are added: according to the post-processor, as in transformers, else to the settings."""
     if stored is None:
         return {"bos": bool(options.get("add_bos_token", True)), "eos": bool(options.get("add_eos_token", False))}
     processor = stored.get("post_processor") or {}

@@ -1,4 +1,4 @@
-"""How byte-level BPE splits text before merging: llama.cpp's names, and the same in a tokenizer.json."""
+"""How byte-level BPE splits text before merging, under llama.cpp's names and as steps of a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def _byte_level(use_regex: bool) -> dict[str, Any]:
 
 @frozen
 class Pretokenizer:
-    """One way to split text: the steps of tokenizer.json, and llama.cpp's names for it, the usual one first."""
+    """A pre-tokenizer: the steps of tokenizer.json, and llama.cpp's names for it, the usual one first."""
 
     names: tuple[str, ...]
     steps: tuple[dict[str, Any], ...]
     ignore_merges: bool = False
-    """A word that is a token is not split into merges."""
+    """Merges are not applied to a word that is a token."""
     normalizer: str | None = None
     add_bos: bool = False
-    """What llama.cpp takes where `add_bos_token` is absent."""
+    """llama.cpp's default for `add_bos_token`."""
 
 
 PRETOKENIZERS = (
@@ -83,7 +83,7 @@ BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
 
 
 def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    """What of a `pre_tokenizer` decides how text is split: the steps, each as (type, its setting)."""
+    """The steps of a `pre_tokenizer` that determine how text is split, each as (type, setting)."""
     if not isinstance(pre_tokenizer, Mapping):
         return ()
     if pre_tokenizer.get("type") == "Sequence":
@@ -103,7 +103,7 @@ def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str],
 
 
 def find_pretokenizer(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool) -> Pretokenizer | None:
-    """The one with the same steps; None where llama.cpp has no name for them that is known here."""
+    """The pre-tokenizer with the same steps; None if llama.cpp has no name for them."""
     steps = structure(pre_tokenizer)
     same = [each for each in PRETOKENIZERS if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
     return next((each for each in same if each.ignore_merges == ignore_merges), same[0] if same else None)

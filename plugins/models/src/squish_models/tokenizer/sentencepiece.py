@@ -1,4 +1,4 @@
-"""tokenizer.model: SentencePiece's ModelProto, as much of it as a vocabulary needs."""
+"""tokenizer.model: the part of SentencePiece's ModelProto that a vocabulary needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse(data: bytes) -> Pieces:
     Raises
     ------
     FormatError
-        `protobuf` where the file is cut or no ModelProto.
+        `protobuf` if the file is truncated or not a ModelProto.
     """
     tokens: list[str] = []
     scores: list[float] = []
@@ -71,7 +71,7 @@ def write(tokenizer: Tokenizer) -> bytes:
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int | tuple[int, int]]]:
-    """(field number, value) of a message; the value of a length-delimited field is where it lies."""
+    """(field number, value) pairs of a message; the value of a length-delimited field is its range."""
     while at < end:
         start = at
         key, at = _read_varint(data, at, end)
@@ -87,11 +87,11 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int | tuple[i
             value, at = (at, at + size), at + size
         else:
             raise FormatError(
-                "tokenizer.model is no ModelProto", offset=start, found=f"wire type {wire}", code="protobuf"
+                "tokenizer.model is not a ModelProto", offset=start, found=f"wire type {wire}", code="protobuf"
             )
         if at > end:
             raise FormatError(
-                "tokenizer.model is cut", offset=start, expected=f"{at - end} bytes more", code="protobuf"
+                "tokenizer.model is truncated", offset=start, expected=f"{at - end} bytes more", code="protobuf"
             )
         yield number, value
 
@@ -100,7 +100,7 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
-            raise FormatError("tokenizer.model is cut", offset=at, code="protobuf")
+            raise FormatError("tokenizer.model is truncated", offset=at, code="protobuf")
         byte, at = data[at], at + 1
         value |= (byte & 127) << shift
         if byte < 128:

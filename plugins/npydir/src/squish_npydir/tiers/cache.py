@@ -12,7 +12,7 @@ from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from squish_core.api import (
     Conversion,
@@ -32,6 +32,7 @@ from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST
 from ..write.replace import delete_eights
 from . import panels, seal
+from .gate import Gate, evaluator, remove
 from .read import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
@@ -49,16 +50,19 @@ Builder = Callable[[File, Path, Progress | None], "Built"]
 
 @frozen(kw_only=True)
 class Built:
-    """The result of a build: new tensors, tensors from an interrupted build, and the size of the tier."""
+    """The result of a build: new tensors, tensors from an interrupted build, the size of the tier, and what its gate
+    measured."""
 
     tier: str
     made: int
     kept: int
     size: int
+    measured: Mapping[str, float] = field(factory=dict)
 
 
 def build(
-    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
+    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
+    gate: Gate | None = None,
 ) -> Built:  # fmt: skip
     """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, panels, or int4 (INT8 to INT4 in place).
 
@@ -66,7 +70,8 @@ def build(
     divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
     A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
     do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
-    arrays go once every four-bit value was compared with them.
+    arrays go once every four-bit value was compared with them. A tier that does not pass its gate is removed before it
+    gets its sentinel; one that was there already stays.
     """
     spec = parse_spec(tier)
     tier, params = spec.id, spec.params
@@ -83,8 +88,10 @@ def build(
             f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
             hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
         )  # fmt: skip
+    if gate is not None:
+        evaluator()  # an error before anything is built
     try:
-        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress)
+        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress, gate)
         if delete_source:
             delete_eights(Path(path))
             _seal(Path(path))
@@ -93,21 +100,28 @@ def build(
     return result
 
 
-def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None) -> Built:
+def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None) -> Built:
     folder = Path(path)
     sentinel, share, _ = BUILDERS[tier]
+    label, needs = next(((each.label, each.needs) for each in TIERS if each.sentinel == sentinel), (tier, ""))
     with open_model(folder, "npydir") as file:
         own = _own(file)
         if (folder / sentinel).exists():
             _seal(folder)
-            return Built(tier=tier, made=0, kept=len(own), size=0)
+            measured = gate.check(folder, tier, label) if gate else {}
+            return Built(tier=tier, made=0, kept=len(own), size=0, measured=measured)
         for left in folder.glob(f"{ROOM}*"):
             shutil.rmtree(left)  # left by a killed build
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         result = make(own, folder, progress)
+    try:
+        measured = gate.check(folder, tier, label) if gate else {}
+    except BaseException:
+        remove(folder, label, needs)
+        raise
     _touch(folder / sentinel)
     _seal(folder)
-    return evolve(result, tier=tier)
+    return evolve(result, tier=tier, measured=measured)
 
 
 def _own(file: File) -> File:
