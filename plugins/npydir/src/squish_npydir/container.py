@@ -39,11 +39,10 @@ from squish_core.api import (
 
 from .features import DIALECTS, TIERS
 from .options import narrowed, option, quantized
-from .read import awq, dialects, manifest
+from .read import awq, manifest
 from .read.folder import Folder, Stored
 from .tiers import read, seal
 from .tiers.seal import INT4_READY, PLACE, READY
-from .write import accept, writer
 
 STATS = "stats.json"
 UNREADABLE = (TensorError, CodecError, MissingPluginError)
@@ -86,9 +85,13 @@ class NpyDir(Container):
         )  # fmt: skip
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        from .write import accept
+
         return accept.accepts(spec, encoding)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        from .write import accept
+
         return accept.accepts_codes(spec, layout, option(options, "scales") or "f32")
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
@@ -103,6 +106,8 @@ class NpyDir(Container):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
+        from .write import writer
+
         return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()})
 
     def write(
@@ -113,11 +118,13 @@ class NpyDir(Container):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
+        from .write import writer
+
         writer.write(sink, tensors, meta, assets)
 
 
 class Directory:
-    """Reads one directory."""
+    """Reads one directory. What reads its own arrays is imported when one is read: a sealed tier needs none of it."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -196,6 +203,8 @@ class Directory:
 
     def files(self, key: str) -> dict[str, Stored]:
         """Return the arrays of a tensor by suffix, without unsupported ones."""
+        from .read import dialects
+
         arrays = {}
         for suffix in sorted(self.suffixes.get(key, frozenset()) & dialects.SUFFIXES):
             stored = self.folder.find(f"{PLACE}/{key}__{suffix}")
@@ -205,6 +214,8 @@ class Directory:
 
     def stored(self, name: str, files: Mapping[str, Stored]) -> tuple[list[Encoding], Shape | None, str]:
         """Return the encodings of the files, the shape, and the problems of the others."""
+        from .read import dialects
+
         shape: Shape | None = None
         if "shape" in files:
             shape = self.folder.shape(files["shape"], name)
@@ -288,6 +299,8 @@ class Directory:
 
     def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
         """Raise FormatError for anything other than a file in place of an array (a pipe, a folder)."""
+        from .read import dialects
+
         for suffix in sorted(dialects.SUFFIXES - files.keys()):
             try:
                 self.folder.open(f"{PLACE}/{key}__{suffix}.npy")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
-from squish_codecs.api import Affine
 from squish_safetensors.api import TensorRecord, read_header, spec_of_record
 
 from squish_core.api import (
@@ -27,10 +26,10 @@ from squish_core.api import (
     check_file_name,
 )  # fmt: skip
 
-from ..read.dialects import PANELS, encoding
 from ..read.folder import Folder
 
 SUFFIX = ".safetensors"
+PANELS_LABEL = "squish_panels"
 Held = tuple[Encoding, tuple[int, ...]]
 
 
@@ -101,6 +100,7 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
 
 def _panels(folder: Folder, tier: Tier) -> Found:
     """Read 4-bit codes in panels of 16 rows."""
+    from ..read.dialects import PANELS, encoding
 
     def find(name: str, key: str) -> Held | None:
         stem, suffixes = f"{tier.label}/{key}", PANELS.files
@@ -118,6 +118,8 @@ def _panels(folder: Folder, tier: Tier) -> Found:
 
 def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Held:
     """Return the encoding of u32 words, w = q * scale + bias; bits and group size are in the configuration."""
+    from squish_codecs.api import Affine
+
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
     bits, group = own.get("bits"), own.get("group_size")
@@ -196,7 +198,7 @@ def _part(name: str, records: Mapping[str, TensorRecord]) -> Part:
 
 
 TIERS = (
-    Tier(label=PANELS.label, sentinel=f"{PANELS.label}/.ready", needs=f"{PANELS.label}/", open=_panels, of_all=False),
+    Tier(label=PANELS_LABEL, sentinel=f"{PANELS_LABEL}/.ready", needs=f"{PANELS_LABEL}/", open=_panels, of_all=False),
     Tier(label="squish_4bit", sentinel=".squish_4bit_ready", needs="squish_4bit/config.json", open=_mlx),
     Tier(label="squish_3bit", sentinel=".squish_3bit_ready", needs="squish_3bit/config.json", open=_mlx),
     Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),
