@@ -90,6 +90,8 @@ class Container(Renamed):
 
     renamed: ClassVar[Mapping[str, str]] = {"layout": "plan_file", "recipes": "encodings_for"}
     id: str = ""
+    statistics_prefix: ClassVar[str | None] = None
+    """Prefix of the metadata in which the format records activation statistics; None if it does not."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         """Read and check the header of a file; never its tensor data.

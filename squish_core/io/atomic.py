@@ -72,7 +72,9 @@ def atomic_folder(
     Raises WriteError if the folder exists.
     """
     if target.exists() or target.is_symlink():
-        raise WriteError("already exists", file=str(target), code="exists", hint="Choose a new name, or remove it.")
+        raise WriteError(
+            "already exists", file=str(target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
+        )
     check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):

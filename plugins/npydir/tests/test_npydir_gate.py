@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import source
-from squish_npydir.tiers.gate import Gate, remove
+from squish_npydir.gate import Gate
+from squish_npydir.write.replace import delete_tier
 
 import squish_core as squish
 from squish_core.cli import main
@@ -58,5 +59,5 @@ def test_only_arrays_beside_int8_ones_are_removed(tmp_path: Path) -> None:
     made = source(tmp_path / "s.safetensors", up__weight=np.ones((8, 128), np.float32))
     squish.convert(made, tmp_path / "m", "npydir", "int4")
     before = sorted((tmp_path / "m").rglob("*"))
-    remove(tmp_path / "m", "int4", "")
+    delete_tier(tmp_path / "m", "int4", "")
     assert sorted((tmp_path / "m").rglob("*")) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,11 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_model
 
-from ..read.folder import Folder
-from .read import TIERS
+from .directory import Directory
+from .read.folder import Folder
+from .tiers.read import TIERS
+from .write.replace import IN_PLACE
 
-IN_PLACE = "int4"
-"""The tier that is not a cache: 4-bit arrays beside INT8 ones, under this label."""
-ARRAYS = ("q4a", "s4a", "z4a")
-"""Suffixes of its arrays."""
 DEFAULT = ("kl", 0.05)
 _SUFFIX = re.compile(r":(kl|top1)=([0-9.eE+-]+)$")
 
@@ -80,33 +77,11 @@ class Gate:
         return measured
 
 
-def remove(folder: Path, label: str, needs: str) -> None:
-    """Delete the files of a tier without a sentinel; for `int4`, the arrays beside INT8 ones."""
-    if label == IN_PLACE:
-        with open_model(folder, "npydir") as file:
-            index = file.index
-            arrays = [
-                folder / index.files[part.segments[0].file].name
-                for spec in index.tensors.values() if any(encoding.label == "int8" for encoding in spec.encodings)
-                for encoding in spec.encodings if encoding.label == IN_PLACE for part in encoding.parts.values()
-            ]  # fmt: skip
-        for path in arrays:
-            path.unlink(missing_ok=True)
-        return
-    place = folder / Path(needs).parts[0]
-    if place.is_dir():
-        shutil.rmtree(place)
-    else:
-        place.unlink(missing_ok=True)
-
-
 def _sides(file: File, tier: str, label: str) -> tuple[File, File]:
     """The model of the directory's own files, and that of the tier."""
     own = file.without_caches()
     if label == IN_PLACE:
         return _labelled(own, own.index, lambda each: each != label), _labelled(own, own.index, lambda each: True)
-    from ..container import Directory
-
     directory = Directory(Folder(source=file.source, limits=file.limits))
     (declared,) = (each for each in TIERS if each.label == label)
     directory.tiers = [declared.open(directory.folder, declared)]
