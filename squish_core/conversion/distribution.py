@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from squish_core.analysis.maps import path_of
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.canaries import canaries
@@ -89,7 +90,7 @@ def execute_job(
     image = _image(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     layout = JobLayout(plan, image, file, statistics)
     local = target if isinstance(target, Path) else Path(target.filename)
     staging: Staging | RemoteStaging
@@ -101,8 +102,8 @@ def execute_job(
         staging = Staging(local.absolute(), job_id(document)[:16], is_folder=is_folder)
         tasks = layout.tasks(options.task_bytes)
     job = Job(
-        plan=plan, image=image, source=address_of(source), format=source.format, limits=source.limits,
-        assets=assets_of(document), activations=None if activations is None else address_of(activations),
+        plan=plan, image=image, source=path_of(source), format=source.format, limits=source.limits,
+        assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,
     )  # fmt: skip
@@ -176,18 +177,6 @@ def _remote_staging(target: RemoteTarget, image: OutputImage, registry: Registry
     return RemoteStaging(
         target, literals, partial(remote_target, registry=registry), partial(open_target, registry=registry)
     )
-
-
-def address_of(file: File) -> str:
-    """The path or URL by which another process opens a file; UsageError if there is none."""
-    if file.path is not None:
-        return str(file.path.absolute())
-    if "://" in file.name:
-        return file.name
-    raise UsageError(
-        "a job needs a source that other processes can open", found=file.name, expected="a path or a URL",
-        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out scheduler=.",
-    )  # fmt: skip
 
 
 def assets_of(document: Mapping[str, Any]) -> str | None:

@@ -81,6 +81,15 @@ class OutputImage:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def places(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """(tensor, role) -> the name of its file and the offset in it."""
+        return {
+            (extent.tensor, extent.role): (file.name, start)
+            for file in self.files
+            for extent, start in zip(file.extents, file.starts) if isinstance(extent, PartExtent)
+        }  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: literal bytes as their SHA-256.
 
@@ -124,7 +133,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer):
+    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
             f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
@@ -137,17 +146,16 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
         for parts in [step.spec.encodings[0].parts]
     ]
     with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 
-def has_image(plan: ConversionPlan, source: File) -> bool:
-    """Whether the target can be laid out before it is written."""
+def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """The image, or None for a target that cannot be laid out before it is written."""
     try:
-        output_image(plan, source)
+        return output_image(plan, source)
     except UsageError:
-        return False
-    return True
+        return None
 
 
 class ImageSink(Sink):

@@ -56,7 +56,7 @@ class ImageReader:
         self._file = apply_map(source.without_caches(), plan.model_map, plan.options)
         check_source(plan, self._file)
         self._steps = {step.spec.name: step for step in plan.steps}
-        self._activations = None if activations is None else Activations(activations)
+        self._activations = None if activations is None else Activations(activations, self._file)
         self._digests, self._begun = Digests(self._file, on_the_way=False), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0

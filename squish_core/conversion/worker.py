@@ -28,11 +28,12 @@ from squish_core.conversion.image import OutputImage
 from squish_core.conversion.job import plugin_lock, source_pins
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
-from squish_core.conversion.streams import part_bytes, streams_of
+from squish_core.conversion.streams import streams_of
 from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -139,10 +140,11 @@ class OpenJob:
             if source.format != job.format:
                 source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
             stack.callback(source.close)
+            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
             statistics = None
             if job.activations is not None:
-                statistics = Activations(stack.enter_context(opening.open(job.activations, limits=job.limits)))
-            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
+                opened = stack.enter_context(opening.open(job.activations, limits=job.limits))
+                statistics = Activations(opened, self.file)
             self.activations = statistics
             self._check(source)
             stack.pop_all()

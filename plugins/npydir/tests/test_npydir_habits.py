@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import int8, make, source
-from squish_npydir.tiers import background, cache
+from squish_npydir.tiers import background, cache, resources
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
@@ -185,7 +185,7 @@ def test_the_first_load_builds_the_next_tier(
 
 def test_a_tier_that_cannot_be_built_leaves_the_model_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
-    monkeypatch.setattr(cache, "available", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "available", lambda: 1 << 20)
     with squish.open(tmp_path / "out", "npydir:tiers=build") as file:
         assert file["lm_head.weight"].numpy().shape == (16, 256)
     build = background.wait(tmp_path / "out")

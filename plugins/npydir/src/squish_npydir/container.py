@@ -47,17 +47,20 @@ from .write import accept, writer
 
 STATS = "stats.json"
 UNREADABLE = (TensorError, CodecError, MissingPluginError)
-"""What leaves one tensor unread; anything else is wrong with the directory."""
+"""Errors that make one tensor unreadable; all others concern the directory."""
 Shape = tuple[int, ...]
 
 
 class NpyDir(Container):
-    """Squish's npy directories; only tensors in the manifest are read, arrays stay in their files."""
+    """Squish's npy directories; only tensors in the manifest are listed, and arrays stay in their files."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         if not source.is_dir:
             raise FormatError(
-                "is a file; a npy directory is opened by its folder", file=source.name, code=ErrorCode.FOLDER
+                "not a npy directory but a file",
+                file=source.name,
+                code=ErrorCode.FOLDER,
+                hint="Open the folder.",
             )
         folder = Folder(source=source, limits=limits)
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
@@ -68,7 +71,7 @@ class NpyDir(Container):
         option(options, "tiers")
         if source.path is None:
             raise FormatError(
-                "tiers are built in a folder on this machine only", file=source.name, code=ErrorCode.OPTION,
+                "tiers=build needs a local folder", file=source.name, code=ErrorCode.OPTION,
                 hint="Open it without tiers=build, or download it.",
             )  # fmt: skip
         index = self.read_index(source, limits)
@@ -155,7 +158,7 @@ class Directory:
         best = self.tiers[0] if self.tiers else None
         if best is None or not self.names.keys() <= best.records.keys():
             return None
-        if not seal.holds(self.folder, best.tier.label, best.tier.needs):
+        if not seal.is_valid(self.folder, best.tier.label, best.tier.needs):
             return None
         folders = (tier.tier.needs[:-1] for tier in self.tiers if tier.tier.needs.endswith("/"))
         files = seal.Files(self.folder, (PLACE, *folders))
@@ -213,35 +216,34 @@ class Directory:
             first = files.get(next(iter(dialect.files.values())))
             if first is None or not dialect.applies(files.keys(), len(first.npy.shape)):
                 continue
-            mine = {role: files[suffix] for role, suffix in dialect.files.items() if suffix in files}
+            arrays = {role: files[suffix] for role, suffix in dialect.files.items() if suffix in files}
             try:
-                size = dialects.shape_of(dialect, mine) if shape is None else shape
-                encodings.append(dialects.encoding(dialect, name, size, mine, self.folder))
+                size = dialects.shape_of(dialect, arrays) if shape is None else shape
+                encodings.append(dialects.encoding(dialect, name, size, arrays, self.folder))
                 shape = size
             except UNREADABLE as error:
                 problems.append(str(error).rstrip("."))
         if not encodings and not problems:
-            there = self.suffixes.get(self.names[name], frozenset())
-            problems += [why for suffix, why in dialects.UNSUPPORTED.items() if suffix in there] or ["has no files"]
+            present = self.suffixes.get(self.names[name], frozenset())
+            problems += [why for suffix, why in dialects.UNSUPPORTED.items() if suffix in present] or ["no files"]
         return encodings, shape, "; ".join(problems)
 
     def cached(self, name: str, key: str, shape: Shape | None) -> tuple[list[Encoding], Shape | None]:
-        """The encodings of the tiers, and the shape; one of another shape than the tensor's own files is reported and
-        left out."""
+        """Return the encodings in the tiers, and the shape. An encoding with another shape is reported and left out."""
         encodings = list[Encoding]()
         for files in self.tiers:
             label = files.tier.label
             try:
                 entry = files.find(name, key)
             except SquishError as error:
-                self.report("tier", "warning", name, f"is not read from the tier {label}: {error}")
+                self.report("tier", "warning", name, f"cannot be read from the tier {label}: {error}")
                 continue
             if entry is None:
                 if files.tier.of_all:
                     self.missing[label] = self.missing.get(label, 0) + 1
             elif shape is not None and entry[1] != shape:
                 self.report(
-                    "tier", "warning", name, f"has the shape {list(entry[1])} in the tier {label}, {list(shape)} here"
+                    "tier", "warning", name, f"the tier {label} has the shape {list(entry[1])}, expected {list(shape)}"
                 )
             else:
                 encodings.append(entry[0])
@@ -255,7 +257,7 @@ class Directory:
         try:
             stats = self.folder.json(STATS, "statistics")
         except SquishError as error:
-            self.report("stats", "warning", STATS, f"is not read: {error.message}")
+            self.report("stats", "warning", STATS, f"cannot be read: {error.message}")
             return {}
         return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
 
@@ -268,7 +270,11 @@ class Directory:
         lost = [name for name, spec in tensors.items() if not spec.encodings]
         if lost:
             listing = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
-            why = "" if self.folder.has(READY) else ", and it was never finished (.manifest_ready is missing)"
+            why = (
+                ""
+                if self.folder.has(READY)
+                else ", since the directory was never finished (.manifest_ready is missing)"
+            )
             message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {listing}"
             self.report("partial", "warning", "manifest.json", message)
         self._state_of_int4(tensors)
@@ -276,15 +282,17 @@ class Directory:
             self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
 
     def _state_of_int4(self, tensors: Mapping[str, TensorSpec]) -> None:
-        """Report four-bit arrays beside INT8 ones whose sentinel is missing: their conversion was interrupted."""
+        """Report 4-bit arrays beside INT8 ones without their sentinel: the conversion was interrupted."""
         if self.folder.has(INT4_READY):
             return
         labels = [{encoding.label for encoding in spec.encodings} for spec in tensors.values()]
         both = sum({"int4", "int8"} <= each for each in labels)
         if both:
             left = sum("int8" in each and "int4" not in each for each in labels)
-            message = f"the conversion to int4 was not finished ({INT4_READY} is missing): {both} tensors have four-bit"
-            self.report("tier", "warning", "int4", f"{message} arrays beside INT8 ones, {left} have INT8 ones only")
+            message = f"the conversion to int4 was not finished ({INT4_READY} is missing)"
+            self.report(
+                "tier", "warning", "int4", f"{message}: {both} tensors have 4-bit arrays, {left} only INT8 arrays"
+            )
 
     def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
         """Raise FormatError for anything other than a file in place of an array (a pipe, a folder)."""
@@ -297,7 +305,7 @@ class Directory:
 
 
 def _suffixes(folder: Folder) -> dict[str, frozenset[str]]:
-    """Safe key -> the suffixes of its files."""
+    """Return safe key -> suffixes of its files."""
     suffixes_of: dict[str, set[str]] = {}
     for name in folder.names(PLACE):
         stem = name.removesuffix(".zst").removesuffix(".br").removesuffix(".npy")

@@ -14,7 +14,7 @@ from .weights import entry_of, spec_of, weight_of
 
 LIBRARY = torch.library.Library("squish", "DEF")
 PANEL = 4 << 20
-"""Values that are decoded at a time for a gradient."""
+"""Values to decode at once for a gradient."""
 
 
 SCHEMAS = (

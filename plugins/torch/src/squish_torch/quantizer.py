@@ -41,7 +41,7 @@ class ClassName(str):
 
 
 class SquishConfig(QuantizationConfigMixin):
-    """Tells transformers that modules stay compressed.
+    """The quantization config for compressed modules.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class SquishConfig(QuantizationConfigMixin):
 
     @property
     def options(self) -> ModuleOptions:
-        """How weights are loaded."""
+        """How to load weights."""
         return ModuleOptions(self.backend, self.on_unsupported, self.copy)
 
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -71,7 +71,7 @@ class SquishConfig(QuantizationConfigMixin):
         return self
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a dictionary: transformers asks both forms."""
+        """Like that of a dictionary; transformers uses both forms."""
         return getattr(self, key, default)
 
 

@@ -1,4 +1,4 @@
-"""Prepared weights of parts in memory, found again by where the parts lie; the cache keeps no part alive."""
+"""Prepared weights of parts in memory, cached by the parts' addresses; the cache keeps no part alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from squish_core.api import TensorSpec, Weight, read_description, tensor_from_pa
 PANEL_ROWS = 96
 """Rows of x from which decoding to bf16 and torch's product are faster than the backend's own bf16 product."""
 SWEEP = 256
-"""New entries after which those of freed memory are dropped."""
+"""Number of new entries after which entries of freed memory are dropped."""
 
 
 @frozen
@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the memory is still that of the parts."""
+        """Whether the parts' memory is still alive."""
         return not any(storage.expired() for storage in self.storages)
 
 
@@ -62,13 +62,13 @@ _added = 0
 
 @lru_cache(4096)
 def spec_of(description: str) -> TensorSpec:
-    """The tensor that a description describes, with one encoding."""
+    """The tensor of a description, with one encoding."""
     return read_description(description)
 
 
 @lru_cache(4096)
 def roles_of(description: str) -> tuple[str, ...]:
-    """The roles of the parts, in the order in which operations take them."""
+    """The roles of the parts, in the order of operations' arguments."""
     return tuple(sorted(spec_of(description).encodings[0].parts))
 
 
@@ -78,7 +78,7 @@ def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> 
 
 
 def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Entry:
-    """What is prepared for these parts (uint8, contiguous, in the CPU's memory).
+    """The prepared entry for these parts (uint8, contiguous, in the CPU's memory).
 
     Raises
     ------
@@ -122,7 +122,7 @@ def multiplies_bf16() -> bool:
 
 
 def _with_threads(chosen: str, backend: str, threads: int) -> str:
-    """The backend with torch's number of threads, unless its options say another."""
+    """The backend with torch's number of threads, unless its options set another."""
     if chosen != "cpu" or "threads=" in backend:
         return backend or chosen
     separator = "," if ":" in backend else ":"
