@@ -92,7 +92,7 @@ class Decision:
             yield from pool.map(outcome, specs)
 
     def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
-        """One error for all tensors: by codec where the target has no form for codes that no rule changes."""
+        """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
             aliases = getattr(self.registry.containers[self.format].info, "aliases", {})
