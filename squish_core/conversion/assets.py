@@ -1,4 +1,4 @@
-"""The assets of a conversion."""
+"""Assets in a conversion."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_core.io.siblings import atomic_siblings
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -116,7 +117,7 @@ def execute(
             container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -230,14 +231,16 @@ def _sink(
         )  # fmt: skip
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
+    if registry.container(plan.format).writes_beside(plan.options):
+        return atomic_siblings(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
     """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
-    files = target.rglob("*") if target.is_dir() else [target]
+    files = target.rglob("*") if target.is_dir() else [target, *siblings]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

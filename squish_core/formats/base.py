@@ -318,6 +318,10 @@ class Container(Renamed):
         """
         return False
 
+    def writes_beside(self, options: Options) -> bool:
+        """Whether the output is one file with others beside it, which `sink.member` writes."""
+        return False
+
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
         """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
 

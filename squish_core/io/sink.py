@@ -44,7 +44,8 @@ class Sink(Renamed):
     """Output of a container: sequential bytes of one file, or the files of a folder.
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
-    the umask. `name`: path of the file in its folder, "" for a single file.
+    the umask. `name`: path of the file in its folder, "" for a single file. `siblings`: files that were
+    written beside the file, when the write ends.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -63,6 +64,7 @@ class Sink(Renamed):
         self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
         self._position, self._sync_position = position, position
         self._mode = mode
+        self.siblings: tuple[Path, ...] = ()
         self.kernel_copy = True
         self.notes: list[str] = []
 
