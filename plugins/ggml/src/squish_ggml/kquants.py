@@ -97,14 +97,24 @@ def q5_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
 
 def decode_q6_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 ql[128], qh[64]; i8 scales[16]; f16 d}: d * scale * (q - 32)."""
+    _affine(out, q6_k_quants(panel, scratch), q6_k_scales(panel)[..., None])
+
+
+def q6_k_quants(panel: Bytes, scratch: Scratch) -> np.ndarray:
+    """Unpack the codes of Q6_K in order, one signed byte each."""
     quants = spread(panel[:, 128:192], 32, (0, 2, 4, 6), 0x03, scratch)
     quants <<= np.uint64(4)
     quants |= spread(panel[:, :128], 64, (0, 4), 0x0F, scratch)
     signed = quants.view(np.int8)
     signed -= np.int8(32)
+    return signed
+
+
+def q6_k_scales(panel: Bytes) -> Floats:
+    """Scales of Q6_K in f32, sixteen for a block."""
     scales = panel[:, 192:208].view(np.int8).astype(np.float32)
     scales *= half(panel, 208)
-    _affine(out, signed, scales[..., None])
+    return scales
 
 
 def decode_q8_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
