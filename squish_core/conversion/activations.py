@@ -38,7 +38,8 @@ class Activations:
         name = self._name(spec)
         if name is None:
             return None
-        vector = self._magnitudes(name) if name.endswith(SUMS) else self._file[name].numpy(dtype="f32")
+        columns = spec.shape[-1] if spec.shape else 1
+        vector = self._magnitudes(name, columns) if name.endswith(SUMS) else self._file[name].numpy(dtype="f32")
         if vector.shape != spec.shape[-1:] or not np.isfinite(vector).all() or (vector < 0).any():
             raise TensorError(
                 "invalid activation statistics", file=self._file.name, tensor=spec.name,
@@ -47,15 +48,18 @@ class Activations:
             )  # fmt: skip
         return vector
 
-    def _magnitudes(self, name: str) -> np.ndarray:
-        """The root of the mean square of llama.cpp's sums; experts of a stack count together."""
+    def _magnitudes(self, name: str, columns: int) -> np.ndarray:
+        """The root of the mean square of llama.cpp's sums; experts of a stack count together, also where their sums
+        follow each other in one row with one count (older files)."""
         import numpy as np
 
         sums = self._file[name].numpy(dtype="f32").astype(np.float64)
         counts_name = name.removesuffix(SUMS) + COUNTS
         counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1)
+        width = columns if columns and sums.size % columns == 0 else max(sums.size, 1)
+        rows = sums.reshape(-1, width)
         with np.errstate(all="ignore"):
-            mean = sums.reshape(-1, sums.shape[-1] if sums.ndim else 1).sum(0) / counts.sum(dtype=np.float64)
+            mean = rows.sum(0) / (counts.mean(dtype=np.float64) * len(rows))
             return np.sqrt(mean).astype(np.float32)
 
     def _name(self, spec: TensorSpec) -> str | None:

@@ -65,6 +65,17 @@ def test_a_conversion_weights_errors_by_them(folder: Path, tmp_path: Path) -> No
     assert not np.array_equal(*codes)
 
 
+def test_the_older_format_has_the_same_statistics(folder: Path, tmp_path: Path) -> None:
+    codes = []
+    for name in ("imatrix.gguf", "imatrix.dat"):
+        path = tmp_path / name
+        squish_torch.collect_activations(folder / "hf", path, text=folder / "text.txt", window=WINDOW)
+        with squish.open(path) as file:
+            sums, counts = file[f"{UP}.in_sum2"].numpy(), file[f"{UP}.counts"].numpy()
+        codes.append(sums / counts)
+    assert np.allclose(*codes, rtol=1e-6)
+
+
 def test_a_gguf_keeps_its_own_names(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.zt"
     squish.convert(folder / "hf", path, encode=["q8_0", "*norm*=keep"], rename="gguf")
