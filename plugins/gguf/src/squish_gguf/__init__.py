@@ -25,13 +25,7 @@ def squish_containers() -> list[ContainerInfo]:
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
             codecs=("dense", *BLOCK_CODES),
-        ),
-        ContainerInfo(
-            id="imatrix",
-            title="llama.cpp's imatrix before GGUF",
-            factory="squish_gguf.legacy_imatrix:LegacyImatrix",
-            suffixes=(".dat", ".imatrix"),
-        ),
+        )
     ]
 
 
