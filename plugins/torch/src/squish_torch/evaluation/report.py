@@ -89,7 +89,7 @@ class Evaluation:
         score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
         lines = [
             f"perplexity {score.value:.4f} +- {score.uncertainty:.4f}",
-            f"{score.tokens:,} tokens scored: {DEFINITIONS[windows.definition]} ({len(windows)} of {windows.size})",
+            f"{score.tokens:,} tokens scored: {DEFINITIONS[windows.definition]} ({len(windows)} windows of {windows.size})",
         ]
         if windows.definition == LM_EVAL and windows.content:
             units = score.per_unit(windows.words, windows.bytes)
