@@ -155,3 +155,14 @@ def test_the_readme_installs_what_its_plugins_need() -> None:
         named = [projects[(ROOT / folder.partition("[")[0]).resolve()] for folder in shlex.split(line)]
         needed = {re.split(r"\W*[<>=\[;]", need)[0] for project in named for need in project["dependencies"]}
         assert needed & ours <= {project["name"] for project in named}, line
+
+
+def test_every_shared_codec_has_a_page() -> None:
+    """Hints of errors lead to docs/codecs for the parameters."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "codecs").glob("*.md"))
+    registry = squish.registry()
+    ids = [
+        entry.id for kind in ("codec", "allocator") for entry in registry.find(kind) if entry.dist == "squish-codecs"
+    ]
+    assert ids
+    assert [name for name in ids if f"# {name}:" not in pages and f"`{name}" not in pages] == []

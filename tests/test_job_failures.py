@@ -215,7 +215,7 @@ def kill_worker_always(message: Any) -> Any:
 def test_a_killed_worker_costs_its_tasks(
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_core.conversion.distribution.write_task", kill_worker_once)
+    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_once)
     report = job(source, tmp_path / "out.gguf")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
 
@@ -223,7 +223,7 @@ def test_a_killed_worker_costs_its_tasks(
 def test_a_task_that_kills_every_worker_ends_the_job_resumably(
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_core.conversion.distribution.write_task", kill_worker_always)
+    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_always)
     with pytest.raises(SquishError) as caught:
         job(source, tmp_path / "out.gguf")
     assert caught.value.code == "worker"

@@ -7,8 +7,8 @@ from functools import partial
 
 from attrs import evolve
 
+from squish_core.analysis.check import check_empty, check_part
 from squish_core.analysis.metrics import Distance
-from squish_core.analysis.verify import check_empty, check_part
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, TensorError

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from squish_core import opening
 from squish_core.codes import ErrorCode
+from squish_core.conversion.activations import open_activations
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
@@ -154,7 +155,7 @@ def convert(
             file = stack.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
         statistics = None
         if activations is not None:
-            statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
+            statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
         target: Path | RemoteTarget = Path(dst)
         if scheme_of(dst):
             target = stack.enter_context(closing(remote_target(dst, file.registry)))
@@ -184,10 +185,8 @@ def convert(
         else:
             write = partial(_write, target=target, progress=progress, activations=statistics, overwrite=overwrite)
             if options is not None:
-                if not isinstance(target, Path):
-                    raise UsageError("a job writes local files", found=str(target), code=ErrorCode.USAGE)
                 document = job_document(decided, file, document_arguments(arguments))
-                write = partial(execute_job, target=target, document=document, options=options, activations=statistics)
+                write = partial(write, executor=partial(execute_job, document=document, options=options))
             try:
                 report = write(decided, model)
             except CodecError as error:
@@ -215,11 +214,12 @@ def _plan(file: File, target: Path | RemoteTarget, *rules: Any, **options: Any) 
 
 
 def _write(
-    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None, **options: Any
-) -> Conversion:
+    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None,
+    executor: Callable[..., Conversion] = execute, **options: Any,
+) -> Conversion:  # fmt: skip
     """Execute a plan, with a progress function."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-    return execute(plan, model, target, observer, **options)
+    return executor(plan, model, target, observer=observer, **options)
 
 
 class _ProgressObserver(ConversionObserver):

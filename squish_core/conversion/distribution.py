@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from functools import partial
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, astuple, evolve, frozen
+from attrs import evolve, frozen
 
-from squish_core.analysis.metrics import Distance
+from squish_core.analysis.maps import path_of
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.canaries import canaries
-from squish_core.conversion.execute import paths_of, size_of
-from squish_core.conversion.image import PartExtent, output_image
+from squish_core.conversion.execute import execute, paths_of, size_of
+from squish_core.conversion.image import OutputFile, OutputImage, PartExtent, output_image
 from squish_core.conversion.job import dumps, job_id
+from squish_core.conversion.job_run import VERIFY, JobRun
 from squish_core.conversion.journal import Journal, journal_path
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.report import Conversion
-from squish_core.conversion.step import Step
-from squish_core.conversion.tasks import TASK_BYTES, JobLayout, Task
-from squish_core.conversion.worker import Answer, Job, Message, PanelError, write_task
-from squish_core.errors import SquishError, UsageError, WriteError
+from squish_core.conversion.tasks import TASK_BYTES, JobLayout, Piece
+from squish_core.conversion.worker import Job
+from squish_core.errors import UsageError
 from squish_core.file import File
+from squish_core.formats.outgoing import Stream
 from squish_core.io.paths import common_mode
-from squish_core.io.space import check_space, space_notes
+from squish_core.io.remote_staging import RemoteStaging
+from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.space import space_notes
 from squish_core.io.staging import Staging
 from squish_core.mapping.mapped import apply_map
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers, scheduler_named
+from squish_core.plugins.sources import open_target, remote_target
 from squish_core.text import parse_bytes
-
-SAMPLE = 16
-"""Finished tasks whose bytes `resume=True` reads again."""
-VERIFY = "verify"
 
 
 @frozen(kw_only=True)
@@ -75,217 +74,115 @@ class JobOptions:
 def execute_job(
     plan: ConversionPlan,
     source: File,
-    target: Path,
+    target: Path | RemoteTarget,
     document: Mapping[str, Any],
     options: JobOptions,
     observer: ConversionObserver | None = None,
     activations: File | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Conversion:
     """Write what a plan describes, by the processes of a scheduler; the bytes and the report are those of `execute`.
 
-    `document` is the plan's (`job_document`); its SHA-256 names the job.
+    `document` is the plan's (`job_document`); its SHA-256 names the job. Where the format has no image, workers make
+    the encoded parts, and this process writes the target of them.
     """
-    space = space_notes(target, plan.size, plan.estimate)
-    image = output_image(plan, source)
+    image = _image(plan, source)
+    is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     layout = JobLayout(plan, image, file, statistics)
-    container = source.registry.container(plan.format)
-    is_folder = container.writes_folder(plan.options)
-    staging = Staging(target.absolute(), job_id(document)[:16], is_folder=is_folder)
+    local = target if isinstance(target, Path) else Path(target.filename)
+    staging: Staging | RemoteStaging
+    if is_placed and isinstance(target, RemoteTarget):
+        staging = _remote_staging(target, image, source.registry)
+        tasks = layout.file_tasks(options.task_bytes)
+    else:
+        is_folder = source.registry.container(plan.format).writes_folder(plan.options)
+        staging = Staging(local.absolute(), job_id(document)[:16], is_folder=is_folder)
+        tasks = layout.tasks(options.task_bytes)
     job = Job(
-        plan=plan, image=image, source=address_of(source), format=source.format, limits=source.limits,
-        assets=assets_of(document), activations=None if activations is None else address_of(activations),
-        pins=document["source"]["files"],
-        lock=document["lock"], canaries=canaries(plan, file, statistics),
-        files=tuple(str(staging.file(output.name)) for output in image.files), tasks=layout.tasks(options.task_bytes),
+        plan=plan, image=image, source=path_of(source), format=source.format, limits=source.limits,
+        assets=assets_of(document), activations=None if activations is None else path_of(activations),
+        pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
+        files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,
     )  # fmt: skip
-    run = _Run(job, layout, staging, Journal(journal_path(target, options.journal)))
-    with run.opened(_facts(document, job, options), options.resume, common_mode(paths_of(source))):
+    run = JobRun(job, layout, staging, Journal(journal_path(local, options.journal)), source.registry)
+    facts = _facts(document, job, options)
+    with run.opened(facts, options.resume, common_mode(paths_of(source)), overwrite=overwrite):
         run.work(options.workers, observer or ConversionObserver())
-        staging.publish()
+        if is_placed:
+            staging.publish()
+            report = plan.report()
+        else:
+            encoded = staged_parts(plan, layout, job.files[0])
+            report = execute(plan, source, target, activations=activations, overwrite=overwrite, encoded=encoded)
     run.end()
-    return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target),
-        notes=(*plan.notes, *space, *staging.notes), steps=run.steps(),
-    )  # fmt: skip
+    if is_placed:
+        size = size_of(target) if isinstance(target, Path) else image.size
+        notes = space_notes(target, plan.size, plan.estimate) if isinstance(target, Path) else ()
+        report = evolve(report, target=str(target), dry_run=False, size=size, notes=(*plan.notes, *notes))
+    return evolve(report, notes=(*report.notes, *staging.notes), steps=run.steps())
 
 
-def address_of(file: File) -> str:
-    """The path or URL by which another process opens a file; UsageError if there is none."""
-    if file.path is not None:
-        return str(file.path.absolute())
-    if "://" in file.name:
-        return file.name
-    raise UsageError(
-        "a job needs a source that other processes can open", found=file.name, expected="a path or a URL",
-        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out scheduler=.",
-    )  # fmt: skip
+def _image(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """The image of a target; None if its layout depends on what is written."""
+    try:
+        return output_image(plan, source)
+    except UsageError as error:
+        if error.code != ErrorCode.IMAGE:
+            raise
+        return None
+
+
+def parts_image(plan: ConversionPlan) -> OutputImage:
+    """One file with the parts of all tensors that are encoded or repacked, one after the other."""
+    extents = tuple(
+        PartExtent(step.spec.name, role, part.nbytes)
+        for step in plan.steps
+        if step.action not in ("copy", "widen")
+        for role, part in step.spec.encodings[0].parts.items()
+    )
+    starts = tuple(accumulate((extent.nbytes for extent in extents), initial=0))
+    return OutputImage((OutputFile("", extents, starts),))
+
+
+def staged_parts(plan: ConversionPlan, layout: JobLayout, path: str) -> dict[str, dict[str, Stream]]:
+    """The parts in the file of `parts_image`, by the tensor's name in the source and the role."""
+    streams: dict[str, dict[str, Stream]] = {}
+    for number, step in enumerate(plan.steps):
+        if step.action not in ("copy", "widen"):
+            places = {place.role: place for place in layout.ranges(Piece(number))}
+            streams[step.name] = {
+                role: Stream(part, partial(_chunks, path, places[role].offset if role in places else 0, part.nbytes))
+                for role, part in step.spec.encodings[0].parts.items()
+            }
+    return streams
+
+
+def _chunks(path: str, offset: int, length: int) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while length and (data := file.read(min(length, 4 << 20))):
+            length -= len(data)
+            yield data
+
+
+def _remote_staging(target: RemoteTarget, image: OutputImage, registry: Registry) -> RemoteStaging:
+    literals = {
+        output.name: b"".join(extent for extent in output.extents if not isinstance(extent, PartExtent))
+        for output in image.files
+        if not any(isinstance(extent, PartExtent) for extent in output.extents)
+    }
+    return RemoteStaging(
+        target, literals, partial(remote_target, registry=registry), partial(open_target, registry=registry)
+    )
 
 
 def assets_of(document: Mapping[str, Any]) -> str | None:
     """The folder of `assets=`, for another process."""
     assets = document["arguments"].get("assets")
     return assets and str(Path(assets).absolute())
-
-
-class _Run:
-    """One run of a job by this client."""
-
-    def __init__(self, job: Job, layout: JobLayout, staging: Staging, journal: Journal) -> None:
-        self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
-        self._sizes = {output.name: output.size for output in job.image.files}
-
-    @contextmanager
-    def opened(self, facts: Mapping[str, Any], resume: bool | str, mode: int | None) -> Iterator[None]:
-        """Stage the output, or go on with that of an earlier run. What a failed run has finished stays."""
-        self.staging.check_target()
-        resumes = self._resumes(facts, resume)
-        try:
-            if not resumes:
-                self.staging.create(self._sizes, mode)
-                self.journal.start(facts)
-            self._write_literals()
-            yield
-        except BaseException as error:
-            self.journal.close()
-            if not self.journal.entries:
-                self.end()
-            elif isinstance(error, SquishError):
-                again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
-                error.hint = f"{error.hint} {again}" if error.hint else again
-            self.staging.close()
-            raise
-
-    def work(self, workers: Workers, observer: ConversionObserver) -> None:
-        """Run the tasks that are not done."""
-        data = pickle.dumps(self.job, protocol=5)
-        self.staging.job.write_bytes(data)
-        digest = sha256(data).hexdigest()
-        for entry in self.journal.entries.values():
-            observer.bytes_written(entry["bytes"])
-        open_tasks = [task for task in self.job.tasks if task.number not in self.journal.entries]
-        messages = [Message(str(self.staging.job), digest, task.number) for task in open_tasks]
-        with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
-            for number, answer in answers:
-                self.journal.append(self._entry(open_tasks[number], answer))
-                observer.tensor_started(self.job.plan.steps[open_tasks[number].pieces[0].step].name)
-                observer.bytes_written(answer.nbytes)
-
-    def steps(self) -> tuple[Step, ...]:
-        """The steps with their measured errors, added in the order of their panels."""
-        errors: dict[int, list[PanelError]] = {}
-        for entry in self.journal.entries.values():
-            for fields in entry["errors"]:
-                error = PanelError(*fields)
-                errors.setdefault(error.step, []).append(error)
-        return tuple(_measured(step, errors.get(number, ())) for number, step in enumerate(self.job.plan.steps))
-
-    def end(self) -> None:
-        """Remove the journal, then what is left beside the target."""
-        self.journal.remove()
-        self.staging.remove()
-
-    def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether an earlier run is there to go on with; its finished tasks are checked."""
-        if not self.journal.exists:
-            check_space(self.staging.target, self.job.plan.size)
-            return False
-        self.journal.read()
-        if self.staging.path.is_dir():
-            try:
-                self.staging.lock()
-            except WriteError as error:
-                raise evolve_hint(error, f"It belongs to {self.journal.owner()}.") from None
-        if not resume:
-            raise UsageError(
-                "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
-                found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
-                hint="Go on with resume=True, or remove it to start anew.",
-            )  # fmt: skip
-        self.journal.check(facts)
-        if not self.staging.path.is_dir():
-            self.staging.notes.append("the temporary of the unfinished job was gone, so it was started anew")
-            self.journal.remove()
-            self.journal.entries.clear()
-            return False
-        self.staging.check_sizes(self._sizes)
-        self._drop_damaged(every=resume == VERIFY)
-        self.journal.resume()
-        return True
-
-    def _drop_damaged(self, *, every: bool) -> None:
-        """Forget tasks whose bytes are no longer those they wrote: of a sample, or of all if one of these is."""
-        numbers = sorted(self.journal.entries)
-        sample = numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)]
-        damaged = [number for number in sample if not self._is_intact(number)]
-        if damaged and not every:
-            damaged = [number for number in numbers if not self._is_intact(number)]
-        for number in damaged:
-            del self.journal.entries[number]
-        if damaged:
-            self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
-
-    def _is_intact(self, number: int) -> bool:
-        digests = list[bytes]()
-        for piece in self.job.tasks[number].pieces:
-            for place in self.layout.ranges(piece):
-                digest, rest = sha256(), place.stop - place.start
-                with open(self.job.files[place.file], "rb") as file:
-                    file.seek(place.offset)
-                    while rest and (chunk := file.read(min(rest, 1 << 22))):
-                        digest.update(chunk)
-                        rest -= len(chunk)
-                digests.append(digest.digest())
-        return sha256(b"".join(digests)).hexdigest() == self.journal.entries[number]["sha256"]
-
-    def _write_literals(self) -> None:
-        """Write headers, padding and assets; durable on return."""
-        for output, path in zip(self.job.image.files, self.job.files):
-            with open(path, "r+b") as file:
-                for extent, offset in zip(output.extents, output.starts):
-                    if not isinstance(extent, PartExtent):
-                        file.seek(offset)
-                        file.write(extent)
-                file.flush()
-                os.fsync(file.fileno())
-
-    def _entry(self, task: Task, answer: Answer) -> dict[str, Any]:
-        """The line of a finished task."""
-        runs = list[list[Any]]()
-        for place in sorted(
-            (place for piece in task.pieces for place in self.layout.ranges(piece)),
-            key=lambda place: (place.file, place.offset),
-        ):
-            name, stop = self.job.image.files[place.file].name, place.offset + place.stop - place.start
-            if runs and runs[-1][0] == name and runs[-1][2] == place.offset:
-                runs[-1][2] = stop
-            else:
-                runs.append([name, place.offset, stop])
-        facts = asdict(answer, recurse=False)
-        facts["errors"] = [list(astuple(error)) for error in answer.errors]
-        return {**facts, "bytes": facts.pop("nbytes"), "output": runs}
-
-
-def task_memory(plan: ConversionPlan) -> int:
-    """Bytes that a worker takes for a task, at most: what a process imports, a part held in memory, some panels."""
-    largest = max((part.nbytes for step in plan.steps for part in step.origin.parts.values()), default=0)
-    return (264 << 20) + min(largest, 256 << 20)
-
-
-def evolve_hint(error: WriteError, more: str) -> WriteError:
-    """The error with a longer hint."""
-    error.hint = f"{error.hint} {more}"
-    return error
-
-
-def _measured(step: Step, errors: Any) -> Step:
-    if not errors:
-        return step
-    total = Distance()
-    for error in sorted(errors, key=lambda error: error.start):
-        total.take(error.max_error, error.error, error.power, error.norm)
-    return evolve(step, quality=total, clipped=sum(error.clipped for error in errors))
 
 
 def _facts(document: Mapping[str, Any], job: Job, options: JobOptions) -> dict[str, Any]:

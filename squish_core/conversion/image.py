@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from attrs import field, frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.errors import FormatError, UsageError
@@ -80,6 +81,15 @@ class OutputImage:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def places(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """(tensor, role) -> the name of its file and the offset in it."""
+        return {
+            (extent.tensor, extent.role): (file.name, start)
+            for file in self.files
+            for extent, start in zip(file.extents, file.starts) if isinstance(extent, PartExtent)
+        }  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: literal bytes as their SHA-256.
 
@@ -123,9 +133,11 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer):
+    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
-        raise UsageError(f"{what} has no image before it is written", file=plan.target, code="image", hint=_HINT)
+        raise UsageError(
+            f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
+        )
     sink = ImageSink(plan.format)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = [
@@ -134,17 +146,16 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
         for parts in [step.spec.encodings[0].parts]
     ]
     with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 
-def has_image(plan: ConversionPlan, source: File) -> bool:
-    """Whether the target can be laid out before it is written."""
+def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """The image, or None for a target that cannot be laid out before it is written."""
     try:
-        output_image(plan, source)
+        return output_image(plan, source)
     except UsageError:
-        return False
-    return True
+        return None
 
 
 class ImageSink(Sink):
@@ -191,8 +202,8 @@ class ImageSink(Sink):
     def refuse(self) -> NoReturn:
         """Raise UsageError: the format looks at what tensors hold while it writes."""
         raise UsageError(
-            f"{self._format} has no image before it is written: its layout depends on the stored bytes", code="image",
-            hint=_HINT,
+            f"{self._format} has no image before it is written: its layout depends on the stored bytes",
+            code=ErrorCode.IMAGE, hint=_HINT,
         )  # fmt: skip
 
     @contextmanager
@@ -225,8 +236,8 @@ class _Placeholder(Stream):
 
     def chunks(self) -> Iterator[Any]:
         raise UsageError(
-            "the layout of this format depends on the bytes of a part", tensor=self._extent.tensor, code="image",
-            hint=_HINT,
+            "the layout of this format depends on the bytes of a part", tensor=self._extent.tensor,
+            code=ErrorCode.IMAGE, hint=_HINT,
         )  # fmt: skip
 
     def write_to(self, sink: Sink) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core.conversion.activations import Activations
+from squish_core.conversion.activations import Activations, recorded_metadata
 from squish_core.conversion.assets import carried_assets
 from squish_core.conversion.companions import carried_names, inner_losses, split_companions
 from squish_core.conversion.compatible import needs_activations
@@ -70,6 +70,8 @@ class ConversionPlan:
         As in the report (`Conversion`).
     model_map
         Change of the model's names, rows and settings; None without one.
+    recorded
+        Metadata of the conversion itself: the activation statistics.
     """
 
     source: str
@@ -90,6 +92,7 @@ class ConversionPlan:
     unused: tuple[str, ...] = ()
     ineffective: tuple[RuleEffect, ...] = ()
     model_map: ModelMap | None = None
+    recorded: Mapping[str, Any] = field(factory=dict, repr=False)
 
     @property
     def estimate(self) -> int:
@@ -194,7 +197,9 @@ class _Planner:
         format_spec = to or format_for(content, self.registry)
         self.format, self.options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
-        self.activations = None if activations is None else Activations(activations)
+        self._statistics = activations
+        self.activations: Activations | None = None
+        self.recorded: Mapping[str, Any] = {}
 
     def plan(
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
@@ -208,6 +213,9 @@ class _Planner:
         index = self.file.index
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         rules = with_sources(rules, self.file)
+        if self._statistics is not None:
+            self.activations = Activations(self._statistics, self.file)
+            self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
         decision = Decision(
             self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
         )
@@ -233,7 +241,7 @@ class _Planner:
             notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
             # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
-            ineffective=ineffective_rules(rules, steps), model_map=model_map,
+            ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,
         )  # fmt: skip
 
     def _with_notes(self, step: Step) -> Step:
@@ -251,11 +259,11 @@ class _Planner:
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
     def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
-        index, specs = self.file.index, [step.spec for step in steps]
+        meta, specs = {**self.file.index.meta, **self.recorded}, [step.spec for step in steps]
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             if isinstance(self.container, CompositeContainer):
-                return self.container.plan_file(specs, index.meta, assets, self.options, companions)
-            return self.container.plan_file(specs, index.meta, assets, self.options)
+                return self.container.plan_file(specs, meta, assets, self.options, companions)
+            return self.container.plan_file(specs, meta, assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from squish_core.conversion.image import OutputFile, PartExtent
 from squish_core.conversion.tasks import PieceRange
 from squish_core.errors import CodecError, WriteError
 
@@ -15,7 +16,7 @@ from squish_core.errors import CodecError, WriteError
 class RangeWriter:
     """Writes ranges of output files at their places, and hashes them."""
 
-    def __init__(self, paths: tuple[str, ...]) -> None:
+    def __init__(self, paths: Mapping[int, str] | Sequence[str]) -> None:
         self._paths, self._open, self.nbytes = paths, dict[int, int](), 0
         self._state: dict[PieceRange, tuple[int, Any]] = {}
 
@@ -75,6 +76,17 @@ class RangeWriter:
             "a part has another size than planned", part=place.role, code="size",
             expected=place.stop - place.start, found=position,
         )  # fmt: skip
+
+
+def write_literals(path: str, output: OutputFile) -> None:
+    """Write headers, padding and assets of an output file; durable on return."""
+    with open(path, "r+b") as file:
+        for extent, offset in zip(output.extents, output.starts):
+            if not isinstance(extent, PartExtent):
+                file.seek(offset)
+                file.write(extent)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def worker_name() -> str:

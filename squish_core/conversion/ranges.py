@@ -13,6 +13,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
+from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.copies import check_copy
 from squish_core.conversion.digests import Digests
@@ -55,7 +56,7 @@ class ImageReader:
         self._file = apply_map(source.without_caches(), plan.model_map, plan.options)
         check_source(plan, self._file)
         self._steps = {step.spec.name: step for step in plan.steps}
-        self._activations = None if activations is None else Activations(activations)
+        self._activations = None if activations is None else Activations(activations, self._file)
         self._digests, self._begun = Digests(self._file, on_the_way=False), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
@@ -158,7 +159,7 @@ class PanelTable:
         for role, part in encoding.parts.items():
             if self.starts[role][-1] != part.nbytes:
                 raise UsageError(
-                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code="image",
+                    "has parts whose ranges depend on the data", file=file.name, tensor=step.name, code=ErrorCode.IMAGE,
                     found=str(step.codec), hint="Write this target with `squish convert`, or choose another encoding.",
                 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from attrs import frozen
 
@@ -34,10 +35,11 @@ class Piece:
 
 @frozen
 class Task:
-    """Pieces that one worker writes."""
+    """Pieces that one worker writes; `files`: the output files that it makes whole, if the target is at a URL."""
 
     number: int
     pieces: tuple[Piece, ...]
+    files: tuple[int, ...] = ()
 
 
 @frozen
@@ -55,7 +57,7 @@ class JobLayout:
     """Where the pieces of a plan lie in the files of its image."""
 
     def __init__(self, plan: ConversionPlan, image: OutputImage, file: File, activations: Activations | None) -> None:
-        self._plan, self._file, self._activations = plan, file, activations
+        self._plan, self._image, self._file, self._activations = plan, image, file, activations
         self._table: tuple[int, PanelTable] | None = None
         self._places: dict[tuple[str, str], tuple[int, int]] = {}
         for number, output in enumerate(image.files):
@@ -75,6 +77,37 @@ class JobLayout:
                 size += nbytes
         groups += [group] if group else []
         return tuple(Task(number, tuple(pieces)) for number, pieces in enumerate(groups))
+
+    def file_tasks(self, task_bytes: int) -> tuple[Task, ...]:
+        """Tasks that make whole files of about `task_bytes` together; files that share a tensor are never separated."""
+        tasks, batch, size = list[Task](), list[tuple[list[int], list[int]]](), 0
+        groups, without_files = self._file_groups()
+        for group in groups:
+            nbytes = sum(self._image.files[file].size for file in group[0])
+            if batch and size + nbytes > task_bytes:
+                tasks.append(_file_task(len(tasks), batch))
+                batch, size = [], 0
+            batch.append(group)
+            size += nbytes
+        return (*tasks, _file_task(len(tasks), [*batch, ([], without_files)]))
+
+    def _file_groups(self) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
+        """Files with the steps whose parts lie in them, those that share a step together; steps without files."""
+        groups: dict[int, tuple[list[int], list[int]]] = {}
+        without_files = []
+        for number, step in enumerate(self._plan.steps):
+            places = (self._places.get((step.spec.name, role)) for role in step.spec.encodings[0].parts)
+            files = dict.fromkeys(place[0] for place in places if place)
+            joined = list({id(groups[file]): groups[file] for file in files if file in groups}.values())
+            if not files:
+                without_files.append(number)
+            elif len(joined) == 1 and files.keys() <= set(joined[0][0]):
+                joined[0][1].append(number)
+            else:
+                new = [file for file in files if file not in groups]
+                group = ([*new, *chain(*(each[0] for each in joined))], [*chain(*(each[1] for each in joined)), number])
+                groups.update(dict.fromkeys(group[0], group))
+        return list({id(group): group for group in groups.values()}.values()), without_files
 
     def ranges(self, piece: Piece) -> Iterator[PieceRange]:
         """The bytes of a piece, part by part."""
@@ -102,7 +135,8 @@ class JobLayout:
     def _in_order(self) -> Iterator[int]:
         """Numbers of the steps as their parts lie in the files; tensors without bytes last."""
         numbers = {step.spec.name: number for number, step in enumerate(self._plan.steps)}
-        yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._places), *numbers.values()])
+        without_bytes = (number for number, step in enumerate(self._plan.steps) if not step.size)
+        yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._places), *without_bytes])
 
     def _cut(self, number: int, task_bytes: int) -> Iterator[tuple[Piece, int]]:
         """The pieces of one tensor, with their sizes."""
@@ -132,3 +166,8 @@ class JobLayout:
 def steps_of(plan: ConversionPlan, task: Task) -> list[Step]:
     """The steps of a task."""
     return [plan.steps[piece.step] for piece in task.pieces]
+
+
+def _file_task(number: int, groups: list[tuple[list[int], list[int]]]) -> Task:
+    files, steps = (list(chain(*each)) for each in zip(*groups))
+    return Task(number, tuple(map(Piece, steps)), tuple(files))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attrs import frozen
@@ -26,17 +28,21 @@ from squish_core.conversion.image import OutputImage
 from squish_core.conversion.job import plugin_lock, source_pins
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.plan import ConversionPlan
-from squish_core.conversion.range_writer import RangeWriter, worker_name
+from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
-from squish_core.conversion.streams import part_bytes, streams_of
+from squish_core.conversion.streams import streams_of
 from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
 from squish_core.guard import computing
+from squish_core.io.remote_staging import upload
 from squish_core.limits import Limits
 from squish_core.mapping.mapped import MappedFile, apply_map
+from squish_core.plugins.registry import registry
+from squish_core.plugins.sources import open_target, remote_target
 
 RETRIES = 3
 """How often a task is tried again after a source could not be reached."""
@@ -47,7 +53,7 @@ class Job:
     """All that workers need, as plain data.
 
     `source`, `activations`: addresses. `pins`: what identifies the source's files. `lock`: versions and encoders.
-    `files`: paths of the output files.
+    `files`: paths or URLs of the output files. `overwrite`: replace files at URLs.
     """
 
     plan: ConversionPlan
@@ -62,6 +68,7 @@ class Job:
     canaries: dict[str, str]
     files: tuple[str, ...]
     tasks: tuple[Task, ...]
+    overwrite: bool = False
 
 
 @frozen
@@ -114,9 +121,10 @@ def write_task(message: Message) -> Answer:
 def opened_job(path: str, digest: str) -> OpenJob:
     """The job described by a file, open and checked; anything but the client's bytes is refused unread."""
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise _refusal("cannot read the job", "readable", error.strerror, ErrorCode.MISSING, file=path) from None
+        with closing(open_target(path, registry())) as source:
+            data = source.read(0, source.size)
+    except SquishError as error:
+        raise _refusal("cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path) from None
     if sha256(data).hexdigest() != digest:
         raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
     return OpenJob(pickle.loads(data))
@@ -132,18 +140,40 @@ class OpenJob:
             if source.format != job.format:
                 source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
             stack.callback(source.close)
+            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
             statistics = None
             if job.activations is not None:
-                statistics = Activations(stack.enter_context(opening.open(job.activations, limits=job.limits)))
-            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
+                opened = stack.enter_context(opening.open(job.activations, limits=job.limits))
+                statistics = Activations(opened, self.file)
             self.activations = statistics
             self._check(source)
             stack.pop_all()
         self.layout = JobLayout(job.plan, job.image, self.file, statistics)
 
     def write(self, number: int) -> Answer:
-        """Write the bytes of a task to their places, and sync them."""
-        started, task = time.perf_counter(), self.job.tasks[number]
+        """Write the bytes of a task to their places, and sync them; or make whole files and upload them."""
+        task = self.job.tasks[number]
+        if not task.files:
+            return self._write_pieces(task, self.job.files)
+        with TemporaryDirectory(prefix="squish-") as folder:
+            paths = {file: str(Path(folder, str(place))) for place, file in enumerate(task.files)}
+            for file, path in paths.items():
+                output = self.job.image.files[file]
+                Path(path).touch()
+                os.truncate(path, output.size)
+                write_literals(path, output)
+            answer = self._write_pieces(task, paths)
+            for file, path in paths.items():
+                self._upload(path, file)
+        return answer
+
+    def _upload(self, path: str, file: int) -> None:
+        url, plugins = self.job.files[file], self.file.registry
+        with closing(remote_target(url, plugins)) as target:
+            upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
+
+    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
+        started = time.perf_counter()
         digests = Digests(self.file, on_the_way=True)
         checks = CopyChecks(digests.file)
         file = checks.file
@@ -152,7 +182,7 @@ class OpenJob:
         digests.expect(file, whole)
         original = file.original if isinstance(file, MappedFile) else file
         parts = [part for step in whole for _, _, part in stored_parts(file, step)]
-        writer, errors = RangeWriter(self.job.files), list[PanelError]()
+        writer, errors = RangeWriter(paths), list[PanelError]()
         with writer, original.reading_ahead(parts):
             for piece, step in zip(task.pieces, steps):
                 if piece.start == 0:
@@ -162,7 +192,7 @@ class OpenJob:
             digests.finish()
             writer.sync()
         return Answer(
-            task=number, nbytes=writer.nbytes, sha256=writer.digest(), errors=tuple(errors), worker=worker_name(),
+            task=task.number, nbytes=writer.nbytes, sha256=writer.digest(), errors=tuple(errors), worker=worker_name(),
             seconds=time.perf_counter() - started,
         )  # fmt: skip
 

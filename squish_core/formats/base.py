@@ -90,6 +90,8 @@ class Container(Renamed):
 
     renamed: ClassVar[Mapping[str, str]] = {"layout": "plan_file", "recipes": "encodings_for"}
     id: str = ""
+    statistics_prefix: ClassVar[str | None] = None
+    """Prefix of the metadata in which the format records activation statistics; None if it does not."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         """Read and check the header of a file; never its tensor data.
@@ -314,6 +316,10 @@ class Container(Renamed):
         bool
             False for one file.
         """
+        return False
+
+    def writes_beside(self, options: Options) -> bool:
+        """Whether the output is one file with others beside it, which `sink.member` writes."""
         return False
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:

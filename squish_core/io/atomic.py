@@ -72,10 +72,12 @@ def atomic_folder(
     Raises WriteError if the folder exists.
     """
     if target.exists() or target.is_symlink():
-        raise WriteError("already exists", file=str(target), code="exists", hint="Choose a new name, or remove it.")
+        raise WriteError(
+            "already exists", file=str(target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
+        )
     check_parent(target)
     notes = remove_dead(target)
-    with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
+    with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
             sink = Sink(None, path, progress, syncer=syncer, mode=mode)
             yield sink
@@ -223,7 +225,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
     return fd
 
 
-def _create_folder(path: Path, target: Path, mode: int | None) -> int | None:
+def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary folder; whoever may read its files may list it."""
     with creation(target):
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)

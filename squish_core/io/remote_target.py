@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, BinaryIO
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError, WriteError
 from squish_core.io.atomic import Packing
 from squish_core.io.sink import PackedSink, Sink
@@ -87,7 +88,7 @@ class RemoteTarget:
 def target_exists(name: str, what: str = "") -> WriteError:
     """Error for a target that is there already."""
     return WriteError(
-        "already exists", file=name, found=what or None, code="exists",
+        "already exists", file=name, found=what or None, code=ErrorCode.EXISTS,
         hint="Choose a new name, or replace it with --overwrite (overwrite=True).",
     )  # fmt: skip
 

@@ -30,13 +30,18 @@ class Staging:
         self._fd: int | None = None
         self.notes: list[str] = []
 
-    def check_target(self) -> None:
-        """Raise WriteError if the target could not be written in the end."""
+    @property
+    def exists(self) -> bool:
+        """Whether an earlier run left the folder."""
+        return self.path.is_dir()
+
+    def check_target(self, *, overwrite: bool, resume: bool) -> None:
+        """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
         if not self.is_folder:
             check_regular(self.target)
         elif self.target.exists() or self.target.is_symlink():
             raise WriteError(
-                "already exists", file=str(self.target), code="exists", hint="Choose a new name, or remove it."
+                "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
             )
         check_parent(self.target)
 
@@ -49,10 +54,10 @@ class Staging:
             except FileExistsError:
                 raise self._locked() from None
             self.lock()
-            if self.is_folder:
+            if "" not in files:
                 self.output.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
             for name, size in files.items():
-                self._allocate(self.file(name), size, mode)
+                self._allocate(Path(self.file(name)), size, mode)
             for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
                 sync_folder(folder)
 
@@ -64,20 +69,25 @@ class Staging:
                 self.close()
                 raise self._locked()
 
-    def file(self, name: str) -> Path:
+    def file(self, name: str) -> str:
         """Path of an output file by its name in the target."""
-        return self.output / name if self.is_folder else self.output
+        return str(self.output / name if name else self.output)
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
         """Raise FormatError if an output file is missing or has another size than it was created with."""
         for name, size in files.items():
-            path = self.file(name)
+            path = Path(self.file(name))
             found = path.stat().st_size if path.is_file() else None
             if found != size:
                 raise FormatError(
                     "has another size than the job gave it", file=str(path), expected=size, found=found,
                     code=ErrorCode.CHANGED, hint="Remove the journal to start anew.",
                 )  # fmt: skip
+
+    def store_job(self, data: bytes) -> str:
+        """Write the description of the job, and return where workers read it."""
+        self.job.write_bytes(data)
+        return str(self.job)
 
     def publish(self) -> None:
         """Rename the output to the target."""

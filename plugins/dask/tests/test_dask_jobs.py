@@ -15,7 +15,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_core.conversion import distribution, worker
+from squish_core.conversion import job_run, worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -94,7 +94,7 @@ def test_the_current_client_is_used(
 def test_a_killed_worker_costs_its_tasks(
     cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distribution, "write_task", kill_once)
+    monkeypatch.setattr(job_run, "write_task", kill_once)
     report = job(cluster, source, tmp_path / "out.gguf")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
 
@@ -102,7 +102,7 @@ def test_a_killed_worker_costs_its_tasks(
 def test_a_task_that_kills_every_worker_ends_the_job_resumably(
     cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distribution, "write_task", kill_always)
+    monkeypatch.setattr(job_run, "write_task", kill_always)
     with pytest.raises(SquishError) as caught:
         job(cluster, source, tmp_path / "out.gguf")
     assert caught.value.code == "worker"

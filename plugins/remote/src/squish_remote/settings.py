@@ -25,7 +25,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """From options as text or numbers; UsageError for one that makes no sense."""
+        """Build from options as text or numbers; UsageError for an invalid one."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             if field.name not in options:
@@ -47,6 +47,4 @@ class Settings:
 
 
 def _wrong(name: str, expected: str, value: Any) -> UsageError:
-    return UsageError(
-        f"the option {name} of a source makes no sense", expected=expected, found=repr(value), code=ErrorCode.OPTION
-    )
+    return UsageError(f"invalid source option {name}", expected=expected, found=repr(value), code=ErrorCode.OPTION)

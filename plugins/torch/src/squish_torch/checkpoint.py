@@ -1,4 +1,4 @@
-"""Compressed modules in a model of transformers that is being loaded, from a lazy state or beside its own loader."""
+"""Compressed modules in a transformers model during loading, from a lazy state or along with its own loader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .values import values_of
 
 
 def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> None:
-    """Put compressed modules on meta in the place of those whose tensors are compressed; the loader fills them from
+    """Replace modules whose tensors are compressed by compressed modules on meta; the loader fills them from
     the state."""
     for replacement in replacements(model, state.file, options, state.dtype):
         model.set_submodule(replacement.path, replacement.module)
@@ -43,7 +43,7 @@ class PendingModules:
     folder
         The checkpoint.
     options
-        How weights are loaded.
+        How to load weights.
     """
 
     def __init__(self, model: Any, folder: Path, options: ModuleOptions) -> None:
@@ -63,7 +63,7 @@ class PendingModules:
             model._keys_to_ignore_on_load_unexpected = collection([*(ignored or ()), rf"^({layers})([._]|$)"])
 
     def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
-        """Modules that stay as they are, but whose tensors are decoded; those tied to them."""
+        """Unchanged modules whose tensors are decoded, and the modules tied to them."""
         paths = {each.path for each in self.replacements}
         for path, module in list(model.named_modules()):
             names = [f"{path}.{name}" for name in module._parameters]
@@ -75,7 +75,7 @@ class PendingModules:
                 yield Replacement(path, module, {}, {name: name for name in stored})
 
     def fill(self, model: Any) -> None:
-        """Put the modules with their parts into the model; a tied one shares those of its owner."""
+        """Put the modules with their parts into the model; a tied module shares its owner's parts."""
         for replacement in self.replacements:
             module, path = replacement.module, replacement.path
             model.set_submodule(path, module)
@@ -105,13 +105,13 @@ class PendingModules:
 
 
 def set_parameter(model: nn.Module, name: str, values: torch.Tensor) -> None:
-    """Put values in the place of a parameter."""
+    """Replace a parameter by values."""
     path, _, parameter = name.rpartition(".")
     setattr(model.get_submodule(path), parameter, nn.Parameter(values, requires_grad=False))
 
 
 def folder_of(files: Any) -> Path:
-    """The folder of a checkpoint's files; UsageError where there are none."""
+    """The folder of a checkpoint's files; UsageError if there are none."""
     if not files:
         raise UsageError(
             "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",

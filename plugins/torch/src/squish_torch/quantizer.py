@@ -40,7 +40,7 @@ class ClassName(str):
 
 
 class SquishConfig(QuantizationConfigMixin):
-    """Tells transformers that modules stay compressed.
+    """The quantization config for compressed modules.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class SquishConfig(QuantizationConfigMixin):
 
     @property
     def options(self) -> ModuleOptions:
-        """How weights are loaded."""
+        """How to load weights."""
         return ModuleOptions(self.backend, self.on_unsupported, self.copy)
 
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -70,7 +70,7 @@ class SquishConfig(QuantizationConfigMixin):
         return self
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a dictionary: transformers asks both forms."""
+        """Like that of a dictionary; transformers uses both forms."""
         return getattr(self, key, default)
 
 

@@ -1,4 +1,4 @@
-"""The tensors of an open file as a state dict whose values are read when transformers asks for them."""
+"""The tensors of an open file as a state dict whose values are read when transformers indexes them."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class LazyState(Mapping[str, LazyValue]):
     def __init__(self, file: File, dtype: torch.dtype, copy: bool = False) -> None:
         self.file, self.dtype, self.copy = file, dtype, copy
         self.compressed: dict[str, str] = {}
-        """Module -> the tensor that it keeps compressed; filled when modules are replaced."""
+        """Module -> its compressed tensor; filled when modules are replaced."""
         self.tied: set[str] = set()
-        """Modules whose parts are those of another one."""
+        """Modules that share another one's parts."""
         self.renamed: dict[str, str] = {}
-        """Tensor -> the parameter that takes its values, where the name is another one."""
+        """Tensor -> the parameter for its values, if its name differs."""
 
     def _values(self) -> Iterator[tuple[str, LazyValue]]:
         direct = set(self.compressed.values())
@@ -112,7 +112,7 @@ class LazyState(Mapping[str, LazyValue]):
         return (key for key, _ in self._values())
 
     def items(self) -> Any:
-        """Keys and values, made at each call."""
+        """Keys and values, built on each call."""
         return list(self._values())
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from squish_core.api import CodecError, CodecSpec, ErrorCode
 from .weights import roles_of, spec_of
 
 LIMIT = 16 << 20
-"""Values that are decoded at a time."""
+"""Values to decode at once."""
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 Blocks = Callable[[Tensor], Tensor]
 
@@ -124,7 +124,7 @@ AFFINE: Mapping[str, Mapping[str, object]] = {"affine": {}, "npydir.int3": {"bit
 
 @lru_cache(4096)
 def is_decodable(description: str) -> bool:
-    """Whether torch's operations decode an encoding; else it is decoded on the CPU."""
+    """Whether torch's operations can decode an encoding; otherwise the CPU decodes it."""
     spec = spec_of(description)
     codec = spec.encodings[0].codec
     if codec.inner is not None or len(spec.shape) < 2:
@@ -161,7 +161,7 @@ def _scheme(codec: CodecSpec) -> Scheme:
 
 
 def _is_simple(scheme: Scheme, shape: tuple[int, ...]) -> bool:
-    """Whether codes and groups run along rows, and lie in bytes from the lowest bit on."""
+    """Whether codes and groups run along rows, in bytes, lowest bit first."""
     along = not scheme.flat and not scheme.transposed and scheme.group_axis == scheme.pack_axis == -1
     offsets = scheme.offset == "none" or scheme.offset_dtype in FLOATS
     bits = scheme.bits in (1, 2, 4, 8) and scheme.order == "lsb"

@@ -126,7 +126,7 @@ def activations(
 ) -> Answer:
     """Collect activation statistics (imatrix) of a model on a text.
 
-    Writes what `squish convert --imatrix` and llama-quantize take.
+    Writes a file for `squish convert --imatrix` and llama-quantize.
     """
     with required():
         from ..generation import set_up

@@ -1,0 +1,129 @@
+"""Jobs into a bucket: whole objects, each made by one task."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import boto3
+import numpy as np
+import pytest
+from moto.server import DomainDispatcherApplication, create_backend_app
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RANDOM = np.random.default_rng(6)
+NAMES = [f"model.layers.{number}.mlp.up_proj.weight" for number in range(8)]
+LOCAL = {"scheduler": "local:2", "task_bytes": 70_000}
+
+
+class Server(WSGIServer):
+    request_queue_size = 64
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    server = make_server(
+        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), server_class=Server, handler_class=Quiet
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }  # fmt: skip
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+    client.create_bucket(Bucket="out")
+    yield client
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("jobs") / "model.safetensors"
+    squish.save(path, {name: RANDOM.standard_normal((256, 256), np.float32) for name in NAMES})
+    return path
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def objects(bucket: Any, prefix: str) -> dict[str, bytes]:
+    """The objects whose names begin so."""
+    keys = [entry["Key"] for entry in bucket.list_objects_v2(Bucket="out", Prefix=prefix).get("Contents", [])]
+    return {key.removeprefix(prefix): bucket.get_object(Bucket="out", Key=key)["Body"].read() for key in keys}
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {f"/{file.relative_to(path)}": file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def facts(report: squish.Conversion) -> dict[str, Any]:
+    return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target", "notes")}
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "encode"),
+    [
+        ("one.gguf", None, "q8_0"), ("shards", "safetensors:max_shard_size=100KB", "f16"),
+        ("arrays", "npydir", "int8"), ("two.zt", "ztensor:encoding=zstd", "int8"),
+    ],
+)  # fmt: skip
+def test_a_job_into_a_bucket_writes_the_bytes_of_a_serial_conversion(
+    bucket: Any, source: Path, tmp_path: Path, name: str, to: str | None, encode: str
+) -> None:
+    serial = squish.convert(source, tmp_path / name, to, encode)
+    report = squish.convert(source, f"s3://out/{name}", to, encode, **LOCAL)
+    assert objects(bucket, name) == files_of(tmp_path / name)
+    assert facts(report) == facts(serial)
+    assert report.target == f"s3://out/{name}"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_existing_object_is_refused(bucket: Any, source: Path, tmp_path: Path) -> None:
+    bucket.put_object(Bucket="out", Key="there.gguf", Body=b"old")
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, "s3://out/there.gguf", encode="q8_0", **LOCAL)
+    assert caught.value.code == "exists"
+    assert objects(bucket, "there") == {".gguf": b"old"}
+    assert not list(tmp_path.iterdir())
+    squish.convert(source, "s3://out/there.gguf", encode="q8_0", overwrite=True, **LOCAL)
+    assert objects(bucket, "there").keys() == {".gguf"}
+    assert len(objects(bucket, "there")[".gguf"]) > 1000
+
+
+def test_an_interrupted_job_goes_on_and_keeps_no_secret(bucket: Any, source: Path, tmp_path: Path) -> None:
+    done: list[int] = []
+
+    def stop(*_: Any) -> None:
+        done.append(1)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    to = "safetensors:max_shard_size=100KB"
+    with pytest.raises(KeyboardInterrupt):
+        squish.convert(source, "s3://out/resumed", to, "f16", progress=stop, journal="the.journal", **LOCAL)
+    journal = (tmp_path / "the.journal").read_text()
+    assert len(journal.splitlines()) >= 3
+    assert "s3cret" not in journal
+    assert "/model.safetensors.index.json" not in objects(bucket, "resumed")
+    squish.convert(source, "s3://out/resumed", to, "f16", resume=True, journal="the.journal", **LOCAL)
+    squish.convert(source, tmp_path / "serial", to, "f16")
+    assert objects(bucket, "resumed") == files_of(tmp_path / "serial")
+    assert not (tmp_path / "the.journal").exists()

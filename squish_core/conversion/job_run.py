@@ -1,0 +1,194 @@
+"""One run of a job: what is open is handed to a scheduler, what is done goes into the journal."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from hashlib import sha256
+from typing import Any
+
+from attrs import asdict, astuple, evolve
+
+from squish_core.analysis.metrics import Distance
+from squish_core.conversion.journal import Journal
+from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.plan import ConversionPlan
+from squish_core.conversion.range_writer import write_literals
+from squish_core.conversion.step import Step
+from squish_core.conversion.tasks import JobLayout, PieceRange, Task
+from squish_core.conversion.worker import Answer, Job, Message, PanelError, write_task
+from squish_core.errors import FormatError, SquishError, UsageError, WriteError
+from squish_core.io.remote_staging import RemoteStaging
+from squish_core.io.source import Source
+from squish_core.io.space import check_space
+from squish_core.io.staging import Staging
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.schedulers import Workers
+from squish_core.plugins.sources import open_target
+
+SAMPLE = 16
+"""Finished tasks whose bytes `resume=True` reads again."""
+VERIFY = "verify"
+
+
+class JobRun:
+    """One run of a job by this client."""
+
+    def __init__(
+        self, job: Job, layout: JobLayout, staging: Staging | RemoteStaging, journal: Journal, registry: Registry
+    ) -> None:
+        self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
+        self._registry, self._is_local = registry, isinstance(staging, Staging)
+        self._sizes = {output.name: output.size for output in job.image.files}
+
+    @contextmanager
+    def opened(
+        self, facts: Mapping[str, Any], resume: bool | str, mode: int | None, *, overwrite: bool
+    ) -> Iterator[None]:
+        """Stage the output, or go on with that of an earlier run. What a failed run has finished stays."""
+        resumes = self._resumes(facts, resume)
+        self.staging.check_target(overwrite=overwrite, resume=resumes)
+        try:
+            if not resumes:
+                self.staging.create(self._sizes, mode)
+                self.journal.start(facts)
+            if isinstance(self.staging, Staging):
+                for output, path in zip(self.job.image.files, self.job.files):
+                    write_literals(path, output)
+            yield
+        except BaseException as error:
+            self.journal.close()
+            if not self.journal.entries:
+                self.end()
+            elif isinstance(error, SquishError):
+                again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
+                error.hint = f"{error.hint} {again}" if error.hint else again
+            self.staging.close()
+            raise
+
+    def work(self, workers: Workers, observer: ConversionObserver) -> None:
+        """Run the tasks that are not done."""
+        data = pickle.dumps(self.job, protocol=5)
+        address, digest = self.staging.store_job(data), sha256(data).hexdigest()
+        for entry in self.journal.entries.values():
+            observer.bytes_written(entry["bytes"])
+        open_tasks = [task for task in self.job.tasks if task.number not in self.journal.entries]
+        messages = [Message(address, digest, task.number) for task in open_tasks]
+        with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
+            for number, answer in answers:
+                self.journal.append(self._entry(open_tasks[number], answer))
+                observer.tensor_started(self.job.plan.steps[open_tasks[number].pieces[0].step].name)
+                observer.bytes_written(answer.nbytes)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The steps with their measured errors, added in the order of their panels."""
+        errors: dict[int, list[PanelError]] = {}
+        for entry in self.journal.entries.values():
+            for fields in entry["errors"]:
+                error = PanelError(*fields)
+                errors.setdefault(error.step, []).append(error)
+        return tuple(_measured(step, errors.get(number, ())) for number, step in enumerate(self.job.plan.steps))
+
+    def end(self) -> None:
+        """Remove the journal, then what is left beside the target."""
+        self.journal.remove()
+        self.staging.remove()
+
+    def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
+        """Whether an earlier run is there to go on with; its finished tasks are checked."""
+        if not self.journal.exists:
+            if isinstance(self.staging, Staging):
+                check_space(self.staging.target, self.job.image.size)
+            return False
+        self.journal.read()
+        if self.staging.exists:
+            try:
+                self.staging.lock()
+            except WriteError as error:
+                raise _with_hint(error, f"It belongs to {self.journal.owner()}.") from None
+        if not resume:
+            raise UsageError(
+                "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
+                found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
+                hint="Go on with resume=True, or remove it to start anew.",
+            )  # fmt: skip
+        self.journal.check(facts)
+        if not self.staging.exists:
+            self.staging.notes.append("the temporary of the unfinished job was gone, so it was started anew")
+            self.journal.remove()
+            self.journal.entries.clear()
+            return False
+        self.staging.check_sizes(self._sizes)
+        self._drop_damaged(every=resume == VERIFY)
+        self.journal.resume()
+        return True
+
+    def _drop_damaged(self, *, every: bool) -> None:
+        """Forget tasks whose bytes are no longer those they wrote: of a sample, or of all if one of these is.
+
+        At a URL, a file is whole or absent, and reading a sample would fetch gigabytes.
+        """
+        numbers = sorted(self.journal.entries)
+        sample = numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)] if self._is_local else []
+        damaged = [number for number in sample if not self._is_intact(number)]
+        if damaged and not every:
+            damaged = [number for number in numbers if not self._is_intact(number)]
+        for number in damaged:
+            del self.journal.entries[number]
+        if damaged:
+            self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
+
+    def _is_intact(self, number: int) -> bool:
+        digests = list[bytes]()
+        with ExitStack() as stack:
+            sources: dict[int, Source] = {}
+            for place in self._places(self.job.tasks[number]):
+                try:
+                    if place.file not in sources:
+                        source = open_target(self.job.files[place.file], self._registry)
+                        sources[place.file] = stack.enter_context(closing(source))
+                    digest, stop = sha256(), place.offset + place.stop - place.start
+                    for start in range(place.offset, stop, 1 << 22):
+                        digest.update(sources[place.file].read(start, min(1 << 22, stop - start)))
+                except FormatError:  # it is gone, or shorter
+                    return False
+                digests.append(digest.digest())
+        return sha256(b"".join(digests)).hexdigest() == self.journal.entries[number]["sha256"]
+
+    def _places(self, task: Task) -> Iterator[PieceRange]:
+        return (place for piece in task.pieces for place in self.layout.ranges(piece))
+
+    def _entry(self, task: Task, answer: Answer) -> dict[str, Any]:
+        """The line of a finished task."""
+        runs = list[list[Any]]()
+        for place in sorted(self._places(task), key=lambda place: (place.file, place.offset)):
+            name, stop = self.job.image.files[place.file].name, place.offset + place.stop - place.start
+            if runs and runs[-1][0] == name and runs[-1][2] == place.offset:
+                runs[-1][2] = stop
+            else:
+                runs.append([name, place.offset, stop])
+        facts = asdict(answer, recurse=False)
+        facts["errors"] = [list(astuple(error)) for error in answer.errors]
+        return {**facts, "bytes": facts.pop("nbytes"), "output": runs}
+
+
+def task_memory(plan: ConversionPlan) -> int:
+    """Bytes that a worker takes for a task, at most: what a process imports, a part held in memory, some panels."""
+    largest = max((part.nbytes for step in plan.steps for part in step.origin.parts.values()), default=0)
+    return (264 << 20) + min(largest, 256 << 20)
+
+
+def _with_hint(error: WriteError, more: str) -> WriteError:
+    """The error with a longer hint."""
+    error.hint = f"{error.hint} {more}"
+    return error
+
+
+def _measured(step: Step, errors: Any) -> Step:
+    if not errors:
+        return step
+    total = Distance()
+    for error in sorted(errors, key=lambda error: error.start):
+        total.take(error.max_error, error.error, error.power, error.norm)
+    return evolve(step, quality=total, clipped=sum(error.clipped for error in errors))
