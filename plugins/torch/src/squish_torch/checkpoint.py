@@ -25,10 +25,8 @@ def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> Non
     the state."""
     for replacement in replacements(model, state.file, options, state.dtype):
         model.set_submodule(replacement.path, replacement.module)
-        state.compressed |= replacement.compressed
-        state.renamed |= {tensor: parameter for parameter, tensor in replacement.dense.items() if tensor != parameter}
+        state.include(replacement)
         if replacement.owner is not None:
-            state.tied.add(replacement.path)
             model.all_tied_weights_keys.update(tied_parts(replacement))
 
 
@@ -48,6 +46,7 @@ class PendingModules:
 
     def __init__(self, model: Any, folder: Path, options: ModuleOptions) -> None:
         self.file, self.options = open_file(folder), options
+        self.state = LazyState(self.file, model.dtype)
         self.replacements = replacements(model, self.file, options, model.dtype)
         self.ties: dict[str, str] = {}
         compressed = {tensor for each in self.replacements for tensor in each.compressed.values()}
@@ -79,6 +78,7 @@ class PendingModules:
         for replacement in self.replacements:
             module, path = replacement.module, replacement.path
             model.set_submodule(path, module)
+            self.state.include(replacement)
             if replacement.owner is not None:
                 owner = model.get_submodule(replacement.owner)
                 module._parameters.update({**owner._parameters, "bias": module._parameters.get("bias")})

@@ -11,6 +11,7 @@ from squish_core.api import File, describe
 from squish_core.api import Tensor as StoredTensor
 
 from .modules import byte_shape, bytes_of, part_names
+from .replacement import Replacement
 from .values import values_of
 
 EXTRA = "_extra_state"
@@ -94,6 +95,13 @@ class LazyState(Mapping[str, LazyValue]):
         """Modules that share another one's parts."""
         self.renamed: dict[str, str] = {}
         """Tensor -> the parameter for its values, if its name differs."""
+
+    def include(self, replacement: Replacement) -> None:
+        """Yield the stored parts of a module's tensors, for its parameters."""
+        self.compressed |= replacement.compressed
+        self.renamed |= {tensor: name for name, tensor in replacement.dense.items() if tensor != name}
+        if replacement.owner is not None:
+            self.tied.add(replacement.path)
 
     def _values(self) -> Iterator[tuple[str, LazyValue]]:
         direct = set(self.compressed.values())
