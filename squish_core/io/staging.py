@@ -62,7 +62,7 @@ class Staging:
                 sync_folder(folder)
 
     def lock(self) -> None:
-        """Take the folder; WriteError (code `locked`) if another process works on it."""
+        """Lock the folder; WriteError (code `locked`) if another process uses it."""
         if os.name == "posix":
             self._fd = os.open(self.path, os.O_RDONLY)
             if try_lock(self._fd) is False or not is_same_file(self.path, self._fd):
@@ -98,7 +98,7 @@ class Staging:
         self.notes += sync_rename(self.target)
 
     def remove(self) -> None:
-        """Remove what is left of the folder."""
+        """Remove the rest of the folder."""
         with suppress(OSError):
             shutil.rmtree(self.path)
         self.close()
