@@ -13,10 +13,10 @@ import pytest
 from attrs import evolve
 
 import squish_core as squish
+from squish_core.analysis.maps import path_of
 from squish_core.api import ErrorCode, SquishError, UsageError, WriteError, job_document, output_image, plan_conversion
 from squish_core.conversion import worker
 from squish_core.conversion.canaries import canaries
-from squish_core.conversion.distribution import address_of
 from squish_core.conversion.range_writer import RangeWriter
 from squish_core.conversion.tasks import JobLayout, PieceRange
 from squish_core.conversion.worker import Job, Message, OpenJob, write_task
@@ -36,7 +36,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         output = tmp_path / "output"
         output.write_bytes(bytes(image.size))
         yield Job(
-            plan=plan, image=image, source=address_of(file), format=file.format, assets=None, activations=None,
+            plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
             limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
             canaries=canaries(plan, file, None), files=(str(output),),
             tasks=JobLayout(plan, image, file, None).tasks(20_000),

@@ -137,6 +137,7 @@ IN_NO_FILE = {
     "hf.awq_gemv": ((8, 64), CodecSpec("hf.awq_gemv", {"group_size": 32, "padded": 1})),
     "hf.awq_fast": ((8, 64), CodecSpec("hf.awq_fast", {"group_size": 32, "padded": 1})),
     "hf.bnb8": ((4, 8), CodecSpec("hf.bnb8")),
+    "npydir.int3": ((8, 32), CodecSpec("npydir.int3", {"group_size": 16})),
     "npydir.sqint2": ((8, 32), CodecSpec("npydir.sqint2", {
         "group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1})),
     "lowrank": ((4, 32), CodecSpec("lowrank", {"rank": 2}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),

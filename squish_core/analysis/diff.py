@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import inf, isnan
 from typing import Any
 
 from attrs import frozen
 
 from squish_core import opening
+from squish_core.analysis.maps import Span, map_spans, opened
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
@@ -143,6 +144,7 @@ def diff(
     progress: Progress | None = None,
     only: str | Iterable[str] = (),
     rename: str | None = None,
+    scheduler: str | None = None,
 ) -> Difference:
     """Compare two files in any formats; decodes only tensors whose stored bytes differ.
 
@@ -159,6 +161,8 @@ def diff(
     rename
         "keep" leaves names unchanged. By default, a model of the same family is first mapped to the names, rows and
         settings of `a`.
+    scheduler
+        Compare the tensors in other processes: "local:2", or "dask:tcp://..." (with squish-dask).
 
     Returns
     -------
@@ -184,11 +188,20 @@ def diff(
         second, sentence = map_to_first(first, second) if rename != KEEP else (second, "")
         pairs = pair_tensors(first, second, only)
         sizes = [(a_side or b_side).nbytes for a_side, b_side in pairs.values()]  # type: ignore[union-attr]
-        differences, total = [], sum(sizes)
-        for (name, pair), done in zip(pairs.items(), accumulate(sizes)):
-            differences.append(compare(name, *pair))
+        differences, names, total = list[TensorDifference](), list(pairs), sum(sizes)
+
+        def done(number: int, nbytes: int) -> None:
             if progress:
-                progress(name, done, total)
+                progress(names[number], nbytes, total)
+
+        if scheduler is None:
+            for number, nbytes in enumerate(accumulate(sizes)):
+                differences.append(compare(names[number], *pairs[names[number]]))
+                done(number, nbytes)
+        else:
+            options = (("only", only if isinstance(only, str) else tuple(only)), ("rename", rename))
+            for span in map_spans(compare_span, files, sizes, scheduler, first.registry, options, done):
+                differences += span
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(first.index.meta, second.index.meta, equal_meta),
@@ -217,6 +230,15 @@ def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[s
     if unknown := sorted(names.difference(pairs)):
         raise UsageError("neither file has a tensor of this name", found=", ".join(unknown), code="name")
     return pairs
+
+
+def compare_span(span: Span) -> list[TensorDifference]:
+    """What a worker process finds for some of the pairs."""
+    options = dict(span.options)
+    first, second = map(opened, span.files)
+    second = second if options["rename"] == KEEP else map_to_first(first, second)[0]
+    pairs = pair_tensors(first, second, options["only"])
+    return [compare(name, *pairs[name]) for name in islice(pairs, span.start, span.stop)]
 
 
 def _tensor(file: File, rows: Mapping[str, Row], name: str) -> Tensor | None:

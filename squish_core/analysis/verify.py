@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
 from squish_core import opening
-from squish_core.codecs.regions import PANEL_BYTES, decode_all
+from squish_core.analysis.check import Check, Progress, as_problem
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted, fit_all
-from squish_core.errors import MAX_MESSAGE, MAX_PLACE, FormatError, MissingPluginError, Problem, SquishError, shorten
+from squish_core.errors import (
+    MAX_MESSAGE,
+    MAX_PLACE,
+    Problem,
+    SquishError,
+    UsageError,
+    shorten,
+)
 from squish_core.file import File
-from squish_core.guard import computing, guarded
-from squish_core.io.digest import Verdict, check_digest
 from squish_core.limits import Limits
-from squish_core.model import Part, to_json
+from squish_core.model import to_json
 from squish_core.plugins.registry import Registry
-from squish_core.reader import file_problems
-from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
-Progress = Callable[[str, int, int | None], None]
 PLACES = 4
 """Number of places to list per finding."""
 
@@ -91,6 +92,7 @@ def verify(
     limits: Limits | None = None,
     registry: Registry | None = None,
     progress: Progress | None = None,
+    scheduler: str | None = None,
 ) -> Report:
     """Check a file and list all findings; never raises for a damaged file.
 
@@ -108,11 +110,18 @@ def verify(
         As in `open`.
     progress
         Called with the tensor's name, the bytes checked and the total bytes.
+    scheduler
+        Check the tensors in other processes, with `deep`: "local:2", or "dask:tcp://..." (with squish-dask).
 
     Returns
     -------
     Report
         `ok` without errors, `clean` without warnings; `problems` in file order.
+
+    Raises
+    ------
+    UsageError
+        `scheduler` without `deep`, or for a file that other processes cannot open.
 
     Examples
     --------
@@ -120,6 +129,10 @@ def verify(
     >>> report.ok, report.decoded
     (True, 3)
     """
+    if scheduler is not None and not deep:
+        raise UsageError(
+            "scheduler= needs deep=True", code=ErrorCode.USAGE, hint="Structure is checked in one process."
+        )
     try:
         if isinstance(target, File):
             file = File(target.source.unmapped(), target.index, target.registry, target.limits)
@@ -138,7 +151,7 @@ def verify(
         check = Check(file, progress)
         check.structure()
         if deep:
-            check.data()
+            check.data(scheduler)
         return Report(
             file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
             digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
@@ -146,171 +159,6 @@ def verify(
         )  # fmt: skip
     finally:
         file.close()
-
-
-def as_problem(error: SquishError, severity: str = "error") -> Problem:
-    """Convert an error to a finding, with its location separate from the message."""
-    place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
-    return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
-
-
-def check_part(file: File, name: str, role: str, part: Part) -> bool:
-    """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
-    differs."""
-    if part.digest is None:
-        return True
-    with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
-        array = file.array(part)
-        chunks_of: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
-        verdict = check_digest(part.digest, chunks_of.pop(part.digest_of)())
-        if verdict.state == "wrong":
-            error = digest_error(part, verdict)
-            [(other_kind, chunks)] = chunks_of.items()
-            with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
-                if part.filters and check_digest(part.digest, chunks()).state == "ok":
-                    error.hint = f"It matches the {other_kind} bytes; this format hashes the {part.digest_of} ones."
-            raise error
-        return verdict.state == "ok"
-
-
-def digest_error(part: Part, verdict: Verdict) -> FormatError:
-    """The error for a part whose digest is another one."""
-    return FormatError(
-        "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-        expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST,
-        hint="The bytes are damaged, or the digest covers other bytes.",
-    )  # fmt: skip
-
-
-def check_empty(file: File, name: str, role: str, part: Part) -> None:
-    """Decode the filters of an empty part, which reading skips."""
-    if part.filters and not part.nbytes:
-        with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
-            file.array(part).bytes(0, 0)
-
-
-class Check:
-    """A check of an open file that collects findings."""
-
-    def __init__(self, file: File, progress: Progress | None) -> None:
-        self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
-        self.decoded = 0
-        self._progress = progress
-        self._scratch: np.ndarray | None = None
-        self._done = 0
-        self._total: int | None = None
-
-    def structure(self) -> None:
-        """Run the format's own `verify`, and report tensors that cannot be read."""
-        container = self.file.registry.container(self.file.format)
-        with self._collect(), computing(FormatError, "verifying", file=self.file.name):
-            self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
-            self.problems += file_problems(self.file)
-        reported = {(problem.where, problem.message) for problem in self.problems}
-        for name, spec in self.file.index.tensors.items():
-            if spec.problem and (name, spec.problem) not in reported:
-                self.problems.append(
-                    Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
-                )  # fmt: skip
-        for child in self.file.children.values():
-            inner = Check(child, None)
-            inner.structure()
-            self.problems += inner.problems
-
-    def data(self) -> None:
-        """Check the digests of all parts, and decode all tensors panel by panel."""
-        tensors = [self.file[name] for name in self.file]
-        self._total = sum(tensor.nbytes for tensor in tensors)
-        for tensor in tensors:
-            encodings = [encoding.parts for encoding in tensor.spec.encodings]
-            for parts in (*encodings, tensor.spec.extras):
-                for role, part in parts.items():
-                    self._digest(tensor, role, part)
-            if not tensor.spec.problem:
-                with self._collect():
-                    self._decode(tensor)
-                    self.decoded += 1
-            self._done += tensor.nbytes
-            if self._progress:
-                self._progress(tensor.name, self._done, self._total)
-        for child in self.file.children.values():
-            inner = Check(child, None)
-            inner.problems = []  # `structure` has already listed the problems from opening
-            inner.data()
-            self.problems += inner.problems
-            self.digests += inner.digests
-            self.unverified += inner.unverified
-
-    def not_checked(self, deep: bool) -> Iterator[str]:
-        """Descriptions of what this run did not check."""
-        index = self.file.index
-        parts = [
-            part for spec in index.tensors.values()
-            for roles in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in roles.values()
-        ]  # fmt: skip
-        digests = sum(part.digest is not None for part in parts)
-        if not deep:
-            yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
-            if digests:
-                yield f"{counted(digests, 'digest')} (deep=True checks them)"
-            return
-        if undecoded := len(self.file) - self.decoded:
-            yield f"the values of {counted(undecoded, 'tensor')}, which cannot be decoded here"
-        if self.unverified:
-            yield f"{counted(self.unverified, 'digest')} that cannot be checked here"
-        if not digests and all(ref.digest is None for ref in index.files):
-            yield "whether the values are the original ones (the file has no digests)"
-
-    def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
-        if part.digest is None:
-            return
-        self.digests += 1
-        self.unverified += 1  # until it is compared
-        with self._collect():
-            try:
-                is_comparable = check_part(self.file, tensor.name, role, part)
-            except SquishError as error:
-                self.unverified -= error.code == ErrorCode.DIGEST
-                raise
-            if is_comparable:
-                self.unverified -= 1
-            else:
-                message = f"the digest {part.digest[:40]!r} has an unknown algorithm"
-                where = f"{tensor.name}/{role}"
-                self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
-
-    def _decode(self, tensor: Tensor) -> None:
-        import numpy as np
-
-        with tensor.guard("decoding"):
-            bound = tensor.bound.in_memory() if self.file.source.is_remote else tensor.bound
-            bound.check_limits()
-            for role, part in bound.encoding.parts.items():
-                check_empty(self.file, tensor.name, role, part)
-            if self._scratch is None:
-                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
-            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch)
-
-    def _collect(self) -> Any:
-        return _Collect(self.problems)
-
-
-class _Collect:
-    """Turns a SquishError raised in the block into a finding."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self._problems = problems
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        if isinstance(error, SquishError):
-            # A missing plugin leaves a tensor unchecked; the file itself may be fine.
-            severity = "warning" if isinstance(error, MissingPluginError) else "error"
-            self._problems.append(as_problem(error, severity))
-            return True
-        return False
 
 
 def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:

@@ -85,6 +85,7 @@ def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of weights, or models' folders.")],
     deep: Annotated[bool, typer.Option("--deep", help="Also check every digest and decode every tensor.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    scheduler: jobs.Scheduler = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
     json: Json = False,
@@ -97,7 +98,7 @@ def verify(
     answers = list[Answer]()
     for file in files:
         try:
-            answers.append(verified(file, deep, strict, format, quiet))
+            answers.append(verified(file, deep, strict, format, quiet, scheduler))
         except SquishError as error:  # the other files can still be checked
             if len(files) == 1:
                 raise
@@ -107,7 +108,14 @@ def verify(
     return Answer(data if len(files) > 1 else data[0], lines, max(answer.code for answer in answers))
 
 
-def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: bool) -> Answer:  # noqa: A002
+def verified(
+    file: str,
+    deep: bool,
+    strict: bool,
+    format: str | None,  # noqa: A002
+    quiet: bool,
+    scheduler: str | None,
+) -> Answer:
     """The findings in one file; SquishError if it cannot be checked at all."""
     import squish_core as squish
     from squish_core.analysis.verify import report_lines
@@ -121,7 +129,7 @@ def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: boo
         report = squish.verify(file, deep=deep, format=format)
     else:
         with opened, Progress("verifying", quiet) as progress:
-            report = squish.verify(opened, deep=deep, progress=progress)
+            report = squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
     ok = report.clean if strict else report.ok
     lines = map(command_line, report_lines(report, strict))
     return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
@@ -136,6 +144,7 @@ def diff(
     names: Annotated[
         str | None, typer.Option("--names", metavar="keep", help="Compare names as they are, without mapping layouts.")
     ] = None,
+    scheduler: jobs.Scheduler = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -149,7 +158,7 @@ def diff(
     from squish_core.analysis.diff import WORST, difference_lines
 
     with Progress("comparing", quiet) as progress:
-        difference = squish.diff(a, b, progress=progress, rename=names)
+        difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
     lines = difference_lines(difference, None if everything else WORST)
     return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
 

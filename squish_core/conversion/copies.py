@@ -14,9 +14,9 @@ from squish_core.mapping.mapped import MappedFile
 
 
 class CopyChecks:
-    """Checks copies before anything is written, or, of a source whose views cost a read, each tensor at its turn.
+    """Checks copies before anything is written; for a source without cheap views, each tensor before its copy.
 
-    What such a check reads is kept for the copy, up to `MEMORY_LIMIT` bytes. `file` is the file to read through.
+    Bytes read by such a check are kept for the copy, up to `MEMORY_LIMIT`. `file` is the file to read through.
     """
 
     def __init__(self, file: File) -> None:

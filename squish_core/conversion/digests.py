@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from attrs import define
 
-from squish_core.analysis.verify import check_empty, check_part, digest_error
+from squish_core.analysis.check import check_empty, check_part, digest_error
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.step import Step
 from squish_core.file import File

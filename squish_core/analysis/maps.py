@@ -1,0 +1,116 @@
+"""Maps over the tensors of files that worker processes open by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from attrs import frozen
+
+from squish_core import opening
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError, UsageError
+from squish_core.file import File
+from squish_core.limits import Limits
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.schedulers import scheduler_named
+
+Answer = TypeVar("Answer")
+
+SPAN_BYTES = 256 << 20
+"""Bytes of the tensors that a worker takes at a time, about."""
+MEMORY = 512 << 20
+"""Bytes of memory that a worker takes, at most, about."""
+
+
+@frozen(kw_only=True)
+class Address:
+    """How another process opens a file, and what it must find."""
+
+    path: str
+    format: str
+    size: int
+    tensors: int
+    limits: Limits
+
+
+@frozen(kw_only=True)
+class Span:
+    """Tensors `start` to `stop` of files, in the order of the map; `options` are those of the function."""
+
+    files: tuple[Address, ...]
+    start: int
+    stop: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+def path_of(file: File) -> str:
+    """The path or URL by which another process opens a file; UsageError if there is none."""
+    if file.path is not None:
+        return str(file.path.absolute())
+    if "://" in file.name:
+        return file.name
+    raise UsageError(
+        "a scheduler needs a file that other processes can open", found=file.name, expected="a path or a URL",
+        code=ErrorCode.USAGE, hint="Save the arrays to a file first, or leave out scheduler=.",
+    )  # fmt: skip
+
+
+def address_of(file: File) -> Address:
+    """The address of an open file."""
+    return Address(
+        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def opened(address: Address) -> File:
+    """The file at an address, opened once in a process; FormatError if it is another one."""
+    file = opening.open(address.path, mmap=False, limits=address.limits)
+    if file.format != address.format:
+        file.close()
+        file = opening.open(address.path, address.format, mmap=False, limits=address.limits)
+    found = (file.source.size, len(file))
+    if found != (address.size, address.tensors):
+        raise FormatError(
+            "is another file in a worker process", file=address.path, code=ErrorCode.CHANGED,
+            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{found[0]} bytes, {found[1]} tensors",
+        )  # fmt: skip
+    return file
+
+
+def map_spans(
+    function: Callable[[Span], Answer],
+    files: Sequence[File],
+    sizes: Sequence[int],
+    scheduler: str,
+    registry: Registry,
+    options: tuple[tuple[str, Any], ...] = (),
+    done: Callable[[int, int], object] = lambda tensor, nbytes: None,
+) -> list[Answer]:
+    """The answers of a function for spans of tensors, in order, whatever the order in which they come.
+
+    `sizes`: bytes of each tensor. `done` is called with a tensor and the number of bytes that are done.
+    """
+    addresses = tuple(map(address_of, files))
+    spans = [Span(files=addresses, start=start, stop=stop, options=options) for start, stop in _bounds(sizes)]
+    answers, nbytes = dict[int, Answer](), 0
+    with closing(scheduler_named(scheduler, registry).map(function, spans, MEMORY)) as calls:
+        for number, answer in calls:
+            answers[number] = answer
+            nbytes += sum(sizes[spans[number].start : spans[number].stop])
+            done(spans[number].stop - 1, nbytes)
+    return [answers[number] for number in range(len(spans))]
+
+
+def _bounds(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start, total = 0, 0
+    for number, size in enumerate(sizes):
+        if number > start and total + size > SPAN_BYTES:
+            yield start, number
+            start, total = number, 0
+        total += size
+    if start < len(sizes):
+        yield start, len(sizes)
