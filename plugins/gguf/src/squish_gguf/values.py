@@ -79,7 +79,7 @@ class GgufArray(Sequence[Any]):
             return text(item[8:])
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
 
-    def _texts(self) -> Iterator[str]:
+    def _texts(self) -> Iterator[str | bytes]:
         """All texts in one pass."""
         raw, length, at = self.raw, _U64.unpack_from, 0
         for _ in range(self._count):
