@@ -24,6 +24,7 @@ GROUPS = {
     "calls": "squish_gguf",
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
+    "models": "squish_models",
     "checkpoints": "squish_hf",
     "compressed": "squish_zstd",
     "tiers": "squish_npydir",
