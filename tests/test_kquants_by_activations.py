@@ -65,7 +65,8 @@ def test_llama_cpps_sums_are_read_as_roots_of_mean_squares(tmp_path: Path, exper
     vectors = source(tmp_path / "stats.safetensors", "up", np.sqrt(SEEN**2))
     for number, stats in enumerate((vectors, imatrix(tmp_path / "imatrix.gguf", sums, [[16.0]] * experts))):
         squish.convert(model, tmp_path / f"{number}.gguf", encode="q4_k:search=activations", activations=stats)
-    assert squish.diff(tmp_path / "0.gguf", tmp_path / "1.gguf").same
+    difference = squish.diff(tmp_path / "0.gguf", tmp_path / "1.gguf")
+    assert {item.state for item in difference.tensors} == {"bytes"}
 
 
 def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:

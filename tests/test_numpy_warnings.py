@@ -39,6 +39,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
     "lowrank": ({"rank": 4, "factor_dtype": "f16"},),
     "masked": ({"block_size": 16},),
     "mx": ({}, {"element": "f8_e5m2"}, {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "divide"}),
+    "npydir.int3": ({"group_size": 32},),
     "npydir.sqint2": (
         {"group_size": 32, "rank": 4, "nonzero": 0, "left_start": 1, "right_start": 2},
         {"group_size": 32, "rank": 4, "nonzero": 0, "left_start": -1, "right_start": -1},

@@ -145,3 +145,25 @@ def test_a_virtual_file_closes_with_the_file_that_it_presents(source: Path, to: 
     assert len(first) == len(panels) == 4
     with pytest.raises(ClosedError):
         member.read(0, 4)
+
+
+@pytest.mark.parametrize("to", ["mlx", "ztensor"])
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_parts_that_are_made_together_are_written_at_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, threads: str
+) -> None:
+    values = np.random.default_rng(3).normal(size=(2100, 1024)).astype("f4")  # three panels
+    tensors = {f"layers.{number}.weight": values[:, :: 1 - 2 * number] for number in range(2)}
+    squish.save(tmp_path / "model.safetensors", tensors)
+
+    def refuse() -> Any:
+        raise AssertionError("a part went through a temporary file")
+
+    monkeypatch.setenv("SQUISH_THREADS", threads)
+    monkeypatch.setattr("squish_core.conversion.panel_parts.tempfile.TemporaryFile", refuse)
+    squish.convert(tmp_path / "model.safetensors", tmp_path / "out", to, encode="int4")
+    with squish.open(tmp_path / "model.safetensors") as file:
+        virtual: Any = as_format(file, to, "int4")
+        for output in virtual.reader.image.files:
+            written = (tmp_path / "out" / output.name).read_bytes()
+            assert written == virtual.reader.read(output, 0, output.size)

@@ -137,6 +137,7 @@ IN_NO_FILE = {
     "hf.awq_gemv": ((8, 64), CodecSpec("hf.awq_gemv", {"group_size": 32, "padded": 1})),
     "hf.awq_fast": ((8, 64), CodecSpec("hf.awq_fast", {"group_size": 32, "padded": 1})),
     "hf.bnb8": ((4, 8), CodecSpec("hf.bnb8")),
+    "npydir.int3": ((8, 32), CodecSpec("npydir.int3", {"group_size": 16})),
     "npydir.sqint2": ((8, 32), CodecSpec("npydir.sqint2", {
         "group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1})),
     "lowrank": ((4, 32), CodecSpec("lowrank", {"rank": 2}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
@@ -145,6 +146,7 @@ IN_NO_FILE = {
     "reshaped": ((4, 4), CodecSpec("reshaped", {"shape": (2, 8)}, INT4)),
     "heads": ((8, 32), CodecSpec("heads", {"heads": 2, "inverse": False}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
+    "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "boxes": ((4, 8), CodecSpec("boxes", {"bits": 4, "grid": (2, 2), "scale_dtype": "f16"})),
     "panels": ((16, 64), CodecSpec("panels", {"group_size": 32, "zero": 7, "scale_dtype": "f32"})),
     "ggml.big_endian": ((2, 256), CodecSpec("ggml.big_endian", {}, CodecSpec("ggml.q4_0"))),

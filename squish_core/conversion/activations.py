@@ -2,62 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from squish_core import opening
+from squish_core.conversion.imatrix import COUNTS, NAME, SUFFIX, SUMS, read_imatrix
 from squish_core.errors import TensorError
 from squish_core.file import File
-from squish_core.model import TensorSpec
+from squish_core.formats.metadata import untyped
+from squish_core.limits import Limits
+from squish_core.mapping.aliases import Alias, Aliases
+from squish_core.model import TensorSpec, Typed
+from squish_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-SUMS, COUNTS = ".in_sum2", ".counts"
-"""What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
+def open_activations(
+    source: Any, *, limits: Limits | None = None, registry: Registry | None = None
+) -> AbstractContextManager[File]:
+    """Open a file of statistics: of any format, or llama.cpp's older `.dat`."""
+    if isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX and Path(source).is_file():
+        return read_imatrix(Path(source), registry=registry)
+    return opening.open(source, limits=limits, registry=registry)
 
 
 class Activations:
     """Magnitudes of activations per column of each tensor, from a file of any format: vectors of the tensors' names
-    (mean magnitudes), or llama.cpp's imatrix (the root of the mean square)."""
+    (mean magnitudes), or llama.cpp's imatrix (the root of the mean square).
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    A tensor is found by its name, else by its names in the other layouts of the model's family.
+
+    Parameters
+    ----------
+    file
+        The open file of statistics.
+    model
+        The file whose tensors are encoded.
+    """
+
+    def __init__(self, file: File, model: File) -> None:
+        self._file, self._aliases = file, Aliases(model)
 
     def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
         """Names of the tensors with statistics."""
-        return frozenset(spec.name for spec in specs if self._name(spec) is not None)
+        return frozenset(spec.name for spec in specs if self._entries(spec.name))
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:
-        """A tensor's statistics, f32 [columns], by its name with or without ".weight"; None if there are none.
+        """A tensor's statistics, [columns], or of a stack [tensors, columns]; None if there are none.
 
         TensorError unless they are one finite magnitude per column.
         """
         import numpy as np
 
-        name = self._name(spec)
-        if name is None:
+        entries = self._entries(spec.name)
+        if not entries:
             return None
-        vector = self._magnitudes(name) if name.endswith(SUMS) else self._file[name].numpy(dtype="f32")
-        if vector.shape != spec.shape[-1:] or not np.isfinite(vector).all() or (vector < 0).any():
+        arrays = [self._magnitudes(entry, number, spec) for entry, number in entries]
+        is_stack = len(spec.shape) > 2 and len(arrays) == spec.shape[0] > 1
+        array = np.stack(arrays) if is_stack and arrays[0].ndim == 1 else arrays[0]
+        legal = (spec.shape[-1:], (spec.shape[0], spec.shape[-1])) if len(spec.shape) > 2 else (spec.shape[-1:],)
+        if array.shape not in legal or not np.isfinite(array).all() or (array < 0).any():
             raise TensorError(
                 "invalid activation statistics", file=self._file.name, tensor=spec.name,
                 expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
-                found=f"shape {list(vector.shape)}", code="imatrix",
+                found=f"shape {list(array.shape)}", code="imatrix",
             )  # fmt: skip
-        return vector
+        return array
 
-    def _magnitudes(self, name: str) -> np.ndarray:
-        """The root of the mean square of llama.cpp's sums; experts of a stack count together."""
+    def metadata(self, prefix: str) -> dict[str, Typed]:
+        """What a format records of the statistics under its own keys."""
+        meta = self._file.metadata
+        entries = sum(name.endswith(SUMS) for name in self._file) or len(self._file)
+        recorded: dict[str, Typed] = {"file": Typed("str", Path(str(meta.get(NAME, self._file.name))).name)}
+        datasets = untyped(meta.get("imatrix.datasets", ()))
+        if len(datasets):
+            recorded["dataset"] = Typed("str", str(datasets[0]))
+        recorded["entries_count"] = Typed("u32", entries)
+        chunks = untyped(meta.get("imatrix.chunk_count", 0))
+        if isinstance(chunks, int) and 0 < chunks < 1 << 32:
+            recorded["chunks_count"] = Typed("u32", chunks)
+        return {f"{prefix}.{key}": value for key, value in recorded.items()}
+
+    def _entries(self, name: str) -> tuple[Alias, ...]:
+        """Names in the file of what stands for a tensor, each with its number in a stack."""
+        for aliases in (((name, None),), *self._aliases.of(name)):
+            entries = tuple((entry, number) for each, number in aliases if (entry := self._entry(each)) is not None)
+            if len(entries) == len(aliases):
+                return tuple(dict.fromkeys(entries))
+        return ()
+
+    def _entry(self, name: str) -> str | None:
+        candidates = (name, name.removesuffix(".weight"), f"{name}{SUMS}")
+        return next((entry for entry in candidates if entry in self._file), None)
+
+    def _magnitudes(self, entry: str, number: int | None, spec: TensorSpec) -> np.ndarray:
+        """One vector, or llama.cpp's sums: the roots of mean squares, of all tensors of a stack or of one of them.
+
+        f64, whose squares are the f32 means again. A tensor of a stack without any input counts alike in all columns.
+        """
         import numpy as np
 
-        sums = self._file[name].numpy(dtype="f32").astype(np.float64)
-        counts_name = name.removesuffix(SUMS) + COUNTS
-        counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1)
+        if not entry.endswith(SUMS):
+            vector = self._file[entry].numpy(dtype="f32")
+            return vector if number is None or vector.ndim < 2 else vector[number]
+        columns = spec.shape[-1] if spec.shape else 1
+        counts_name = entry.removesuffix(SUMS) + COUNTS
+        counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1, np.float32)
+        sums = self._file[entry].numpy(dtype="f32")
+        if sums.size % max(columns, 1):
+            return sums
+        sums, counts = sums.reshape(-1, columns), counts.reshape(-1, 1)
         with np.errstate(all="ignore"):
-            mean = sums.reshape(-1, sums.shape[-1] if sums.ndim else 1).sum(0) / counts.sum(dtype=np.float64)
-            return np.sqrt(mean).astype(np.float32)
+            means = sums / counts
+            if len(counts) > 1 and counts.any():
+                means = np.where(counts > 0, means, np.float32(1))
+            if number is not None and len(means) > number:
+                means = means[number : number + 1]
+            elif len(means) > 1 and len(means) != spec.shape[0]:
+                means = (sums.sum(0, dtype=np.float64) / counts.sum(dtype=np.float64))[None].astype(np.float32)
+            roots = np.sqrt(means.astype(np.float64))
+        return roots if len(roots) > 1 else roots[0]
 
-    def _name(self, spec: TensorSpec) -> str | None:
-        names = (spec.name, spec.name.removesuffix(".weight"), f"{spec.name}{SUMS}")
-        return next((name for name in names if name in self._file), None)
+
+def recorded_metadata(activations: Activations | None, prefix: str | None) -> Mapping[str, Typed]:
+    """Metadata that a target records of the statistics it was encoded with."""
+    return {} if activations is None or prefix is None else activations.metadata(prefix)

@@ -14,6 +14,7 @@ from attrs import evolve
 
 from squish_core import opening
 from squish_core.codes import ErrorCode
+from squish_core.conversion.activations import open_activations
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
@@ -154,7 +155,7 @@ def convert(
             file = stack.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
         statistics = None
         if activations is not None:
-            statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
+            statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
         target: Path | RemoteTarget = Path(dst)
         if scheme_of(dst):
             target = stack.enter_context(closing(remote_target(dst, file.registry)))

@@ -16,9 +16,10 @@ from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.companions import outgoing_companions
 from squish_core.conversion.copies import CopyChecks
 from squish_core.conversion.digests import Digests
-from squish_core.conversion.image import has_image
+from squish_core.conversion.image import image_if_any
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.panel_parts import Places
 from squish_core.conversion.plan import ConversionPlan, uses_activations
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.step import Step
@@ -31,6 +32,7 @@ from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_core.io.siblings import atomic_siblings
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.mapping.mapped import MappedFile, apply_map
@@ -91,26 +93,32 @@ def execute(
     if isinstance(target, Path):
         check_space(target, plan.size)
         space = space_notes(target, plan.size, plan.estimate)
+    image = None
+    if isinstance(target, RemoteTarget) or any(_has_several_parts(step) for step in plan.steps):
+        image = image_if_any(plan, source)
     measurements = _Measurements(observer or ConversionObserver())
     digests = Digests(source.without_caches(), on_the_way=True)
     copies = CopyChecks(digests.file)
+    digests.read_through(copies.file)
     source = apply_map(copies.file, plan.model_map, plan.options)
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {})
+    places = image.places if image else None
+    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {}, places)
     remaining = [step for step in plan.steps if step.name not in (encoded or {})]
     parts = (part for step in remaining for _, _, part in stored_parts(source, step))
     # A full disk may show only when the file is closed, so the guard covers closing, too.
-    sinks = _sink(plan, source, target, measurements, overwrite)
+    sinks = _sink(plan, source, target, measurements, overwrite, revises=image is None)
     with computing(FormatError, "writing", file=str(target)), sinks as sink:
         container = source.registry.container(plan.format)
         composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
         with original.reading_ahead(parts):
-            container.write(sink, tensors, source.index.meta, assets, plan.options, *composite_arguments)
+            meta = {**source.index.meta, **plan.recorded}
+            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
             digests.finish()
     return evolve(
-        plan.report(), target=str(target), dry_run=False, size=size_of(target),
+        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
@@ -134,12 +142,12 @@ def outgoing_tensors(
 
 def _outgoing(
     plan: ConversionPlan, file: File, digests: Digests, copies: CopyChecks, observer: ConversionObserver,
-    activations: File | None, encoded: Mapping[str, dict[str, Stream]],
+    activations: File | None, encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
 ) -> list[OutgoingTensor]:  # fmt: skip
     check_source(plan, file)
     remaining = [step for step in plan.steps if step.name not in encoded]
     copies.begin(file, remaining)
-    statistics = None if activations is None else Activations(activations)
+    statistics = None if activations is None else Activations(activations, file)
     digests.expect(file, remaining)
     tensors = []
     with gc_paused():
@@ -149,7 +157,7 @@ def _outgoing(
                 continue
             vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, file, step, digests, copies, observer)
-            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))
     return tensors
 
 
@@ -178,8 +186,7 @@ class _Measurements(ConversionObserver):
 
 def _begin(file: File, step: Step, digests: Digests, copies: CopyChecks, observer: ConversionObserver) -> None:
     observer.tensor_started(step.name)
-    copies.check(file, step)
-    digests.check(file, step)
+    copies.check(file, step, digests)
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:
@@ -200,27 +207,40 @@ def check_source(plan: ConversionPlan, file: File) -> None:
             raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)
 
 
+def _has_several_parts(step: Step) -> bool:
+    """Whether a step makes several parts at once."""
+    return step.action in ("encode", "repack") and len(step.spec.encodings[0].parts) > 1
+
+
 def _sink(
-    plan: ConversionPlan, source: File, target: Path | RemoteTarget, observer: ConversionObserver, overwrite: bool
+    plan: ConversionPlan,
+    source: File,
+    target: Path | RemoteTarget,
+    observer: ConversionObserver,
+    overwrite: bool,
+    *,
+    revises: bool,
 ) -> AbstractContextManager[Sink]:
     registry, mode = source.registry, common_mode(paths_of(source))
     is_folder = registry.container(plan.format).writes_folder(plan.options)
     packing = registry.byte_codec(plan.packing) if plan.packing else None
     if isinstance(target, RemoteTarget):
         return remote_sink(
-            target, observer.bytes_written, is_folder=is_folder, packing=packing, revises=not has_image(plan, source),
+            target, observer.bytes_written, is_folder=is_folder, packing=packing, revises=revises,
             size=plan.size, overwrite=overwrite,
         )  # fmt: skip
     if is_folder:
         return atomic_folder(target, observer.bytes_written, mode)
+    if registry.container(plan.format).writes_beside(plan.options):
+        return atomic_siblings(target, observer.bytes_written, mode)
     return atomic_file(target, observer.bytes_written, packing, mode)
 
 
-def size_of(target: Path | RemoteTarget) -> int:
+def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
     """Bytes of the file or of all files of the folder."""
     if isinstance(target, RemoteTarget):
         return sum(target.written.values())
-    files = target.rglob("*") if target.is_dir() else [target]
+    files = target.rglob("*") if target.is_dir() else [target, *siblings]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 

@@ -1,6 +1,6 @@
-"""The output image: where every byte of a target lies, known before any is written.
+"""The output image: the place of every byte of a target, before any is written.
 
-The format's own `write` makes it, on a sink that notes where parts would go: one code path decides all offsets.
+The format's own `write` builds it, on a sink that records the places of parts: one code path decides all offsets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OutputFile:
     Attributes
     ----------
     name
-        Path in the target's folder, or "" where the target is one file.
+        Path in the target's folder, or "" if the target is one file.
     extents
         bytes or PartExtent.
     starts
@@ -80,6 +80,15 @@ class OutputImage:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def places(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """(tensor, role) -> the name of its file and the offset in it."""
+        return {
+            (extent.tensor, extent.role): (file.name, start)
+            for file in self.files
+            for extent, start in zip(file.extents, file.starts) if isinstance(extent, PartExtent)
+        }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: literal bytes as their SHA-256.
@@ -124,7 +133,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """
     source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
-    if plan.packing or isinstance(container, CompositeContainer):
+    if plan.packing or isinstance(container, CompositeContainer) or container.writes_beside(plan.options):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
         raise UsageError(
             f"{what} has no image before it is written", file=plan.target, code=ErrorCode.IMAGE, hint=_HINT
@@ -137,21 +146,20 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
         for parts in [step.spec.encodings[0].parts]
     ]
     with computing(FormatError, f"laying out the {plan.format} file", file=plan.target):
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        container.write(sink, tensors, {**source.index.meta, **plan.recorded}, assets, plan.options)
     return OutputImage(tuple(sink.files(container.writes_folder(plan.options))))
 
 
-def has_image(plan: ConversionPlan, source: File) -> bool:
-    """Whether the target can be laid out before it is written."""
+def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
+    """The image, or None for a target that cannot be laid out before it is written."""
     try:
-        output_image(plan, source)
+        return output_image(plan, source)
     except UsageError:
-        return False
-    return True
+        return None
 
 
 class ImageSink(Sink):
-    """A sink that writes nothing and notes what would lie where."""
+    """A sink that writes nothing and records the place of all bytes."""
 
     def __init__(self, format_id: str, name: str = "") -> None:
         super().__init__(None, None, None)
@@ -160,7 +168,7 @@ class ImageSink(Sink):
         self._sinks: list[ImageSink] = []
 
     def write(self, data: Any) -> None:
-        """Note literal bytes."""
+        """Record literal bytes."""
         view = memoryview(data)
         if not view.nbytes:
             return
@@ -172,7 +180,7 @@ class ImageSink(Sink):
         self._advance(view.nbytes)
 
     def place(self, extent: PartExtent) -> None:
-        """Note that a part lies here."""
+        """Record the place of a part."""
         if extent.nbytes:
             self._extents.append(extent)
             self._advance(extent.nbytes)
@@ -192,7 +200,7 @@ class ImageSink(Sink):
         self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise UsageError: the format looks at what tensors hold while it writes."""
+        """Raise UsageError: the format inspects tensor data while it writes."""
         raise UsageError(
             f"{self._format} has no image before it is written: its layout depends on the stored bytes",
             code=ErrorCode.IMAGE, hint=_HINT,
@@ -211,7 +219,7 @@ class ImageSink(Sink):
         return self._member(f"{folder}/{name}")
 
     def files(self, is_folder: bool) -> Iterator[OutputFile]:
-        """What was noted."""
+        """The recorded image."""
         if not is_folder:
             extents = tuple(bytes(each) if isinstance(each, bytearray) else each for each in self._extents)
             yield OutputFile(self._name, extents, tuple(_starts(extents)))
@@ -220,7 +228,7 @@ class ImageSink(Sink):
 
 
 class _Placeholder(Stream):
-    """A part that takes its place in an image."""
+    """A part in an image."""
 
     def __init__(self, tensor: str, role: str, part: Part) -> None:
         super().__init__(part, lambda: ())

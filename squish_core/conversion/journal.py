@@ -24,12 +24,12 @@ SUFFIX = ".squish-journal"
 
 
 def journal_path(target: Path, journal: Any = None) -> Path:
-    """Where the journal of a target lies."""
+    """The path of a target's journal."""
     return target.with_name(target.name + SUFFIX) if journal is None else Path(journal)
 
 
 class Journal:
-    """The journal of a running job; `entries` are those of its finished tasks, by number."""
+    """The journal of a running job; `entries` has its finished tasks, by number."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.header, self.entries = path, dict[str, Any](), dict[int, dict[str, Any]]()
@@ -38,11 +38,11 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        """Whether a job left one."""
+        """Whether a job left a journal."""
         return self.path.exists()
 
     def read(self) -> None:
-        """Read what an earlier run has written; FormatError if it is not a journal."""
+        """Read the journal of an earlier run; FormatError if it is not a journal."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except OSError as error:
@@ -58,7 +58,7 @@ class Journal:
             raise self._damage(1, lines[0])
 
     def check(self, job: Mapping[str, Any]) -> None:
-        """Raise UsageError naming the first difference of the job it describes from another."""
+        """Raise UsageError with the first difference between the journal's job and another one."""
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job)), ""):
             raise UsageError(
@@ -67,7 +67,7 @@ class Journal:
             )  # fmt: skip
 
     def owner(self) -> str:
-        """Who started the job, where and when."""
+        """User, host and time of the start of the job."""
         return "{user} on {host} (process {pid}) since {time}".format(**self.header["owner"])
 
     def start(self, job: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Journal:
             raise self._unwritable(error) from None
 
     def resume(self) -> None:
-        """Go on behind the last whole line."""
+        """Continue after the last complete line."""
         self._open("r+b")
         self._file.truncate(self._good)
         self._file.seek(self._good)
@@ -145,7 +145,7 @@ class Journal:
 
 
 def owner() -> dict[str, Any]:
-    """This process, as a journal names it."""
+    """This process, for a journal."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name

@@ -84,10 +84,19 @@ class PanelEncoder:
         return values if self._keeps_dtype else values.astype(np.float32, copy=False)
 
     def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
-        """Encode a region's values, or some of its rows."""
+        """Encode a region's values, or some of its rows; statistics of a stack are of each of its tensors."""
+        import numpy as np
+
         params = {"dtype": self._target.dtype, **self._params} if self._dense else self._params
-        activations = None if self._activations is None else self._activations[region[-1]]
-        return self._encoder.encode(self.panel(values), params, activations=activations)
+        panel, activations = self.panel(values), self._activations
+        if activations is None or activations.ndim == 1:
+            columns = None if activations is None else activations[region[-1]]
+            return self._encoder.encode(panel, params, activations=columns)
+        members = [
+            self._encoder.encode(member[None], params, activations=activations[number, region[-1]])
+            for number, member in zip(range(region[0].start, region[0].stop), panel)
+        ]
+        return {role: np.concatenate([parts[role] for parts in members]) for role in members[0]}
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
         """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core.conversion.activations import Activations
+from squish_core.conversion.activations import Activations, recorded_metadata
 from squish_core.conversion.assets import carried_assets
 from squish_core.conversion.companions import carried_names, inner_losses, split_companions
 from squish_core.conversion.compatible import needs_activations
@@ -32,8 +32,9 @@ from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container, Dropped, WritePlan
+from squish_core.formats.base import Container, WritePlan
 from squish_core.formats.composite import Companions, CompositeContainer
+from squish_core.formats.dropped import Dropped
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
 from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
@@ -70,6 +71,8 @@ class ConversionPlan:
         As in the report (`Conversion`).
     model_map
         Change of the model's names, rows and settings; None without one.
+    recorded
+        Metadata of the conversion itself: the activation statistics.
     """
 
     source: str
@@ -90,6 +93,7 @@ class ConversionPlan:
     unused: tuple[str, ...] = ()
     ineffective: tuple[RuleEffect, ...] = ()
     model_map: ModelMap | None = None
+    recorded: Mapping[str, Any] = field(factory=dict, repr=False)
 
     @property
     def estimate(self) -> int:
@@ -171,9 +175,9 @@ def plan_mapped(
     requantize: bool = False,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings that it is about.
+    """The plan of `plan_conversion`, and the source under the names and settings that it refers to.
 
-    `first_panels`: whether codes fit is decided on the first panel of each tensor, so that no other byte is read twice.
+    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
@@ -194,7 +198,9 @@ class _Planner:
         format_spec = to or format_for(content, self.registry)
         self.format, self.options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
-        self.activations = None if activations is None else Activations(activations)
+        self._statistics = activations
+        self.activations: Activations | None = None
+        self.recorded: Mapping[str, Any] = {}
 
     def plan(
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
@@ -208,6 +214,9 @@ class _Planner:
         index = self.file.index
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         rules = with_sources(rules, self.file)
+        if self._statistics is not None:
+            self.activations = Activations(self._statistics, self.file)
+            self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
         decision = Decision(
             self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
         )
@@ -233,7 +242,7 @@ class _Planner:
             notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
             # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
-            ineffective=ineffective_rules(rules, steps), model_map=model_map,
+            ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,
         )  # fmt: skip
 
     def _with_notes(self, step: Step) -> Step:
@@ -251,11 +260,11 @@ class _Planner:
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
     def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
-        index, specs = self.file.index, [step.spec for step in steps]
+        meta, specs = {**self.file.index.meta, **self.recorded}, [step.spec for step in steps]
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             if isinstance(self.container, CompositeContainer):
-                return self.container.plan_file(specs, index.meta, assets, self.options, companions)
-            return self.container.plan_file(specs, index.meta, assets, self.options)
+                return self.container.plan_file(specs, meta, assets, self.options, companions)
+            return self.container.plan_file(specs, meta, assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""
@@ -288,7 +297,7 @@ def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) 
 
 
 def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
-    """The steps, each with its row where the target stacks tensors."""
+    """The steps, each with its row if the target stacks tensors."""
     rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
     return [
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.codecs.stored import StoredArray
-from squish_core.concurrency import prefetch
 from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.panel_parts import PanelParts, Pieces, Places, part_bytes
 from squish_core.conversion.panels import EncodedPanels, Parts, RepackedPanels
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.buffer import as_array
-from squish_core.model import Part, TensorSpec
+from squish_core.model import Part
 
 if TYPE_CHECKING:
     import numpy as np
 
-Pieces = Callable[[], Iterator[Parts]]
-Item = TypeVar("Item")
-
 
 def streams_of(
     file: File, step: Step, before: Callable[[], object], observer: ConversionObserver,
-    activations: np.ndarray | None = None,
+    activations: np.ndarray | None = None, places: Places | None = None,
 ) -> dict[str, Stream]:  # fmt: skip
     """The parts of a tensor as its step produces them; `before` is called as each part starts.
 
-    `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders.
+    `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders. `places`:
+    where parts belong, so that those that are made together need no temporary file.
     """
     if step.action in ("copy", "widen"):
         return _copy(file, step, before)
     pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, activations)
-    return _split(step.spec, pieces, before)
+    return PanelParts(step.spec, pieces, before, places or {}).streams()
 
 
 def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
@@ -93,46 +88,3 @@ def _repack(file: File, step: Step) -> Pieces:
         return map(panels.parts, panels.regions())
 
     return pieces
-
-
-def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:
-    """One stream per part, from panels that yield all parts: the first one read drives, the others are spooled."""
-    encoding = target.encodings[0]
-    roles = list(encoding.parts)
-    spools: dict[str, Any] = {}
-
-    def part(role: str) -> Iterator[Any]:
-        if role in spools:
-            spools[role].seek(0)
-            while chunk := spools[role].read(1 << 22):
-                yield chunk
-            spools.pop(role).close()
-            return
-        other_roles = [name for name in roles if name != role]
-        _close(spools)  # left by an earlier pass: a writer may read a part twice
-        spools.update({name: tempfile.TemporaryFile() for name in other_roles})  # noqa: SIM115 - closed when read
-        for parts in _prefetch(target, pieces()):
-            for name in other_roles:
-                spools[name].write(part_bytes(parts[name]))
-            yield part_bytes(parts[role])
-
-    # A writer may fail or skip a part, so the end of the streams closes the spools.
-    weakref.finalize(part, _close, spools)
-    return {role: Stream(encoding.parts[role], partial(part, role), None, before) for role in roles}
-
-
-def _prefetch(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:
-    """The panels; if there are several, the next one is prepared while one is in use."""
-    return prefetch(panels) if target.elements * 4 > PANEL_BYTES else panels
-
-
-def _close(spools: dict[str, Any]) -> None:
-    while spools:
-        spools.popitem()[1].close()
-
-
-def part_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an encoded part."""
-    import numpy as np
-
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

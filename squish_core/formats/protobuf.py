@@ -166,7 +166,17 @@ def number(tag: int, value: int) -> bytes:
 def message(tag: int, *parts: bytes | str) -> bytes:
     """Encode a field with a message of these fields, or a string."""
     body = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
-    return _varint(tag << 3 | BYTES) + _varint(len(body)) + body
+    return header(tag, len(body)) + body
+
+
+def header(tag: int, length: int) -> bytes:
+    """Encode the key and the length of a field; its bytes follow."""
+    return _varint(tag << 3 | BYTES) + _varint(length)
+
+
+def fixed32(tag: int, data: bytes) -> bytes:
+    """Encode a field of four bytes, such as a float."""
+    return _varint(tag << 3 | FIXED32) + data
 
 
 def packed_list(tag: int, *values: int) -> bytes:

@@ -77,7 +77,7 @@ def atomic_folder(
         )
     check_parent(target)
     notes = remove_dead(target)
-    with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
+    with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
             sink = Sink(None, path, progress, syncer=syncer, mode=mode)
             yield sink
@@ -225,7 +225,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
     return fd
 
 
-def _create_folder(path: Path, target: Path, mode: int | None) -> int | None:
+def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary folder; whoever may read its files may list it."""
     with creation(target):
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)

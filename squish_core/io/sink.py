@@ -44,7 +44,8 @@ class Sink(Renamed):
     """Output of a container: sequential bytes of one file, or the files of a folder.
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
-    the umask.
+    the umask. `name`: path of the file in its folder, "" for a single file. `siblings`: files that were
+    written beside the file, when the write ends.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -57,10 +58,13 @@ class Sink(Renamed):
         position: int = 0,
         syncer: Syncer | None = None,
         mode: int | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
         self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
         self._position, self._sync_position = position, position
         self._mode = mode
+        self.siblings: tuple[Path, ...] = ()
         self.kernel_copy = True
         self.notes: list[str] = []
 
@@ -84,6 +88,25 @@ class Sink(Renamed):
         self._file.seek(offset)
         self._file.write(data)
         self._file.seek(self._position)
+
+    @property
+    def is_seekable(self) -> bool:
+        """Whether earlier and later bytes of the file can be written (`write_ahead`) and read."""
+        return self._file is not None
+
+    def write_ahead(self, offset: int, data: Any) -> None:
+        """Write bytes ahead of the current position; `skip` passes them when their turn comes."""
+        assert self._file is not None
+        assert offset >= self._position
+        self._file.seek(offset)
+        self._file.write(data)
+        self._file.seek(self._position)
+
+    def skip(self, length: int) -> None:
+        """Pass bytes that `write_ahead` wrote."""
+        assert self._file is not None
+        self._file.seek(self._position + length)
+        self._advance(length)
 
     def read_back(self, offset: int, length: int) -> bytes:
         """Read earlier bytes."""
@@ -148,7 +171,7 @@ class Sink(Renamed):
         assert self._syncer is not None
         mode = 0o666 if self._mode is None else self._mode
         with open(place, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield Sink(file, None, self._progress, syncer=self._syncer)
+            yield Sink(file, None, self._progress, syncer=self._syncer, name=path.lstrip("/"))
             self._syncer.finish(file)
 
     def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:

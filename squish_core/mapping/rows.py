@@ -9,6 +9,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.heads import head_order
+from squish_core.codecs.stack import member_role
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""
+
+STACK = "stack"
+"""Codec of tensors that are stacked on reading."""
 
 
 class Rows:
@@ -82,6 +86,10 @@ class Rows:
         shape = spec.shape[1:]
 
         def view(encoding: Encoding) -> Encoding:
+            if encoding.codec.id == STACK and encoding.codec.inner is not None:
+                roles = self._shapes(evolve(spec, shape=shape), evolve(encoding, codec=encoding.codec.inner), shape)
+                parts = {role: encoding.parts[member_role(number, role)] for role in roles}
+                return evolve(encoding, codec=encoding.codec.inner, parts=parts)
             parts = {role: _item(part, spec.shape[0], number) for role, part in encoding.parts.items()}
             return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
@@ -98,8 +106,27 @@ class Rows:
         return self._view(spec, shape, view)
 
     def stack(self, specs: Sequence[TensorSpec]) -> TensorSpec:
-        """Stack tensors of equal shape and codec along a new first axis."""
-        return self._merge(specs, (len(specs), *specs[0].shape), lambda part: (len(specs), *part.shape), 0)
+        """Stack tensors of equal shape and codec along a new first axis.
+
+        Where the parts cannot be stacked as bytes, values and codes are stacked on reading.
+        """
+        shape = (len(specs), *specs[0].shape)
+        try:
+            return self._merge(specs, shape, lambda part: (len(specs), *part.shape), 0)
+        except TensorError:
+            if self._differing(specs, 0) is not None:
+                raise
+
+        def view(encodings: Sequence[Encoding]) -> Encoding:
+            parts = {
+                member_role(number, role): part
+                for number, encoding in enumerate(encodings)
+                for role, part in encoding.parts.items()
+            }
+            return evolve(encodings[0], codec=CodecSpec(STACK, {}, encodings[0].codec), parts=parts)
+
+        encodings = tuple(map(view, zip(*(spec.encodings for spec in specs))))
+        return evolve(specs[0], shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None, attrs={})
 
     def concatenate(self, specs: Sequence[TensorSpec]) -> TensorSpec:
         """Concatenate tensors of equal codec along the rows."""
@@ -116,14 +143,12 @@ class Rows:
     ) -> TensorSpec:  # fmt: skip
         """Merge tensors part by part; their first `free` axes may differ in size."""
         first = specs[0]
-        for spec in specs:
-            form, same_form = (spec.dtype, spec.shape[free:]), (first.dtype, first.shape[free:])
-            if form != same_form or not self._same_codecs(spec, first):
-                raise TensorError(
-                    "is encoded differently from the tensors to merge it with", tensor=spec.name, code="rows",
-                    expected=_storage(first), found=_storage(spec),
-                    hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
-                )  # fmt: skip
+        if (other := self._differing(specs, free)) is not None:
+            raise TensorError(
+                "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
+                expected=_storage(first), found=_storage(other),
+                hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
+            )  # fmt: skip
 
         def view(number: int) -> Encoding:
             encodings = [spec.encodings[number] for spec in specs]
@@ -146,6 +171,12 @@ class Rows:
         views = [view(number) for number in range(len(first.encodings))]
         attrs = first.attrs if all(spec.attrs == first.attrs for spec in specs) else {}
         return evolve(first, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None, attrs=attrs)
+
+    def _differing(self, specs: Sequence[TensorSpec], free: int) -> TensorSpec | None:
+        """The first tensor whose dtype, codecs, or axes after the `free` ones are not those of the first one."""
+        form = specs[0].dtype, specs[0].shape[free:]
+        alike = ((spec.dtype, spec.shape[free:]) == form and self._same_codecs(spec, specs[0]) for spec in specs)
+        return next((spec for spec, same in zip(specs, alike) if not same), None)
 
     def _same_codecs(self, one: TensorSpec, other: TensorSpec) -> bool:
         if len(one.encodings) != len(other.encodings):

@@ -53,6 +53,7 @@ ENGINES = {
     "transformers": Engine("transformers", runners.transformers),
     "mlx": Engine("mlx-lm", runners.mlx),
     "mistralrs": Engine("mistralrs", runners.mistralrs),
+    "onnxruntime": Engine("onnxruntime", runners.onnxruntime),
 }
 
 

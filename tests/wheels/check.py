@@ -47,7 +47,7 @@ GGML = (
 )  # fmt: skip
 BRINGS = {
     "squish-core": Brings(
-        codecs=frozenset({"dense", "heads"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
+        codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
     ),
     "squish-codecs": Brings(
         codecs=frozenset(
@@ -95,7 +95,7 @@ BRINGS = {
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
     "squish-npydir": Brings(
-        containers=frozenset({"npydir"}), codecs=frozenset({"npydir.sqint2"}), sample="sample.npydir"
+        containers=frozenset({"npydir"}), codecs=frozenset({"npydir.int3", "npydir.sqint2"}), sample="sample.npydir"
     ),
     "squish-ztensor": Brings(
         containers=frozenset({"ztensor"}),

@@ -81,7 +81,9 @@ def test_a_tile_mask_error_lists_the_parameters(params: dict[str, Any]) -> None:
         codec.params_for(spec, params)
 
 
-@pytest.mark.parametrize("name", ["panels", "hf.awq_gemv", "hf.awq_fast", "hf.act_order", "npydir.sqint2"])
+@pytest.mark.parametrize(
+    "name", ["panels", "hf.awq_gemv", "hf.awq_fast", "hf.act_order", "npydir.int3", "npydir.sqint2"]
+)
 def test_a_codec_without_an_encoder_is_reported(name: str) -> None:
     spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
     if name not in squish.registry().codecs:

@@ -28,7 +28,7 @@ static INLINE void fit_with_minimum(const W x[Size], const W weight[Size], const
         low = least(x[i], low), high = most(x[i], high);
         sum_w = sum_w + weight[i], sum_x = sum_x + weight[i] * x[i];
     }
-    low = least(low, splat(0));
+    low = choose(splat(0) < low, splat(0), low);  // a minimum of -0 stays
     fit.wide = low < high, fit.weights = sum_w;
     W inverse = splat(Most) / (high - low), scale = splat(1) / inverse, best = splat(0);
     W best_inverse = inverse, best_low = low;
@@ -246,16 +246,16 @@ struct FitAround {  // of thirty-two groups
     WM empty;
 };
 
-struct Around {  // 16 values of each lane
-    W value[16], weight[16], weighted[16], largest;
+template <int Size = 16> struct Around {  // values of each lane
+    W value[Size], weight[Size], weighted[Size], largest;
 };
 
 // One guess of a scale for codes -Half..Half - 1, `tenths` of a step from the direct guess. (Values less than half a step below
 // -Half need no clamp.)
-template <int Half, bool Below> static INLINE void attempt(const Around& v, int tenths, FitAround& fit) {
+template <int Half, bool Below, int Size> static INLINE void attempt(const Around<Size>& v, int tenths, FitAround& fit) {
     const W inverse = splat(-(Half + 0.1f * float(tenths))) / v.largest;
     W sum_lx = splat(0), sum_l2 = splat(0);
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < Size; i++) {
         W code = least(nearest(inverse * v.value[i]), splat(Half - 1));
         if (Below) code = most(code, splat(-Half));
         sum_lx = sum_lx + v.weighted[i] * code, sum_l2 = sum_l2 + v.weight[i] * code * code;
@@ -267,10 +267,10 @@ template <int Half, bool Below> static INLINE void attempt(const Around& v, int 
 }
 
 // The direct guess of scales for codes -Half..Half - 1 around zero, and others up to 0.9 steps away.
-template <int Half> static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
+template <int Half, int Size> static INLINE void fit_around_zero(Around<Size>& v, bool weighted, FitAround& fit) {
     W peak = splat(0);
     v.largest = splat(0);
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < Size; i++) {
         const W value = v.value[i];
         const WM larger = peak < absolute(value);
         peak = choose(larger, absolute(value), peak), v.largest = choose(larger, value, v.largest);
@@ -299,7 +299,7 @@ static INLINE void pack_q6_k(const uint8_t* codes, uint8_t* out) {
 
 static void encode_q6_k(const float* x, const Importance& importance, uint8_t* out, int64_t blocks) {
     panels<2>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
-        Around v;
+        Around<> v;
         FitAround fit;
         across<16>(x, v.value);
         if (importance.weights) across<16>(columns, v.weight);

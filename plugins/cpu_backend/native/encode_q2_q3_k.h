@@ -91,7 +91,7 @@ static INLINE W fit_by_moves(const W value[16], W codes[16]) {
 
 // The same with importance: the best of nineteen guesses. `worth` is the sum of the weights of each group.
 static INLINE W fit_by_guesses(const float* x, const float* columns, W codes[16], W& worth) {
-    Around v;
+    Around<> v;
     FitAround fit;
     across<16>(x, v.value), weights_of<16>(x, columns, v.weight), worth = v.weight[0];
     for (int i = 1; i < 16; i++) worth = worth + v.weight[i];

@@ -1,6 +1,7 @@
 // Encoders of GGML blocks, bit-identical to ggml's reference (ggml_quantize_chunk).
 #pragma once
 #include "encode_iq4.h"
+#include "encode_legacy.h"
 #include "encode_q2_q3_k.h"
 
 namespace ISA {
@@ -67,6 +68,8 @@ static BlockSize block_size(int32_t kind) {
     switch (kind) {
         case Q4_0: return {32, 18};
         case Q4_1: return {32, 20};
+        case Q5_0: return {32, 22};
+        case Q5_1: return {32, 24};
         case Q8_0: return {32, 34};
         case IQ4_NL: return {32, 18};
         case IQ4_XS: return {256, 136};
@@ -90,8 +93,10 @@ static bool encode(int32_t kind, const float* x, const float* importance, int64_
         uint8_t* to = out + at * bytes;
         if (!finite(from, count * elements)) return false;
         switch (kind) {
-            case Q4_0: encode_q4_0(from, to, count); break;
-            case Q4_1: encode_q4_1(from, to, count); break;
+            case Q4_0: importance ? encode_weighted<15, false>(from, weights, to, count) : encode_q4_0(from, to, count); break;
+            case Q4_1: importance ? encode_weighted<15, true>(from, weights, to, count) : encode_q4_1(from, to, count); break;
+            case Q5_0: importance ? encode_weighted<31, false>(from, weights, to, count) : encode_five<false>(from, to, count); break;
+            case Q5_1: importance ? encode_weighted<31, true>(from, weights, to, count) : encode_five<true>(from, to, count); break;
             case Q8_0: encode_q8_0(from, to, count); break;
             case IQ4_NL: encode_iq4_nl(from, weights, to, count); break;
             case IQ4_XS: encode_iq4_xs(from, weights, to, count); break;

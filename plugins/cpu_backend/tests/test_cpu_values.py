@@ -8,9 +8,10 @@ from cases import Case, every, name_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parts import random_tensor, same
+from squish_cpu.layouts import layout_of
 
 import squish_core as squish
-from squish_core.api import BoundEncoding, CodecSpec, SquishError, dtypes
+from squish_core.api import BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes
 
 CASES = list(every())
 
@@ -128,3 +129,10 @@ def test_an_inconsistent_bitmap_is_refused(codec: CodecSpec) -> None:
     bound = BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, parts)
     with pytest.raises(SquishError, match="not match"):
         squish.registry().backend("cpu").load(tensor.plan("cpu", op="dense"), bound)
+
+
+def test_npydir_int3_has_the_kernel_of_its_affine_form() -> None:
+    spec = TensorSpec(name="w", shape=(16, 128), dtype="f32")
+    own = layout_of(CodecSpec("npydir.int3", {"group_size": 32}), spec)
+    affine = layout_of(CodecSpec("affine", {"bits": 8, "group_size": 32, "offset": "bias"}), spec)
+    assert (own.fields, own.pointers.keys()) == (affine.fields, affine.pointers.keys())

@@ -180,6 +180,34 @@ def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> N
             np.testing.assert_array_equal(other[name].numpy(), one[name].numpy())
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen3moe"])
+def test_codes_of_quantized_experts_are_stacked(method: str, family: str, tmp_path: Path) -> None:
+    """Of a checkpoint that stores experts transposed, GGUF and MLX have the codes of a stack."""
+    folder = write_model(
+        tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16", files=TOKENIZER
+    )
+    rules = {"*embed*": "f16", "lm_head*": "f16", "*gate.weight": "f16"}
+    squish.convert(folder, tmp_path / "q4.gguf", encode="q4_0")
+    squish.convert(tmp_path / "q4.gguf", tmp_path / "q", f"hf:method={method}", encode=rules)
+    with squish.open(tmp_path / "q") as file:
+        assert any(
+            name.endswith((".up_proj.weight", ".w3.weight")) and ".0." in name and ".experts.3." in name
+            for name in file
+        )
+    report = squish.convert(tmp_path / "q", tmp_path / "back.gguf")
+    kinds = {step.name: step.action for step in report.steps}
+    assert kinds["blk.1.ffn_down_exps.weight"] == "repack"
+    with squish.open(tmp_path / "q4.gguf") as one, squish.open(tmp_path / "back.gguf") as other:
+        for name in ("blk.0.ffn_up_exps.weight", "blk.1.ffn_down_exps.weight"):
+            assert other[name].codec in ("ggml.q4_0", "ggml.q4_1")
+            np.testing.assert_array_equal(other[name].numpy(), one[name].numpy())
+            np.testing.assert_array_equal(other[name][1:3, 2:5], one[name].numpy()[1:3, 2:5])
+    squish.convert(tmp_path / "q", tmp_path / "mlx", "mlx")
+    difference = squish.diff(tmp_path / "mlx", tmp_path / "q")
+    assert {item.state for item in difference.tensors} <= {"bytes", "values", "codes"}, str(difference)
+
+
 def test_rows_of_compressed_tensors_are_permuted_too(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.zt", "ztensor:encoding=zstd")

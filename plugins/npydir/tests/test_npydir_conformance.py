@@ -64,6 +64,22 @@ class TestNpyDir(ContainerSuite):
         return {"an array is missing": damaged("missing"), "an array is cut short": damaged("cut")}
 
 
+class TestInt3(CodecSuite):
+    codec = "npydir.int3"
+
+    def cases(self) -> dict[str, Any]:
+        rng = np.random.default_rng(0)
+        cases: dict[str, Any] = {}
+        for label, shape, group_size in (("groups", (8, 64), 16), ("rows", (4, 32), 0), ("stack", (2, 4, 32), 8)):
+            grid = (*shape[:-1], shape[-1] // (group_size or shape[-1]))
+            parts = {
+                "data": rng.integers(0, 256, shape).astype(np.uint8), "scale": rng.random(grid, np.float32),
+                "offset": rng.standard_normal(grid, np.float32),
+            }  # fmt: skip
+            cases[label] = (TensorSpec(name="w", shape=shape, dtype="f32"), {"group_size": group_size}, parts)
+        return cases
+
+
 class TestSqint2(CodecSuite):
     codec = "npydir.sqint2"
 

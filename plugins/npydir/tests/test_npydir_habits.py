@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from npydir_samples import int8, make, source
-from squish_npydir.tiers import background, cache
+from squish_npydir.tiers import background, cache, resources
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
@@ -185,7 +187,7 @@ def test_the_first_load_builds_the_next_tier(
 
 def test_a_tier_that_cannot_be_built_leaves_the_model_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
-    monkeypatch.setattr(cache, "available", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "available", lambda: 1 << 20)
     with squish.open(tmp_path / "out", "npydir:tiers=build") as file:
         assert file["lm_head.weight"].numpy().shape == (16, 256)
     build = background.wait(tmp_path / "out")
@@ -199,3 +201,18 @@ def test_tiers_are_built_on_this_machine_only(tmp_path: Path) -> None:
     with pytest.raises(SquishError) as caught:
         squish.open(tmp_path / "out", "npydir:tiers=keep")
     assert caught.value.code == "option"
+
+
+def test_a_sealed_tier_loads_without_importing_what_decodes(tmp_path: Path) -> None:
+    """What a fresh process waits for: the imports of a load."""
+    folder = tmp_path / "out"
+    squish.convert(model(tmp_path), folder, "npydir", "int8")
+    cache.build(folder, "mlx")
+    code = f"""
+import sys
+import squish_core as squish
+arrays = squish.open({str(folder)!r}).numpy()
+print(len(arrays), *(name for name in sys.modules if name.startswith("squish_codecs.") or name.endswith(".writer")))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["4"]

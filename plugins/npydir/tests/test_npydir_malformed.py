@@ -52,69 +52,71 @@ def codes(folder: Path) -> Path:
     return folder / "tensors" / "w__q.npy"
 
 
-def refused(folder: Path, match: str, kind: type[SquishError] = FormatError) -> SquishError:
-    """Opening fails quickly, without memory, and the error names the file."""
+def refused(folder: Path, *codes: str, kind: type[SquishError] = FormatError) -> SquishError:
+    """Opening fails with one of these codes, with little memory, and the error names the file."""
     tracemalloc.start()
     try:
-        with pytest.raises(kind, match=match) as error:
+        with pytest.raises(kind) as error:
             squish.open(folder)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+    assert error.value.code in codes
     assert error.value.file
     report = squish.verify(folder)
     assert not report.ok
     return error.value
 
 
-def unread(folder: Path, match: str) -> None:
-    """The directory opens, one tensor cannot be read and says why; the other can."""
+def unreadable(folder: Path) -> None:
+    """The directory opens, one tensor cannot be read, and the other can."""
     with squish.open(folder) as file:
-        with pytest.raises(TensorError, match=match):
+        with pytest.raises(TensorError) as error:
             file["w"].numpy()
+        assert (error.value.tensor, error.value.code) == ("w", "unreadable")
         assert file["good"].numpy().shape == (4, 8)
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 9, 10, 60])
 def test_arrays_shorter_than_their_headers(folder: Path, length: int) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes()[:length])
-    refused(folder, "ends within|not a .npy")
+    refused(folder, "size", "magic")
 
 
 @pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"<!DOCTYPE html>", PICKLE])
-def test_other_files_in_the_place_of_arrays(folder: Path, content: bytes) -> None:
+def test_other_files_in_place_of_arrays(folder: Path, content: bytes) -> None:
     codes(folder).write_bytes(content)
-    refused(folder, "is not a .npy file")
+    refused(folder, "magic")
 
 
-def test_other_files_in_the_place_of_the_manifest(folder: Path) -> None:
+def test_other_files_in_place_of_the_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_bytes(b"<!DOCTYPE html>")
-    refused(folder, "not a JSON object")
+    refused(folder, "json")
     (folder / "manifest.json").unlink()
     with pytest.raises(UnknownFormatError):
         squish.open(folder)
 
 
 @pytest.mark.parametrize("version", [(0, 0), (0, 1), (4, 0), (1, 1), (255, 255)])
-def test_versions_that_do_not_exist(folder: Path, version: tuple[int, int]) -> None:
+def test_unknown_npy_versions(folder: Path, version: tuple[int, int]) -> None:
     raw = codes(folder).read_bytes()
     codes(folder).write_bytes(raw[:6] + bytes(version) + raw[8:])
-    assert refused(folder, "unknown .npy version").found == list(version)
+    assert refused(folder, "version").found == list(version)
 
 
 def test_arrays_that_run_past_the_end(folder: Path) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes()[:-1])
-    error = refused(folder, "is cut", TruncatedError)
+    error = refused(folder, "size", kind=TruncatedError)
     assert error.expected == "160 bytes"
     assert error.found == "159 bytes"
 
 
 @pytest.mark.parametrize("damage", ["overlap", "a hole with data"])
-def test_rows_10_11_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, damage: str) -> None:
-    """Arrays of a directory are files of their own; only in the tiers of one file ranges can lie wrong."""
+def test_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, damage: str) -> None:
+    """Each array is a file; only in tiers of one file can ranges be wrong."""
     starts = (0, 32) if damage == "overlap" else (0, 128)
     ranges = {name: [start, start + 64] for name, start in zip(("w", "good"), starts)}
-    header = {name: {"dtype": "F16", "shape": [4, 8], "data_offsets": found} for name, found in ranges.items()}
+    header = {name: {"dtype": "F16", "shape": [4, 8], "data_offsets": extent} for name, extent in ranges.items()}
     text = json.dumps(header).encode()
     (folder / "squish_weights.safetensors").write_bytes(
         len(text).to_bytes(8, "little") + text + b"\1" * (starts[1] + 64)
@@ -127,43 +129,43 @@ def test_rows_10_11_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, da
 
 
 @pytest.mark.parametrize("padding", [b"\0", b"x", b"PK\x03\x04", b"#"])
-def test_header_padding_that_holds_data(folder: Path, padding: bytes) -> None:
+def test_header_padding_with_data(folder: Path, padding: bytes) -> None:
     header = b"{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), }"
     codes(folder).write_bytes(npy(header + b"   " + padding + b"  \n", bytes(32)))
-    refused(folder, "plain array")
+    refused(folder, "npy-header")
 
 
 def test_trailing_bytes(folder: Path) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes() + b"PK\x03\x04")
-    refused(folder, "has bytes behind its array")
+    refused(folder, "size")
 
 
 @pytest.mark.parametrize("shape", ["(4294967296, 4294967296)", "(0, 8)", "(4, 9)"])
-def test_shapes_whose_product_is_not_the_size(folder: Path, shape: str) -> None:
+def test_shapes_that_do_not_match_the_size(folder: Path, shape: str) -> None:
     codes(folder).write_bytes(described("'|i1'", shape=shape))
-    refused(folder, "is cut|behind its array|larger than any")
+    refused(folder, "size", "shape")
 
 
 @pytest.mark.parametrize("rank", [65, 1000])
 def test_too_many_axes(folder: Path, rank: int) -> None:
     codes(folder).write_bytes(described("'|i1'", shape=f"({'1,' * rank})"))
-    refused(folder, "too many dimensions", LimitError)
+    refused(folder, "shape", kind=LimitError)
 
 
 def test_objects_are_never_unpickled(folder: Path) -> None:
     codes(folder).write_bytes(described("'|O'", PICKLE))
-    refused(folder, "pickle")
+    assert "pickle" in str(refused(folder, "dtype"))
     np.save(codes(folder), np.array([{}], object), allow_pickle=True)
-    refused(folder, "pickle")
+    assert "pickle" in str(refused(folder, "dtype"))
 
 
 @pytest.mark.parametrize("array", [
     np.zeros((4, 8), [("a", "<i2")]), np.zeros((4, 8), "V1"), np.zeros((4, 8), "S1"), np.zeros((4, 8), "U1"),
     np.zeros((4, 8), "M8[s]"), np.zeros((4, 8), "c8"),
 ])  # fmt: skip
-def test_other_types_than_numbers(folder: Path, array: np.ndarray) -> None:
+def test_unsupported_dtypes(folder: Path, array: np.ndarray) -> None:
     np.save(codes(folder), array)
-    refused(folder, "plain array|no number type")
+    refused(folder, "npy-header", "dtype")
 
 
 def test_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path) -> No
 def test_fortran_order_is_refused_where_it_matters(folder: Path) -> None:
     array = np.load(codes(folder))
     np.save(codes(folder), np.asfortranarray(array))
-    refused(folder, "Fortran order")
+    refused(folder, "order")
     np.save(codes(folder), array)
     scale = folder / "tensors" / "w__s.npy"
     scale.write_bytes(described("'<f4'", bytes(16), "(4,)", "True"))
@@ -191,36 +193,36 @@ def test_fortran_order_is_refused_where_it_matters(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "match"),
+    ("content", "code"),
     [
-        (npy("(" * 60_000), "too long a header"),
-        (npy("(" * 9_000), "plain array"),
-        (npy("{'descr': '|i1'," * 500), "plain array"),
-        (npy("{'descr': '|i1', 'descr': '|O', 'fortran_order': False, 'shape': (4, 8), }"), "twice"),
-        (npy("{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), 'more': True, }"), "plain array"),
-        (npy("{'descr': '|i1', 'fortran_order': False, }"), "plain array"),
-        (npy("{'descr': '|i1', 'fortran_order': 'False', 'shape': (4, 8), }"), "plain array"),
-        (npy("{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (4, 8), }"), "plain array"),
-        (npy("{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), } or 1"), "plain array"),
-        (npy(b"\xff" * 50), "plain array"),
-        (npy("{'descr': '', 'fortran_order': False, 'shape': (4, 8), }"), "no number type"),
-        (described("'|i1'", shape="(-1,)"), "plain array"),
-        (described("'|i1'", shape="(True,)"), "plain array"),
-        (described("'|i1'", shape="(32)"), "shape that is none"),
-        (described("'|i1'", shape="(,)"), "shape that is none"),
-        (described("'|i1'", shape=f"({'9' * 4000},)"), "shape that is none"),
-        (described("'|i1'", shape=f"({'9' * 19},)"), "larger than any"),
-        (described("'<f8'", shape="(1000000000000000,)"), "is cut"),
+        (npy("(" * 60_000), "header"),
+        (npy("(" * 9_000), "npy-header"),
+        (npy("{'descr': '|i1'," * 500), "npy-header"),
+        (npy("{'descr': '|i1', 'descr': '|O', 'fortran_order': False, 'shape': (4, 8), }"), "duplicate"),
+        (npy("{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), 'more': True, }"), "npy-header"),
+        (npy("{'descr': '|i1', 'fortran_order': False, }"), "npy-header"),
+        (npy("{'descr': '|i1', 'fortran_order': 'False', 'shape': (4, 8), }"), "npy-header"),
+        (npy("{'descr': __import__('os').abort(), 'fortran_order': False, 'shape': (4, 8), }"), "npy-header"),
+        (npy("{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), } or 1"), "npy-header"),
+        (npy(b"\xff" * 50), "npy-header"),
+        (npy("{'descr': '', 'fortran_order': False, 'shape': (4, 8), }"), "dtype"),
+        (described("'|i1'", shape="(-1,)"), "npy-header"),
+        (described("'|i1'", shape="(True,)"), "npy-header"),
+        (described("'|i1'", shape="(32)"), "shape"),
+        (described("'|i1'", shape="(,)"), "shape"),
+        (described("'|i1'", shape=f"({'9' * 4000},)"), "shape"),
+        (described("'|i1'", shape=f"({'9' * 19},)"), "shape"),
+        (described("'<f8'", shape="(1000000000000000,)"), "size"),
     ],
 )  # fmt: skip
-def test_headers_that_are_not_what_they_seem(folder: Path, content: bytes, match: str) -> None:
+def test_invalid_headers(folder: Path, content: bytes, code: str) -> None:
     codes(folder).write_bytes(content)
-    refused(folder, match)
+    refused(folder, code)
 
 
 def test_long_headers_of_the_second_version_are_bounded_too(folder: Path) -> None:
     codes(folder).write_bytes(npy(b"", version=(2, 0))[:8] + b"\xff\xff\xff\x7f" + b"{")
-    refused(folder, "too long a header", LimitError)
+    refused(folder, "header", kind=LimitError)
 
 
 def test_files_that_change_while_they_are_open(folder: Path) -> None:
@@ -232,11 +234,13 @@ def test_files_that_change_while_they_are_open(folder: Path) -> None:
     for tensor in file.values():
         tensor.numpy()
     np.save(codes(folder), np.ones((4, 8), np.int8))
-    with pytest.raises(FormatError, match="replaced"):
+    with pytest.raises(FormatError) as error:
         file["w"].numpy()
+    assert error.value.code == "changed"
     os.truncate(folder / "tensors" / "more79__pt.npy", 100)
-    with pytest.raises(FormatError, match=r"changed|replaced"):
+    with pytest.raises(FormatError) as error:
         file["more79"].numpy()
+    assert error.value.code == "changed"
 
 
 def test_a_sparse_terabyte_costs_nothing_to_open(folder: Path) -> None:
@@ -253,39 +257,39 @@ def test_a_sparse_terabyte_costs_nothing_to_open(folder: Path) -> None:
 @pytest.mark.parametrize("key", ["../w", "/etc/passwd", "a/b", "..", "", ".hidden", "a\\b", "a\0b", "C:w"])
 def test_keys_with_a_path(folder: Path, key: str) -> None:
     (folder / "manifest.json").write_text(json.dumps({"w": key}))
-    assert refused(folder, "invalid name").code == "path"
+    refused(folder, "path")
 
 
 @pytest.mark.parametrize("other", ["w", "W"])
 def test_keys_of_two_tensors(folder: Path, other: str) -> None:
     (folder / "manifest.json").write_text(json.dumps({"w": "w", "v": other}))
-    assert "safe-key" in str(refused(folder, "same files").code)
+    refused(folder, "safe-key")
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{", '{"w": 1}', '{"w": "w", "w": "w"}', '{"w\\u0000": "w"}', "{" * 10_000])
-def test_manifests_that_are_none(folder: Path, manifest: str) -> None:
+def test_invalid_manifests(folder: Path, manifest: str) -> None:
     (folder / "manifest.json").write_text(manifest)
-    refused(folder, ".")
+    refused(folder, "json", "manifest", "name", "duplicate", "limit", "depth")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling", "device", "link to a pipe"])
-def test_other_things_than_files(folder: Path, kind: str) -> None:
+def test_other_kinds_of_files(folder: Path, kind: str) -> None:
     codes(folder).unlink()
-    made: dict[str, Any] = {
+    create: dict[str, Any] = {
         "pipe": lambda: os.mkfifo(codes(folder)), "folder": codes(folder).mkdir,
         "dangling": lambda: codes(folder).symlink_to("nowhere"),
         "device": lambda: codes(folder).symlink_to("/dev/zero"),
         "link to a pipe": lambda: (os.mkfifo(folder / "pipe"), codes(folder).symlink_to(folder / "pipe")),
     }  # fmt: skip
-    made[kind]()
+    create[kind]()
     if kind == "dangling":
-        unread(folder, "no files")
+        unreadable(folder)
     else:
-        refused(folder, "not a regular file|cannot be opened")
+        refused(folder, "file-kind", "os")
 
 
 def test_a_link_to_a_file_is_followed(folder: Path) -> None:
-    """As rule 1 has it: caches of downloads hold such links."""
+    """Download caches contain such links."""
     values = squish.open(folder)["w"].numpy()
     codes(folder).rename(folder / "blob")
     codes(folder).symlink_to("../blob")
@@ -300,9 +304,9 @@ def test_a_hard_link_is_a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["q", "s"])
-def test_one_half_of_a_pair(folder: Path, missing: str) -> None:
+def test_a_missing_array_of_a_pair(folder: Path, missing: str) -> None:
     (folder / "tensors" / f"w__{missing}.npy").unlink()
-    unread(folder, "without the tensor's s" if missing == "s" else "no files")
+    unreadable(folder)
 
 
 @pytest.mark.parametrize(
@@ -313,15 +317,15 @@ def test_one_half_of_a_pair(folder: Path, missing: str) -> None:
         ("shape", np.array([4, 9])), ("shape", np.array([2, 2, 9])), ("shape", np.array([32])),
     ],
 )  # fmt: skip
-def test_arrays_that_do_not_fit_each_other(folder: Path, suffix: str, array: np.ndarray) -> None:
+def test_arrays_with_mismatched_shapes(folder: Path, suffix: str, array: np.ndarray) -> None:
     np.save(folder / "tensors" / f"w__{suffix}.npy", array)
-    unread(folder, "does not fit|do not divide")
+    unreadable(folder)
 
 
 @pytest.mark.parametrize("shape", [np.array([-4, -8]), np.zeros(65, np.int64), np.zeros((2, 2), np.int64), np.ones(2)])
-def test_shapes_that_are_none(folder: Path, shape: np.ndarray) -> None:
+def test_invalid_shapes(folder: Path, shape: np.ndarray) -> None:
     np.save(folder / "tensors" / "w__shape.npy", shape)
-    refused(folder, "dimension|small array")
+    refused(folder, "shape", "limit")
 
 
 def test_a_sentinel_without_files_is_a_problem(folder: Path) -> None:
@@ -329,19 +333,20 @@ def test_a_sentinel_without_files_is_a_problem(folder: Path) -> None:
     with squish.open(folder) as file:
         assert file.problems[0].code == "tier"
         assert file["w"].numpy().shape == (4, 8)
-    with pytest.raises(FormatError, match="without squish_4bit"):
+    with pytest.raises(FormatError) as error:
         squish.open(folder, strict=True)
+    assert error.value.code == "tier"
 
 
 def test_names(folder: Path) -> None:
     for name, kind in (("n" * 2000, LimitError), ("", FormatError)):
         (folder / "manifest.json").write_text(json.dumps({name: "w"}))
-        refused(folder, "name", kind)
+        refused(folder, "name", kind=kind)
     accents = [unicodedata.normalize(form, "é") for form in ("NFC", "NFD")]
     (folder / "manifest.json").write_text(json.dumps({accents[0]: "w", accents[1]: "good", "\x1b[31m": "red"}))
     with squish.open(folder) as file:
         assert list(file)[:2] == accents
-        assert any("composition" in problem.message for problem in file.problems)
+        assert "name" in {problem.code for problem in file.problems}
         with pytest.raises(TensorError) as error:
             file["\x1b[31m"].numpy()
         assert "\x1b" not in str(error.value)
@@ -367,16 +372,18 @@ def test_names_are_printed_harmless(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_many_tensors_are_capped(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({str(number): str(number) for number in range(1001)}))
-    with pytest.raises(LimitError, match="too many"):
+    with pytest.raises(LimitError) as error:
         squish.open(folder, limits=Limits(tensors=1000))
+    assert error.value.code == "count"
 
 
 def test_a_file_cut_while_it_is_mapped(folder: Path) -> None:
     file = squish.open(folder)
     file["w"].numpy()
     os.truncate(codes(folder), 10)
-    with pytest.raises(FormatError, match="changed"):
+    with pytest.raises(FormatError) as error:
         file["w"].numpy()
+    assert error.value.code == "changed"
 
 
 def test_mutants_of_every_array_give_typed_errors_only(folder: Path) -> None:

@@ -99,9 +99,7 @@ def test_rotated_two_bit_weights(tmp_path: Path, rotated: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("suffix", ["sqint2_L", "sqint2_R", "sqint2_srows", "sqint2_scols", "sqint2_svals"])
-def test_a_file_that_the_description_calls_for_and_that_is_missing_leaves_the_tensor_unread(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_missing_file_of_the_description_makes_the_tensor_unreadable(tmp_path: Path, suffix: str) -> None:
     files, _ = sqint2(16, 32)
     del files[suffix]
     with squish.open(make(tmp_path / "m", {"w": files, "good": int8()})) as file:
@@ -120,7 +118,7 @@ def test_rotated_two_bit_weights_are_written_with_their_description(tmp_path: Pa
         assert squish.diff(source, tmp_path / "copy").tensors[0].state == "bytes"
 
 
-def test_sparse_places_outside_the_matrix_are_not_copied(tmp_path: Path) -> None:
+def test_sparse_values_outside_the_matrix_are_not_copied(tmp_path: Path) -> None:
     files, _ = sqint2(16, 32)
     files["sqint2_srows"][0] = 16
     with pytest.raises(squish.SquishError) as refused:
@@ -131,19 +129,21 @@ def test_sparse_places_outside_the_matrix_are_not_copied(tmp_path: Path) -> None
 def test_a_rotation_that_is_not_portable_is_reported(tmp_path: Path) -> None:
     files, _ = sqint2(16, 48)
     file = squish.open(make(tmp_path / "m", {"w": files}))
-    with pytest.raises(TensorError, match="depends on the software"):
+    with pytest.raises(TensorError) as caught:
         file["w"].numpy()
+    assert caught.value.tensor == "w"
     assert file["w"].parts()["sqint2_idx"].nbytes == 16 * 12
 
 
 @pytest.mark.parametrize("suffix", ["pt_df11", "aqlm_idx"])
-def test_what_is_recognised_and_not_read_says_so(tmp_path: Path, suffix: str) -> None:
+def test_unsupported_formats_are_recognized(tmp_path: Path, suffix: str) -> None:
     folder = make(tmp_path / "m", {"w": int8(), "odd": {"shape": (2, 2)}})
     (folder / "tensors" / f"odd__{suffix}.npy").write_bytes(b"\x80\x04.")
     file = squish.open(folder)
     assert file["w"].numpy().shape == (4, 8)
-    with pytest.raises(TensorError, match=r"pickle|experiment"):
+    with pytest.raises(TensorError) as caught:
         file["odd"].numpy()
+    assert caught.value.tensor == "odd"
 
 
 def test_a_tensor_with_several_encodings_has_them_in_the_loaders_order(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_tensor_with_several_encodings_has_them_in_the_loaders_order(tmp_path:
     assert file["w"].plan().explain()
 
 
-def test_a_missing_shape_is_that_of_the_matrix(tmp_path: Path) -> None:
+def test_a_missing_shape_comes_from_the_matrix(tmp_path: Path) -> None:
     packed, _ = nibbles(4, 64)
     files = {"q4a": packed, "s4a": floats(4, 2), "z4a": floats(4, 2)}
     with squish.open(make(tmp_path / "m", {"w": files})) as file:
@@ -174,34 +174,42 @@ def test_the_order_is_that_of_the_manifest(tmp_path: Path) -> None:
     assert list(squish.open(make(tmp_path / "m", {name: int8() for name in names}))) == names
 
 
-def test_an_unfinished_directory_says_what_is_lost(tmp_path: Path) -> None:
+def test_an_unfinished_directory_lists_the_lost_tensors(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", {"a": int8(), "b": {}, "c": {}}, ready=False)
     file = squish.open(folder)
     (problem,) = file.problems
-    assert "2 of 3 tensors cannot be read" in problem.message
-    assert "never finished" in problem.message
+    assert problem.code == "partial"
+    assert "2 of 3 tensors" in problem.message
+    assert ".manifest_ready" in problem.message
     report = squish.verify(folder)
     assert not report.ok
 
 
-def test_damaged_statistics_cost_the_metadata_only(tmp_path: Path) -> None:
+def test_damaged_statistics_affect_only_the_metadata(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", {"w": int8()})
     (folder / "stats.json").write_text("")
     file = squish.open(folder)
     assert file["w"].numpy().shape == (4, 8)
     assert [problem.code for problem in file.problems] == ["stats"]
-    with pytest.raises(FormatError, match=r"stats\.json: is not read"):
+    with pytest.raises(FormatError) as caught:
         squish.open(folder, strict=True)
+    assert caught.value.code == "stats"
 
 
-def test_without_a_manifest_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_manifest_has_a_next_step(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", {"w": int8()})
     (folder / "manifest.json").rename(folder / "_compress_progress.json")
-    with pytest.raises(FormatError, match=r"manifest\.json: is missing\. The conversion .* was not finished"):
+    with pytest.raises(FormatError) as caught:
         squish.open(folder)
+    assert caught.value.code == "missing"
+    assert str(caught.value).endswith(
+        "m/manifest.json: missing, so the npy directory is incomplete. The conversion of the model was not finished; "
+        "convert it again."
+    )
     (folder / "squish_weights.safetensors").touch()
-    with pytest.raises(FormatError, match=r"Open .*/m/squish_weights\.safetensors"):
+    with pytest.raises(FormatError) as caught:
         squish.open(folder)
+    assert "m/squish_weights.safetensors" in str(caught.value.hint)
 
 
 def test_awq_scales_alone_and_beside_a_model(tmp_path: Path) -> None:

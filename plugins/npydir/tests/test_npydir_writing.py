@@ -79,7 +79,7 @@ def test_int8_follows_its_formula(tmp_path: Path) -> None:
     place = tmp_path / "out" / "tensors"
     q, s = (np.load(place / f"layers__0__up__weight__{suffix}.npy").astype(np.float64) for suffix in "qs")
     np.testing.assert_allclose(s, np.abs(values).max(axis=1) / 127, rtol=1e-6)
-    assert (np.abs(q * s[:, None] - values) <= s[:, None] / 2 * (1 + 1e-6)).all()
+    assert (np.abs(q * s[:, None] - values) <= s[:, None] / 2 * (1 + 1e-5)).all()  # 127 steps have 4e-6 of rounding
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -91,13 +91,13 @@ def test_every_dialect_is_copied_without_touching_its_codes(tmp_path: Path, name
     np.testing.assert_array_equal(squish.open(tmp_path / "out")["a.b"].numpy(), values)
 
 
-def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
+def test_keys_are_safe_unique_and_short(tmp_path: Path) -> None:
     from squish_npydir.write.writer import keys
 
     names = ["a.b.c", "a.b__c", "A.b.c", "x/../y", "\u00e9", "e\u0301", "n" * 900, "..", "a b"]
-    made = keys(names)
-    assert made["a.b.c"] == "a__b__c"
-    assert len({key.casefold() for key in made.values()}) == len(names)
+    key_of = keys(names)
+    assert key_of["a.b.c"] == "a__b__c"
+    assert len({key.casefold() for key in key_of.values()}) == len(names)
     arrays = {name.replace(".", "__"): np.ones(2, np.float32) for name in ("a.b.c", "n" * 900)}
     squish.convert(source(tmp_path / "s.safetensors", **arrays), tmp_path / "out", "npydir")
     assert sorted(squish.open(tmp_path / "out")) == ["a.b.c", "n" * 900]
@@ -106,44 +106,44 @@ def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
 KEPT = {
     "ztensor:wire=2": "affine:bits=4,zero=7,group_size=32", "uqff": "int4", "mlx": "int4", "squizd": "int2",
 }  # fmt: skip
-"""Target -> what of a directory it holds without touching codes."""
+"""Target -> an encoding that it stores without changing codes."""
 
 
 @pytest.mark.parametrize("target", KEPT)
-def test_codes_go_to_other_formats_and_back(tmp_path: Path, target: str) -> None:
+def test_codes_survive_conversion_to_other_formats_and_back(tmp_path: Path, target: str) -> None:
     weights = {"model__layers__0__mlp__up_proj__weight": RNG.normal(size=(64, 128)).astype(np.float32)}
     squish.convert(source(tmp_path / "s.safetensors", **weights), tmp_path / "one", "npydir", KEPT[target])
-    there = tmp_path / ("there.uqff" if target == "uqff" else "there")
+    middle = tmp_path / ("middle.uqff" if target == "uqff" else "middle")
     for report in (
-        squish.convert(tmp_path / "one", there, target),
-        squish.convert(there, tmp_path / "two", "npydir"),
+        squish.convert(tmp_path / "one", middle, target),
+        squish.convert(middle, tmp_path / "two", "npydir"),
     ):
         assert {step.action for step in report.steps} <= {"copy", "widen", "repack"}
     values = [squish.open(tmp_path / folder)["model.layers.0.mlp.up_proj.weight"].numpy() for folder in ("one", "two")]
     np.testing.assert_array_equal(*values)
 
 
-def test_what_has_no_dialect_is_refused_with_a_reason(tmp_path: Path) -> None:
-    for rule, why in (("affine:bits=8,offset=bias", "without offsets"), ("mx", "no dialect for mx"),
-                      ("affine:bits=4,axis=-2", "groups of columns")):  # fmt: skip
-        with pytest.raises(TensorError, match=why):
+def test_codecs_without_a_dialect_are_refused(tmp_path: Path) -> None:
+    for rule in ("affine:bits=8,offset=bias", "mx", "affine:bits=4,axis=-2"):
+        with pytest.raises(TensorError) as caught:
             squish.convert(model(tmp_path), tmp_path / "out", "npydir", f"layers*={rule}")
+        assert (caught.value.tensor, caught.value.code) == ("layers.0.up.weight", "refused")
 
 
-def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
+def test_dropped_metadata_and_assets_are_listed(tmp_path: Path) -> None:
     from squish_npydir.write.writer import plan_file
 
-    found: Any = plan_file([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
-    assert found.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))
+    plan: Any = plan_file([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
+    assert plan.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))
 
 
 def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
     weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
     weights["layers__1__up__weight"][3, 3] = 100
     weights["embed__weight"] = RNG.normal(size=(64, 128)).astype(np.float32)
-    made = source(tmp_path / "s.safetensors", **weights)
+    model_file = source(tmp_path / "s.safetensors", **weights)
     rules = ["mixed:bpw=6", "layers.3.*=int8"]
-    report = squish.convert(made, tmp_path / "out", "npydir", rules)
+    report = squish.convert(model_file, tmp_path / "out", "npydir", rules)
     notes = {step.name: step.note for step in report.steps}
     assert "sensitive" in notes["embed.weight"]
     assert "outliers" in notes["layers.1.up.weight"]
@@ -156,37 +156,38 @@ def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
 
 def test_a_rule_for_some_tensors_may_leave_the_choice_as_well(tmp_path: Path) -> None:
     weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
-    made = source(tmp_path / "s.safetensors", **weights)
-    steps = squish.convert(made, tmp_path / "out", "npydir", ["int8", "layers.[01].*=mixed:bpw=6"]).steps
+    model_file = source(tmp_path / "s.safetensors", **weights)
+    steps = squish.convert(model_file, tmp_path / "out", "npydir", ["int8", "layers.[01].*=mixed:bpw=6"]).steps
     assert ["by mixed" in step.note for step in steps] == [True, True, False, False]
     assert {step.spec.encodings[0].label for step in steps[2:]} == {"int8"}
 
 
-def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
+def test_a_low_rank_correction_reduces_the_error(tmp_path: Path) -> None:
     low = RNG.normal(size=(64, 2)) @ RNG.normal(size=(2, 128))
     weights = {"layers__0__up__weight": (low + RNG.normal(size=(64, 128))).astype(np.float32)}
-    made = source(tmp_path / "s.safetensors", **weights)
+    model_file = source(tmp_path / "s.safetensors", **weights)
     snr = {}
     for rule in ("int3", "lowrank:rank=8(int3)"):
-        report = squish.convert(made, tmp_path / rule, "npydir", rule)
+        report = squish.convert(model_file, tmp_path / rule, "npydir", rule)
         quality = report.steps[0].quality
         assert quality is not None
         snr[rule] = quality.snr
         assert squish.open(tmp_path / rule)["layers.0.up.weight"].spec.encodings[0].label == "int3 milo"
     assert snr["lowrank:rank=8(int3)"] > snr["int3"] + 1
     assert stored(tmp_path / "lowrank:rank=8(int3)", "layers__0__up__weight__lra") == ("<f4", (64, 8))
-    with pytest.raises(TensorError, match="no layout for lowrank"):
-        squish.convert(made, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")
+    with pytest.raises(TensorError) as caught:
+        squish.convert(model_file, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")
+    assert caught.value.code == "refused"
 
 
 @pytest.mark.parametrize("rule", ["int4", "int3", "int2", "int8"])
-def test_a_search_for_scales_is_not_forgotten(tmp_path: Path, rule: str) -> None:
+def test_the_search_for_scales_is_used(tmp_path: Path, rule: str) -> None:
     weights = {"layers__0__up__weight": RNG.standard_t(3, size=(64, 128)).astype(np.float32)}
-    made = source(tmp_path / "s.safetensors", **weights)
+    model_file = source(tmp_path / "s.safetensors", **weights)
     errors = []
     for search in ("", "search=mse"):
         asked = f"{rule}:{search}" if search else rule
-        quality = squish.convert(made, tmp_path / f"out{search}", "npydir", asked).steps[0].quality
+        quality = squish.convert(model_file, tmp_path / f"out{search}", "npydir", asked).steps[0].quality
         assert quality is not None
         errors.append(quality.nmse)
     assert errors[1] < errors[0] or rule == "int8"
@@ -210,10 +211,10 @@ def test_a_directory_goes_to_safetensors_shards_and_back(tmp_path: Path, rule: s
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no signals elsewhere")
-def test_a_conversion_that_is_told_to_stop_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_terminated_conversion_leaves_no_partial_files(tmp_path: Path) -> None:
     weights = {f"w{number}": np.ones((1024, 4096), np.float32) for number in range(6)}
-    made = source(tmp_path / "s.safetensors", **weights)
-    command = [sys.executable, "-m", "squish_core", "convert", str(made), str(tmp_path / "m"), "--to", "npydir"]
+    model_file = source(tmp_path / "s.safetensors", **weights)
+    command = [sys.executable, "-m", "squish_core", "convert", str(model_file), str(tmp_path / "m"), "--to", "npydir"]
     with subprocess.Popen([*command, "--encode", "int8"], stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not list(tmp_path.glob(".m.*.part")):
             time.sleep(0.001)
@@ -255,3 +256,20 @@ def test_a_directory_is_not_deleted_for_one_of_its_encodings(doubly_encoded: Pat
     assert caught.value.code == "delete"
     assert not (tmp_path / "out.zt").exists()
     assert len(list((doubly_encoded / "tensors").glob("*.npy"))) == 6
+
+
+def test_int3_is_written_for_its_codec_and_not_for_a_label(tmp_path: Path) -> None:
+    from attrs import evolve
+    from squish_npydir.write.accept import accepts
+
+    from squish_core.api import CodecSpec, Encoding, Refusal
+
+    shape, files, _ = CASES["int3 of the sqint2 path"]
+    spec = squish.open(make(tmp_path / "m", {"a": {**files, "shape": shape}})).index.tensors["a"]
+    (encoding,) = spec.encodings
+    assert encoding.codec == CodecSpec("npydir.int3", {"group_size": 32})
+    relabeled = accepts(spec, evolve(encoding, label="x"))
+    assert isinstance(relabeled, Encoding)
+    assert relabeled.label == "int3"
+    affine = CodecSpec("affine", {"bits": 8, "group_size": 32, "offset": "bias"})
+    assert isinstance(accepts(spec, evolve(encoding, codec=affine)), Refusal)

@@ -17,7 +17,7 @@ ENDLESS = b"\xff" * 11
 
 
 def tensor(*fields: bytes, name: str = "w", dtype: int = 1, dims: tuple[int, ...] = (2,)) -> bytes:
-    """An initialiser."""
+    """An initializer."""
     return message(5, *(number(1, size) for size in dims), number(2, dtype), message(8, name), *fields)
 
 

@@ -1,4 +1,4 @@
-"""What a model's initialisers are: every element type, raw or as numbers, inside or beside the model."""
+"""What a model's initializers are: every element type, raw or as numbers, inside or beside the model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_strings_and_unknown_types_are_listed_with_the_reason():
                 file[name].numpy()
 
 
-def test_a_sparse_initialiser_is_listed_with_the_reason():
+def test_a_sparse_initializer_is_listed_with_the_reason():
     values = message(1, number(1, 1), number(2, 1), message(8, "sparse"), message(9, bytes(4)))
     with squish.open(number(1, 10) + message(7, message(15, values, number(3, 4))), format="onnx") as file:
         assert "sparse" in str(file["sparse"].spec.problem)

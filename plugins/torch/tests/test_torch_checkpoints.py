@@ -40,6 +40,10 @@ def test_quantized_folders_load_through_transformers(tmp_path: Path, method: str
         assert isinstance(model.model.layers[0].mlp.up_proj, squish_torch.CompressedLinear)
         assert (logits(model) - logits(reference)).abs().max() <= 1e-4
     assert torch.equal(logits(direct), logits(through))
+    for number, model in enumerate((direct, through)):
+        model.save_pretrained(tmp_path / f"saved{number}")
+        again = squish_torch.from_pretrained(tmp_path / f"saved{number}")
+        assert torch.equal(logits(again), logits(direct))
 
 
 def test_a_tied_embedding_stays_tied_compressed_or_decoded(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 import squish_torch
 import torch
+import transformers
 from tiny_models import IDS, by_transformers, converted, greedy, logits, tiny_gemma, tiny_llama
 
 import squish_core as squish
@@ -118,7 +120,35 @@ def test_ids_of_any_shape_and_batch(gguf: Path) -> None:
     assert (both[1] - logits(model)[0]).abs().max() <= 1e-5
 
 
-def test_a_compressed_model_is_not_saved_as_a_checkpoint_that_loads_nowhere(gguf: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "file", "options"),
+    [
+        ("out", "out/model.gguf", {}), ("out.gguf", "out.gguf", {}), ("out", "out/model.zt", {"to": "ztensor"}),
+    ],
+)  # fmt: skip
+def test_a_saved_model_has_the_same_codes(
+    gguf: Path, tmp_path: Path, target: str, file: str, options: dict[str, str]
+) -> None:
+    model = squish_torch.from_pretrained(gguf)
+    model.save_pretrained(tmp_path / target, **options)
+    assert torch.equal(logits(squish_torch.from_pretrained(tmp_path / file)), logits(model))
+
+
+def test_changed_weights_are_not_saved_as_those_of_the_file(gguf: Path, tmp_path: Path) -> None:
+    model = squish_torch.from_pretrained(gguf)
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    copies[0].save_pretrained(tmp_path / "copy")
+    assert (tmp_path / "copy" / "model.gguf").exists()
     with pytest.raises(ValueError, match="not serializable"):
-        squish_torch.from_pretrained(gguf).save_pretrained(tmp_path / "out")
-    assert not list(tmp_path.glob("out/*.safetensors"))
+        copies[1].save_pretrained(tmp_path / "pickled")
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+    with pytest.raises(squish.TensorError) as caught:
+        model.save_pretrained(tmp_path / "changed")
+    assert (caught.value.code, caught.value.tensor) == ("state", "model.norm.weight")
+    with pytest.raises(squish.UsageError):
+        copies[0].save_pretrained(tmp_path / "hub", push_to_hub=True)
+    changed = logits(model)
+    model.dequantize().save_pretrained(tmp_path / "dense")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "dense", dtype=torch.float32)
+    assert (logits(again) - changed).abs().max() <= 1e-4

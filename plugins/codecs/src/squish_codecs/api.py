@@ -16,6 +16,7 @@ _NAMES = {
     "squish_codecs.bitmask": ("BITMASK_DTYPES", "BITMASK_SCALES", "Bitmask"),
     "squish_codecs.boxes": ("Boxes",),
     "squish_codecs.float8": ("FLOAT8_DTYPES", "FLOAT8_SCALES", "Float8", "float8_table"),
+    "squish_codecs.kv.cache": ("Cache",),
     "squish_codecs.mx.codec": ("Mx",),
     "squish_codecs.mx.float4": ("float4_codes", "float4_layout", "float4_pairs", "float4_params", "is_float4"),
     "squish_codecs.packing.bits": ("BIT_COUNTS", "Packing", "row_major"),
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from .float8 import FLOAT8_SCALES as FLOAT8_SCALES
     from .float8 import Float8 as Float8
     from .float8 import float8_table as float8_table
+    from .kv.cache import Cache as Cache
     from .mx.codec import Mx as Mx
     from .mx.float4 import float4_codes as float4_codes
     from .mx.float4 import float4_layout as float4_layout

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from squish_core.api import BackendInfo, EncoderInfo, hookimpl
 
-ENCODED = ("q4_0", "q4_1", "q8_0", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+ENCODED = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+)  # fmt: skip
 
 
 @hookimpl

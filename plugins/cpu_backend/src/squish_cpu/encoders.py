@@ -20,16 +20,18 @@ RUN = 16
 MAX_GROUP = {"none": 1 << 62, "mse": 256}
 """Largest group size of the compiled encoder, by search."""
 
-WITH_ACTIVATIONS = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
+"""Block types whose error weights are relative to the mean square of the whole row."""
+WITH_ACTIVATIONS = (*BY_ROW, "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 """Block types whose errors may be weighted by activations."""
 KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {"iq4_nl": PANELS + 1, "iq4_xs": PANELS + 2}
 """Block type -> its number in native/weights.h."""
 
 
 class GgmlEncoder(EncoderMetrics):
-    """Encodes Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K Q3_K Q4_K Q5_K Q6_K from float32, like `ggml_quantize_chunk`.
+    """Encodes Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL IQ4_XS Q2_K Q3_K Q4_K Q5_K Q6_K from float32, like `ggml_quantize_chunk`.
 
-    With `search=activations` (K and IQ4 types), the squared activations are the importance matrix. Bytes are equal if
+    With `search=activations` (all but Q8_0), the squared activations are the importance matrix. Bytes are equal if
     ggml's own arithmetic is defined: scales fit float16, and values are below 2**22 steps.
     """
 
@@ -83,7 +85,8 @@ class GgmlEncoder(EncoderMetrics):
 def _importance(panel: Array, activations: Array | None) -> Array:
     """Return the importance of each column: its squared activation."""
     with np.errstate(over="ignore"):
-        squares = None if activations is None else np.square(np.asarray(activations, np.float32, order="C"))
+        # squares of f64 give back the f32 means whose roots were taken
+        squares = None if activations is None else np.square(np.asarray(activations, np.float64)).astype(np.float32)
     if squares is None or squares.shape != panel.shape[-1:] or not np.isfinite(squares).all():
         raise CodecError(
             "search=activations needs activation statistics", code=ErrorCode.ENCODE,

@@ -1,5 +1,5 @@
 """Writes encodings.json beside it: SHA-256 of the blocks that libggml makes of the tests' hard values,
-those of K and IQ4 types with an importance matrix too.
+and, but for Q8_0, with an importance matrix too.
 
 pip install ggml-python==0.0.45 numpy; python make_golden.py
 """
@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from hard_values import activations, hard_values
 
 TYPES = {
-    "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q8_0": (8, 32, 34), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176),
-    "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18), "iq4_xs": (23, 256, 136), "q2_k": (10, 256, 84),
+    "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q5_0": (6, 32, 22), "q5_1": (7, 32, 24), "q8_0": (8, 32, 34),
+    "q4_k": (12, 256, 144), "q5_k": (13, 256, 176), "q6_k": (14, 256, 210), "iq4_nl": (20, 32, 18),
+    "iq4_xs": (23, 256, 136), "q2_k": (10, 256, 84),
     "q3_k": (11, 256, 110),
 }  # fmt: skip
 
@@ -33,7 +34,7 @@ def main() -> None:
     importance = np.square(activations())
     golden: dict[str, dict[str, str]] = {}
     for name, (number, elements, nbytes) in TYPES.items():
-        for weights in (None, importance) if "k" in name or "iq" in name else (None,):
+        for weights in (None, importance) if name != "q8_0" else (None,):
             golden[name if weights is None else f"{name} activations"] = results = {}
             for kind, values in hard_values():
                 values = np.ascontiguousarray(values, np.float32)

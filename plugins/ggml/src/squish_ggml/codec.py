@@ -24,6 +24,8 @@ from .blocks import BLOCKS, LONG_TAIL, Block
 
 _REPACKERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
 """Block type -> the module that repacks codes of other formats into it."""
+BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
+"""Types whose errors, weighed by activations, are relative to the mean square of a row, as in llama.cpp."""
 _CODES = {**_REPACKERS, **dict.fromkeys(nested.FORMS, nested)}
 """Block type -> the module that extracts its codes for other formats."""
 _AFFINE = {
@@ -78,6 +80,11 @@ class GgmlBlocks(Codec):
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (*(1,) * (len(spec.shape) - 1), self.block.elements)
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Whole rows where error weights depend on the row."""
+        grain = self.grain(spec, params)
+        return (*grain[:-1], None) if self.needs_activations(params) and self.block.name in BY_ROW else grain
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         block, columns, width = self.block, region[-1], out.shape[-1]

@@ -42,6 +42,8 @@ _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 class Gguf(Container):
     """GGUF v2 and v3 in both byte orders, single files and split sets; writes one little-endian v3 file."""
 
+    statistics_prefix = "quantize.imatrix"
+
     def read_index(self, source: Source, limits: Limits) -> Index:
         heads = read_set(source, limits)
         files = tuple(FileRef(head.name, head.size) for head in heads)

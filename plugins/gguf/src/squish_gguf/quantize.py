@@ -38,7 +38,7 @@ from .types import TYPES
 
 ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
 DENSE = ("f32", "f16", "bf16")
-WITH_ACTIVATIONS = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+WITH_ACTIVATIONS = ("q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 """Types whose encoders weight errors by activations."""
 LAYER = re.compile(r"blk\.(\d+)\.")
 GENERIC = "llama-quantize"

@@ -40,18 +40,21 @@ def squish_containers() -> list[ContainerInfo]:
                 "f16": "dense:dtype=f16",
                 "f32": "dense:dtype=f32",
             },
-            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.sqint2", "panels"),
+            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.int3", "npydir.sqint2", "panels"),
         )
     ]
 
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codec of this plugin."""
+    """The codecs of this plugin."""
     return [
         CodecInfo(
-            id="npydir.sqint2", title="Squish's rotated two-bit weights", factory="squish_npydir.codecs.sqint2:Sqint2"
-        )
+            id="npydir.int3", title="Squish's 3-bit weights, a byte per code", factory="squish_npydir.codecs.int3:Int3"
+        ),
+        CodecInfo(
+            id="npydir.sqint2", title="Squish's rotated 2-bit weights", factory="squish_npydir.codecs.sqint2:Sqint2"
+        ),
     ]
 
 

@@ -20,7 +20,7 @@ EXAMPLES = (
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add `build` to the group `squish cache`, which an app that only looks at commands may lack."""
+    """Add `build` to the group `squish cache`, which is created if it is missing."""
     group = next((each.typer_instance for each in app.registered_groups if each.name == "cache"), None)
     if group is None:
         group = typer.Typer()
@@ -32,7 +32,7 @@ def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
     tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}; int4:group_size=N,scales=f16.")],
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays once all values were compared.")
+        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays after comparing all values.")
     ] = False,
     gate: Annotated[
         str | None,
@@ -47,18 +47,17 @@ def build(
 ) -> Answer:
     """Build a tier from the directory's own files.
 
-    The next open takes the best one that is there. An interrupted build is completed when it is started again; the
-    sentinel is written last.
+    Opening uses the best tier. Building again completes an interrupted build; the sentinel is written last.
     """
     if gate:
         evaluator()  # an error before anything is built
     with Progress("building", quiet) as progress, Progress("comparing", quiet, "tokens") as tokens:
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(model, tier, progress, delete_source=delete_source, gate=check)
-    data = {"model": model, "tier": tier, "made": result.made, "kept": result.kept, "size": result.size}
-    kept = f", {result.kept:,} more were there" if result.kept else ""
-    line = f"{model}: {tier} with {result.made:,} tensors{kept}; {result.size:,} bytes"
-    lines = [line if result.made else f"{model}: the tier {tier} is there already"]
+    data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
+    reused = f", {result.reused:,} others existed already" if result.reused else ""
+    line = f"{model}: built {result.built:,} tensors of the tier {tier}{reused}; {result.size:,} bytes"
+    lines = [line if result.built else f"{model}: the tier {tier} exists already"]
     if gate:
         data["gate"] = dict(result.measured)
         lines.append(f"gate: mean KL {result.measured['kl']:.3g}, same top token {result.measured['top1']:.2%}")

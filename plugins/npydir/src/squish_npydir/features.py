@@ -10,7 +10,7 @@ DIALECTS = {
     "int4 symmetric": "affine:bits=4,group_size=32,zero=7",
     "nf4": "palette:bits=4,table=nf4,group_size=32,scale_dtype=f32",
     "int3 milo": "affine:bits=3,group_size=64,axis=flat,offset=zero_point,offset_dtype=f32",
-    "int3": "affine:bits=8,group_size=64,offset=bias",
+    "int3": "npydir.int3:group_size=64",
     "int2": "affine:bits=2,group_size=64,offset=bias",
     "sqint2": "npydir.sqint2:group_size=32,rank=0,nonzero=0,left_start=-1,right_start=-1",
     "passthrough": "dense:dtype=f16",

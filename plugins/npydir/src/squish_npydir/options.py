@@ -1,4 +1,4 @@
-"""The options of a npy directory, and which tensors its conventions leave as they are."""
+"""The options of a npy directory, and which tensors its conventions leave unchanged."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from squish_core.api import CodecSpec, ErrorCode, FormatError, Options, TensorSp
 
 _VALUES = {"passthrough": ("f16",), "scales": ("f32", "f16"), "tiers": ("build",)}
 STORED_AS_IS = ("embedding", "head", "norm", "bias")
-"""Kinds of tensors that a rule without a pattern leaves. Source: Squish architecture document, section 3."""
+"""Kinds of tensors that a rule without a pattern leaves unchanged. Source: Squish architecture document, section 3."""
 WIDER_THAN_F16 = ("f64", "f32", "bf16")
 
 
 def option(options: Options, key: str) -> str | None:
-    """Return the value of an option, None if it is not set; FormatError for a value that it does not have."""
+    """Return the value of an option, or None; FormatError for an invalid value."""
     value = options.get(key)
     if value is not None and value not in _VALUES[key]:
         raise FormatError(
-            f"the option {key!r} has no such value", expected=" or ".join(_VALUES[key]), found=repr(value),
+            f"invalid value of the npydir option {key}", expected=" or ".join(_VALUES[key]), found=repr(value),
             code=ErrorCode.OPTION,
         )  # fmt: skip
     return value

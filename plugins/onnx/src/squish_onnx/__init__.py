@@ -21,6 +21,7 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".onnx",),
             signatures=(Signature(IR_VERSION), Signature(MODEL.encode(), where="member")),
             sniffs=True,
+            can_write=True,
             codecs=("dense",),
         )
     ]

@@ -1,9 +1,13 @@
-"""The ONNX container: the initialisers of a model as an Index."""
+"""The ONNX container: the initializers of a model as an Index, and a model for the tensors of a family."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from squish_core.api import (
     DENSE,
+    CodeLayout,
     Container,
     DenseFields,
     Encoding,
@@ -11,9 +15,14 @@ from squish_core.api import (
     Index,
     LazyTensors,
     Limits,
+    Options,
+    OutgoingTensor,
     Part,
+    Refusal,
+    Sink,
     Source,
     TensorSpec,
+    WritePlan,
     check_extents,
     dtypes,
 )
@@ -22,13 +31,14 @@ from . import MODEL
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
 from .tensor import TensorProto
+from .write import accept, writer
 
 Record = tuple[TensorProto, int, int]
 """Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
 
 
 class Onnx(Container):
-    """ONNX models with their weights inside or in files beside them; read-only."""
+    """ONNX models with their weights inside or in files beside them; writes decoders of known families."""
 
     def sniff(self, source: Source) -> bool:
         return looks_like_model(source)
@@ -62,9 +72,32 @@ class Onnx(Container):
             problems=tuple(shared),
         )
 
+    def naming(self, options: Options) -> str:
+        return "hf"
+
+    def writes_beside(self, options: Options) -> bool:
+        return True
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return accept.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accept.accepts_codes(spec, layout)
+
+    def plan_file(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, assets)
+
+    def write(
+        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:  # fmt: skip
+        writer.write(sink, tensors, assets)
+
 
 def build(name: str, record: Record) -> DenseFields | TensorSpec:
-    """The spec of an initialiser, or the fields of its record."""
+    """The spec of an initializer, or the fields of its record."""
     tensor, file, offset = record
     if tensor.problem:
         return TensorSpec(name=name, shape=tensor.shape, dtype=tensor.dtype, problem=tensor.problem)

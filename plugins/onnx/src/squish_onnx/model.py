@@ -1,4 +1,4 @@
-"""ModelProto: its metadata, and the initialisers of its graph and of the graphs inside nodes."""
+"""ModelProto: its metadata, and the initializers of its graph and of the graphs inside nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def looks_like_model(source: Source) -> bool:
 
 
 def read_model(source: Source, limits: Limits) -> Model:
-    """Read a model's metadata and the places of its initialisers.
+    """Read a model's metadata and the places of its initializers.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def read_model(source: Source, limits: Limits) -> Model:
         for tensor in reader.tensors(graph, "", 0):
             if tensor.name in reader.names:
                 raise FormatError(
-                    "two initialisers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
+                    "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
                 )
             reader.names[tensor.name] = tensor
     except RecursionError:
@@ -106,7 +106,7 @@ class _GraphReader:
             )  # fmt: skip
 
     def tensors(self, graph: protobuf.Field, prefix: str, depth: int) -> Iterator[TensorProto]:
-        """Yield the initialisers of a graph, then of the graphs in its nodes."""
+        """Yield the initializers of a graph, then of the graphs in its nodes."""
         limits = self._limits
         if depth > limits.depth:
             raise LimitError(
@@ -118,7 +118,7 @@ class _GraphReader:
             if item.number in (INITIALIZER, SPARSE_INITIALIZER):
                 if len(self.names) >= limits.tensors:
                     raise LimitError(
-                        "too many initialisers", offset=item.offset, expected=f"at most {limits.tensors}",
+                        "too many initializers", offset=item.offset, expected=f"at most {limits.tensors}",
                         code="count", limit="tensors",
                     )  # fmt: skip
                 yield read_tensor(item, prefix, limits) if item.number == INITIALIZER else _sparse(item, prefix, limits)
@@ -127,7 +127,7 @@ class _GraphReader:
                 nodes += 1
 
     def _in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
-        """Yield the initialisers of the graphs in a node's attributes."""
+        """Yield the initializers of the graphs in a node's attributes."""
         if depth == 0:
             self.count(node)
         label, graphs = str(number), []
@@ -152,8 +152,8 @@ def _graphs(attribute: protobuf.Field, limits: Limits) -> list[tuple[str, protob
 
 
 def _sparse(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
-    """A sparse initialiser: listed under the name of its values, which no codec reads."""
+    """A sparse initializer: listed under the name of its values, which no codec reads."""
     for each in item.message:
         if each.number == 1:
-            return evolve(read_tensor(each, prefix, limits), problem="sparse initialisers are not decoded")
-    raise FormatError("a sparse initialiser has no values", offset=item.offset, code="sparse")
+            return evolve(read_tensor(each, prefix, limits), problem="sparse initializers are not decoded")
+    raise FormatError("a sparse initializer has no values", offset=item.offset, code="sparse")

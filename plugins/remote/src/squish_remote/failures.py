@@ -31,7 +31,7 @@ RENEW = (
 def error_of(
     failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings, *, is_open: bool = False
 ) -> SquishError:
-    """The error that a failed request means; `is_open`: for a file that could be read before."""
+    """The error for a failed request; `is_open`: for a file that could be read before."""
     errors: dict[str, Callable[[], SquishError]] = {
         "missing": lambda: MissingFileError("no such file", code=ErrorCode.MISSING, hint="Check the address."),
         "denied": lambda: FileAccessError(
@@ -66,7 +66,7 @@ def error_of(
 
 
 def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:
-    """FormatError unless an answer is the byte range that was asked for, as it is, of the content that was opened."""
+    """Raise FormatError unless an answer is the requested byte range, unencoded, of the content that was opened."""
     if answer.encoding not in (None, "identity"):
         raise _wrong_range(file, start, "bytes as they are", f"Content-Encoding {answer.encoding!r}")
     if pin is not None:
@@ -78,7 +78,7 @@ def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Set
 
 
 def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
-    """FormatError (code `changed`) if an answer is of other content than was opened."""
+    """Raise FormatError (code `changed`) if an answer has other content than was opened."""
     pairs: list[tuple[str, Any, Any]] = [("size", pin.size, answer.size)]
     if settings.pin != "size":
         pairs += [("tag", pin.tag, answer.tag)] if pin.tag or answer.tag else []

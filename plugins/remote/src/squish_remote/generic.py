@@ -1,4 +1,4 @@
-"""Every other scheme by fsspec (`memory://`, `sftp://`, `zip://...::...`), behind the same checks."""
+"""All other schemes, through fsspec (`memory://`, `sftp://`, `zip://...::...`), with the same checks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .source import Connection, Place
 from .store import Answer, RequestError
 
 REFUSED = ("reference",)
-"""File systems whose files name addresses themselves."""
+"""File systems whose files contain addresses."""
 
 
 class FsspecOpener(SourceOpener):
-    """A file of any file system that fsspec knows."""
+    """A file of any file system that fsspec supports."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         settings = Settings.of(options)
@@ -48,7 +48,7 @@ class FsspecOpener(SourceOpener):
 
 
 class FsspecStore:
-    """The requests of `store.Store`, by fsspec's blocking calls in threads."""
+    """The requests of `store.Store`, as fsspec's blocking calls in threads."""
 
     def __init__(self, files: Any, deadline: float) -> None:
         self._files, self._deadline = files, deadline
@@ -67,7 +67,7 @@ class FsspecStore:
         return [entry["name"].rstrip("/").rpartition("/")[2] for entry in listing if entry["type"] == "file"]
 
     def _range(self, path: str, start: int, stop: int) -> Answer:
-        info = self._files.info(path)  # for each range: it is what shows that the file changed
+        info = self._files.info(path)  # for each range: it shows whether the file changed
         if info.get("type") == "directory":
             raise FileNotFoundError(path)
         size = int(info["size"])
@@ -84,7 +84,7 @@ class FsspecStore:
             failure = RequestError("missing")
         except PermissionError:
             failure = RequestError("denied")
-        except Exception:  # whatever a file system raises; its text may show secrets
+        except Exception:  # a file system may raise anything; its text may contain secrets
             failure = RequestError("unreachable")
         raise failure
 

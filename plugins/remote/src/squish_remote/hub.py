@@ -27,7 +27,7 @@ from .store import Store
 
 
 class HubOpener(SourceOpener):
-    """Files and folders of the Hugging Face Hub at one commit: two requests to the Hub, and no listing in between."""
+    """Files and folders of the Hugging Face Hub at one commit: two requests to the Hub, and no listing."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         repository, revision, path = _parsed(url)

@@ -29,7 +29,7 @@ from .upload import BucketTarget
 
 
 class WebOpener(SourceOpener):
-    """`http://` and `https://`: one file, or a folder where the address ends in a slash. No listing is read."""
+    """`http://` and `https://`: one file, or a folder if the address ends in a slash. No listing is read."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         settings = Settings.of(options)
@@ -43,7 +43,7 @@ class WebOpener(SourceOpener):
 
 
 class BucketOpener(SourceOpener):
-    """`s3://bucket/key` and its like; `?versionId=...` names a version. A folder is what has files below it."""
+    """`s3://bucket/key` and similar; `?versionId=...` names a version. A folder is a prefix with files below it."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         settings = Settings.of(options)
@@ -90,7 +90,7 @@ def _split(url: str) -> Any:
 
 
 def _authorization(netloc: str) -> dict[str, str]:
-    """The header for the user and password of an address; no other host is sent it."""
+    """The header for the user and password in an address, sent to no other host."""
     login, at, _ = netloc.rpartition("@")
     if not at:
         return {}
@@ -104,7 +104,7 @@ def open_file(connection: Connection, name: str) -> Source:
             return RemoteFolder(connection)
         try:
             source = RemoteSource(connection, connection.run(connection.open(name)))
-            connection.place = evolve(connection.place, version=None)  # files beside it have versions of their own
+            connection.place = evolve(connection.place, version=None)  # other files have their own versions
             return source
         except MissingFileError as error:
             if not connection.place.is_listed:

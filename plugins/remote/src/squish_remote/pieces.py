@@ -1,4 +1,4 @@
-"""Byte ranges as pieces of requests: near ones joined, long ones cut."""
+"""Byte ranges as requests: near ones are merged, long ones split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Range = tuple[int, int]
 
 @frozen
 class Piece:
-    """One request: from `start` to `stop`; `useful` of its bytes were asked for, the rest lies between ranges."""
+    """One request from `start` to `stop`; `useful` of its bytes are needed, the others lie between ranges."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Reading ahead: pieces of announced ranges are fetched before they are read, within a bound of memory."""
+"""Reading ahead: announced ranges are fetched before they are read, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Request = Callable[[Any, int, int], Awaitable[memoryview]]
 
 
 class _Ahead:
-    """One announced request and what became of it."""
+    """One announced request and its result."""
 
     def __init__(self, file: Any, start: int, stop: int, useful: int) -> None:
         self.file, self.start, self.stop, self.unread = file, start, stop, useful
@@ -39,7 +39,7 @@ class ReadAhead:
         """Add ranges of a file, to be read after those announced before; none: forget everything announced."""
         if not ranges:
             for ahead in self._queue:
-                if ahead.task is not None and not ahead.readers:  # another thread may wait for it
+                if ahead.task is not None and not ahead.readers:  # another thread may be waiting for it
                     ahead.task.cancel()
             self._queue, self._by_file, self._next, self._bytes = [], {}, 0, 0
             return
@@ -88,7 +88,7 @@ class ReadAhead:
         return pieces
 
     def _start(self) -> None:
-        """Begin requests while memory allows."""
+        """Start requests while memory allows."""
         while self._next < len(self._queue):
             ahead = self._queue[self._next]
             if ahead.task is None and ahead.unread > 0:
@@ -113,7 +113,7 @@ class ReadAhead:
 
 
 def _seen(task: asyncio.Task[memoryview]) -> None:
-    """Take note of an error that nobody may ever wait for."""
+    """Mark an error as seen, since nobody may wait for it."""
     if not task.cancelled():
         task.exception()
 

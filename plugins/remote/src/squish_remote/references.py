@@ -13,7 +13,7 @@ ZARR_DTYPES = {
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "complex64": "complex64",
     "complex128": "complex128",
 }  # fmt: skip
-"""Dtypes with a zarr v3 name; values of others are listed as bytes."""
+"""Dtypes with a zarr v3 name; others are listed as bytes."""
 
 
 def manifest(file: File, address: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def manifest(file: File, address: str) -> dict[str, Any]:
 
 
 def _arrays(name: str, tensor: Tensor) -> list[tuple[str, dict[str, Any], Part]]:
-    """Path, metadata and part of each array that a tensor becomes."""
+    """Path, metadata and part of each array of a tensor."""
     encoding = tensor.spec.encodings[0]
     if encoding.codec == DENSE and tensor.spec.dtype in ZARR_DTYPES:
         part = encoding.parts["data"]

@@ -1,4 +1,4 @@
-"""A checkpoint served as another format: HTTP/1.1 over the output image, nothing written.
+"""Serve a checkpoint as another format: HTTP/1.1 over the output image; nothing is written.
 
 Answers follow RFC 9110: one range of bytes (several are answered with the whole file), If-Match, If-None-Match and
 If-Range against a strong tag made of the job and the file's name.
@@ -16,13 +16,13 @@ from aiohttp import web
 from squish_core.api import File, Source, VirtualSource, job_document, job_id, source_pins
 
 PIECE = 256 << 10
-"""Bytes sent at a time."""
+"""Bytes per send."""
 READS = 4
-"""Ranges read or encoded at a time; other clients wait."""
+"""Ranges to read or encode at once; other clients wait."""
 
 
 SHUTDOWN = 1.0
-"""Seconds that open connections have to end once the server is interrupted."""
+"""Seconds for open connections to end after an interrupt."""
 
 
 class ImageServer:

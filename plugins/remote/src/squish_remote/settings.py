@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,10 +23,12 @@ class Settings:
     in_flight: int = 16
     memory: int = 128 << 20
     gap: int = 64 << 10
+    cache: str = ""
+    cache_size: int = 10 << 30
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
-        """From options as text or numbers; UsageError for one that makes no sense."""
+        """Build from options as text or numbers; UsageError for an invalid one."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             if field.name not in options:
@@ -35,6 +38,9 @@ class Settings:
                 if value not in PINS:
                     raise _wrong("pin", " or ".join(PINS), value)
                 values["pin"] = value
+                continue
+            if field.name == "cache":
+                values["cache"] = os.fspath(value)
                 continue
             kind, least = type(field.default), 0 if field.name == "gap" else 1e-3
             try:
@@ -47,6 +53,4 @@ class Settings:
 
 
 def _wrong(name: str, expected: str, value: Any) -> UsageError:
-    return UsageError(
-        f"the option {name} of a source makes no sense", expected=expected, found=repr(value), code=ErrorCode.OPTION
-    )
+    return UsageError(f"invalid source option {name}", expected=expected, found=repr(value), code=ErrorCode.OPTION)

@@ -1,10 +1,11 @@
-"""Remote files and folders as sources: what is kept of each, how ranges are fetched, and when they stop."""
+"""Remote files and folders as sources: what is cached of each file, how ranges are fetched, and how requests end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,17 +14,18 @@ from attrs import evolve, frozen
 from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Traffic, closed
 
 from .failures import check_answer, error_of
+from .folder_cache import FolderCache
 from .pieces import Range, cut, joined
 from .read_ahead import ReadAhead
 from .settings import Settings
 from .store import Answer, RequestError
 
 HEAD, TAIL = 64 << 10, 64
-"""Bytes of the beginning and of the end that are kept of each file."""
+"""Bytes at the start and end of each file to cache."""
 
 
 class Requests(Protocol):
-    """What a store answers; see `store.Store`. Failures are `RequestError`."""
+    """The requests of a store; see `store.Store`. Failures are `RequestError`."""
 
     async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
         """A byte range."""
@@ -40,7 +42,7 @@ class Requests(Protocol):
 
 @frozen(kw_only=True)
 class Place:
-    """A folder of a store. `address` is what errors show; `prefix` leads to the folder in the store."""
+    """A folder of a store. Errors show `address`; `prefix` leads to the folder in the store."""
 
     source_id: str
     store: Requests
@@ -50,20 +52,20 @@ class Place:
     version: str | None = None
     """Version of the one file that the address names."""
     commit: str | None = None
-    """What the address pins all files to."""
+    """The version to which the address pins all files."""
     listing: Mapping[str, tuple[str, ...]] | None = None
     """Folder -> the names of its files, where they are known already."""
 
 
 class Opened:
-    """What is known of an opened file: its pin, its first bytes and, once they were read, its last ones."""
+    """Cached facts about an opened file: its pin, its first bytes and, once read, its last ones."""
 
     def __init__(self, path: str, pin: Pin, head: memoryview) -> None:
         self.path, self.pin, self.head = path, pin, head
         self.tail = memoryview(b"")
 
     def cached(self, offset: int, length: int) -> memoryview | None:
-        """A range that lies in what is kept."""
+        """A range within the cached bytes."""
         if offset + length <= len(self.head):
             return self.head[offset : offset + length]
         start = self.pin.size - len(self.tail)
@@ -80,7 +82,8 @@ class Connection:
         self._opened: dict[str, Opened] = {}
         self._listings = dict(place.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
-        self.requests = self.fetched = self.used = 0
+        self.requests = self.fetched = self.cached = self.used = 0
+        self._cache = FolderCache(Path(settings.cache), settings.cache_size) if settings.cache else None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The result of a coroutine; ClosedError if the source is closed meanwhile."""
@@ -90,20 +93,20 @@ class Connection:
         except CancelledError:
             pass
         except BaseException:
-            future.cancel()  # an interrupt, for one, must not leave the request behind
+            future.cancel()  # for example after an interrupt: the request must not stay behind
             raise
         raise closed(self.place.address)
 
     def close(self) -> None:
-        """Cancel the requests under way."""
+        """Cancel pending requests."""
         self._loop.close()
 
     def address(self, path: str) -> str:
-        """The address of a file, for people."""
+        """The address of a file, for messages."""
         return f"{self.place.address}{path}"
 
     def enter(self, folder: str) -> None:
-        """Go on in a folder of the present one."""
+        """Continue in a subfolder."""
         place = self.place
         self.place = evolve(place, prefix=f"{place.prefix}{folder}/", address=f"{place.address}{folder}/")
         self._listings, self._opened = {"": self._listings[folder]}, {}
@@ -142,11 +145,17 @@ class Connection:
         return self._listings[folder]
 
     async def request(self, opened: Opened, start: int, stop: int) -> memoryview:
-        """One byte range of an open file, checked."""
+        """One byte range of an open file, checked; from the folder cache, if it is there."""
+        cache = self._cache if opened.pin.tag or opened.pin.version or opened.pin.modified else None
+        if cache and (kept := await asyncio.to_thread(cache.read, opened.pin, start, stop)) is not None:
+            self.cached += stop - start
+            return kept
         self.requests += 1
         self.fetched += stop - start
         answer = await self._range(opened.path, start, stop, opened.pin)
         check_answer(answer, self.address(opened.path), start, stop, self.settings, opened.pin)
+        if cache:
+            await asyncio.to_thread(cache.write, opened.pin, start, answer.data)
         return answer.data
 
     async def fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[memoryview]:
@@ -213,7 +222,7 @@ class Connection:
 
 
 class RemoteSource(Source):
-    """A remote file: its first 64 KiB and last 64 bytes are kept, everything else is fetched when it is read."""
+    """A remote file: its first 64 KiB and last 64 bytes are cached, everything else is fetched when read."""
 
     is_remote = True
 
@@ -237,7 +246,8 @@ class RemoteSource(Source):
 
     def traffic(self) -> Traffic:
         connection = self._connection
-        return Traffic(connection.requests, connection.fetched, max(0, connection.fetched - connection.used))
+        unused = max(0, connection.fetched + connection.cached - connection.used)
+        return Traffic(connection.requests, connection.fetched, min(unused, connection.fetched))
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         if not self._closed:

@@ -1,4 +1,4 @@
-"""The one module that knows obstore: requests for byte ranges and listings, and what an answer or a failure says."""
+"""The only module that uses obstore: requests for byte ranges and listings, their answers and failures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError,
 from obstore.store import HTTPStore, from_url
 
 RETRIES = 10
-"""Retries of one request, at most; the deadline mostly ends them earlier."""
+"""Maximum retries of one request; usually the deadline ends them earlier."""
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
-"""Variables of the clients that explicit client options would hide."""
+"""Environment variables of the clients that explicit client options would override."""
 _UNDATED = 0
-"""Time stamp that obstore has for answers without Last-Modified."""
+"""obstore's time stamp for answers without Last-Modified."""
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
 _RETRIES = re.compile(r"\n\s*retries: (\d+),")
 _RANGE = re.compile(r"source: (UnexpectedRange|NoContentRange|ParseContentRange|RangeNotSupported)")
@@ -31,7 +31,7 @@ class RequestError(Exception):
     """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists",
     "certificate" or "unreachable".
 
-    It holds no text of the client, which would show passwords and signatures.
+    It contains no text of the client, which may contain passwords and signatures.
     """
 
     def __init__(self, kind: str, status: int | None = None, retries: int | None = None) -> None:
@@ -41,7 +41,7 @@ class RequestError(Exception):
 
 @frozen
 class Answer:
-    """Bytes from `start`, and what the server said of the whole file."""
+    """Bytes from `start`, and the server's statements about the whole file."""
 
     data: memoryview
     start: int
@@ -62,7 +62,7 @@ class Store:
             "default_headers": {"accept-encoding": "identity", **(headers or {})},
         }  # fmt: skip
         retry: Any = {
-            "max_retries": RETRIES, "retry_timeout": 0.75 * limit,  # its error says more than the deadline's
+            "max_retries": RETRIES, "retry_timeout": 0.75 * limit,  # its error is more specific than the deadline's
             "backoff": {
                 "init_backoff": min(timedelta(milliseconds=100), limit / 40),
                 "max_backoff": min(timedelta(seconds=15), limit / 8),
@@ -152,7 +152,7 @@ class Store:
             failure = RequestError("unreachable")
         except (BaseError, OSError, ValueError) as error:
             failure = _failure(error)
-        raise failure  # outside the handlers, so that it does not carry the client's error along
+        raise failure  # outside the handlers, so that the client's error is not attached
 
 
 async def _collected(listing: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Files of a bucket that are written: one request for a small file, a multipart upload for a large one."""
+"""Writing files to a bucket: one request for a small file, a multipart upload for a large one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .settings import Settings
 from .store import RequestError, Store
 
 PARTS = 9000
-"""Parts of one upload, at most: S3 takes 10,000."""
+"""Maximum number of parts of an upload; S3 allows 10,000."""
 UNKNOWN = 64 << 20
-"""Bytes of a part of a file whose size is unknown: enough for 500 GB."""
+"""Part size for files of unknown size: enough for 500 GB."""
 LOCK = ".squish-lock"
 """Suffix of the object that a writer creates while it completes a large file: only one can, so only one wins."""
 
 
 class Abandoned(Exception):  # noqa: N818 - it ends an upload on purpose
-    """Makes the client abort a multipart upload."""
+    """Aborts a client's multipart upload."""
 
 
 class BucketTarget(RemoteTarget):
@@ -98,7 +98,7 @@ class BucketTarget(RemoteTarget):
 
 
 class _Upload:
-    """One file: bytes are kept until there is a part of them; a file below one part is one request."""
+    """One file: bytes are buffered until they fill a part; a file smaller than one part takes one request."""
 
     def __init__(self, target: BucketTarget, path: str, size: int | None, overwrite: bool) -> None:
         settings = target._settings
@@ -111,7 +111,7 @@ class _Upload:
         self._is_abandoned = False
 
     def write(self, data: memoryview) -> None:
-        """Append bytes; waits while as many parts as allowed are under way."""
+        """Append bytes; waits while the maximum number of parts is pending."""
         while len(data):
             room = self._part - len(self._buffer)
             self._buffer += data[:room]
@@ -136,13 +136,13 @@ class _Upload:
             self._send(None)
 
     def abandon(self) -> None:
-        """Abort an upload under way, so that no object appears and no part stays."""
+        """Abort a pending upload, so that no object appears and no part remains."""
         if self._task is not None:
             with suppress(SquishError):
                 self._target.run(self._end(), self._path)
 
     def _send(self, part: bytearray | None) -> None:
-        """Hand over a part; None completes the upload and waits for it."""
+        """Upload a part; None completes the upload and waits for it."""
         self._target.run(self._hand_over(part), self._path)
 
     async def _hand_over(self, part: bytearray | None) -> None:
@@ -163,7 +163,7 @@ class _Upload:
             self._parts.get_nowait()
         self._parts.put_nowait(None)
         assert self._task is not None
-        with suppress(Abandoned):
+        with suppress(Abandoned, TimeoutError):
             await asyncio.wait_for(self._task, self._target._settings.deadline)
 
     async def _chunks(self) -> AsyncIterator[bytearray]:

@@ -14,6 +14,7 @@ _NAMES = {
     "squish_torch.evaluation.tuning": ("Tuning", "tune"),
     "squish_torch.files": ("CompressedTensor", "load_file", "load_model", "safe_open", "save_file"),
     "squish_torch.experts": ("CompressedExperts",),
+    "squish_torch.kv_cache": ("CompressedCache",),
     "squish_torch.modules": ("CompressedEmbedding", "CompressedLinear"),
     "squish_torch.pretrained": ("config_of", "from_pretrained", "tokenizer_of"),
     "squish_torch.quantizer": ("SquishConfig",),
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .files import load_model as load_model
     from .files import safe_open as safe_open
     from .files import save_file as save_file
+    from .kv_cache import CompressedCache as CompressedCache
     from .modules import CompressedEmbedding as CompressedEmbedding
     from .modules import CompressedLinear as CompressedLinear
     from .pretrained import config_of as config_of

@@ -1,4 +1,4 @@
-"""Compressed modules in a model of transformers that is being loaded, from a lazy state or beside its own loader."""
+"""Compressed modules in a transformers model during loading, from a lazy state or along with its own loader."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from .values import values_of
 
 
 def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> None:
-    """Put compressed modules on meta in the place of those whose tensors are compressed; the loader fills them from
+    """Replace modules whose tensors are compressed by compressed modules on meta; the loader fills them from
     the state."""
     for replacement in replacements(model, state.file, options, state.dtype):
         model.set_submodule(replacement.path, replacement.module)
-        state.compressed |= replacement.compressed
-        state.renamed |= {tensor: parameter for parameter, tensor in replacement.dense.items() if tensor != parameter}
+        state.include(replacement)
         if replacement.owner is not None:
-            state.tied.add(replacement.path)
             model.all_tied_weights_keys.update(tied_parts(replacement))
 
 
@@ -43,11 +41,12 @@ class PendingModules:
     folder
         The checkpoint.
     options
-        How weights are loaded.
+        How to load weights.
     """
 
     def __init__(self, model: Any, folder: Path, options: ModuleOptions) -> None:
         self.file, self.options = open_file(folder), options
+        self.state = LazyState(self.file, model.dtype)
         self.replacements = replacements(model, self.file, options, model.dtype)
         self.ties: dict[str, str] = {}
         compressed = {tensor for each in self.replacements for tensor in each.compressed.values()}
@@ -63,7 +62,7 @@ class PendingModules:
             model._keys_to_ignore_on_load_unexpected = collection([*(ignored or ()), rf"^({layers})([._]|$)"])
 
     def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
-        """Modules that stay as they are, but whose tensors are decoded; those tied to them."""
+        """Unchanged modules whose tensors are decoded, and the modules tied to them."""
         paths = {each.path for each in self.replacements}
         for path, module in list(model.named_modules()):
             names = [f"{path}.{name}" for name in module._parameters]
@@ -75,10 +74,11 @@ class PendingModules:
                 yield Replacement(path, module, {}, {name: name for name in stored})
 
     def fill(self, model: Any) -> None:
-        """Put the modules with their parts into the model; a tied one shares those of its owner."""
+        """Put the modules with their parts into the model; a tied module shares its owner's parts."""
         for replacement in self.replacements:
             module, path = replacement.module, replacement.path
             model.set_submodule(path, module)
+            self.state.include(replacement)
             if replacement.owner is not None:
                 owner = model.get_submodule(replacement.owner)
                 module._parameters.update({**owner._parameters, "bias": module._parameters.get("bias")})
@@ -105,13 +105,13 @@ class PendingModules:
 
 
 def set_parameter(model: nn.Module, name: str, values: torch.Tensor) -> None:
-    """Put values in the place of a parameter."""
+    """Replace a parameter by values."""
     path, _, parameter = name.rpartition(".")
     setattr(model.get_submodule(path), parameter, nn.Parameter(values, requires_grad=False))
 
 
 def folder_of(files: Any) -> Path:
-    """The folder of a checkpoint's files; UsageError where there are none."""
+    """The folder of a checkpoint's files; UsageError if there are none."""
     if not files:
         raise UsageError(
             "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",

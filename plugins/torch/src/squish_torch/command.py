@@ -61,7 +61,7 @@ def run(
 
 
 def _write(text: str) -> None:
-    """Text of the model: control characters do not reach the terminal."""
+    """The model's text, without control characters."""
     shown = "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
     sys.stdout.write(shown)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The operations on devices without a kernel: weights are decoded by torch in panels, and multiplied there."""
+"""Operations on devices without a kernel: torch decodes weights in panels and multiplies them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .torch_decoder import LIMIT, decode_rows, is_decodable
 from .weights import spec_of, weight_of
 
 DEVICES = ("CUDA",)
-"""Dispatch keys that these operations are for."""
+"""Dispatch keys of these operations."""
 
 
 def panels(parts: Sequence[Tensor], description: str, backend: str) -> Iterator[tuple[int, int, Tensor]]:
@@ -50,7 +50,7 @@ def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -
 
 
 def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
-    """Rows by ids: those that are asked for alone are decoded, where torch decodes them."""
+    """Rows by ids; only these are decoded, if torch decodes them."""
     rows, columns = spec_of(description).shape
     if is_decodable(description):
         chosen = [part.reshape(rows, -1)[ids.reshape(-1)] for part in parts]

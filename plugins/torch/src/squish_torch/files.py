@@ -1,4 +1,4 @@
-"""Files of any format under safetensors' names: `load_file`, `save_file`, `load_model`, `safe_open`."""
+"""Files of any format behind the API of safetensors: `load_file`, `save_file`, `load_model`, `safe_open`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODES = {
     "f8_e8m0": "F8_E8M0", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8", "u64": "U64", "u32": "U32",
     "u16": "U16", "u8": "U8", "bool": "BOOL",
 }  # fmt: skip
-"""Element type -> safetensors' name of it."""
+"""Element type -> its name in safetensors."""
 
 
 class CompressedTensor(NamedTuple):
@@ -100,7 +100,7 @@ def load_model(
     *,
     names: str | None = None,
 ) -> tuple[set[str], list[str]]:
-    """Load a file of any format into a model; tensors that the model shares may be there once.
+    """Load a file of any format into a model; tensors that the model shares may be stored once.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def load_model(
 
 
 class Slice:
-    """A tensor of an open file that reads what is indexed, as safetensors' slices do."""
+    """A tensor of an open file that reads on indexing, like safetensors' slices."""
 
     def __init__(self, tensor: StoredTensor, device: Any) -> None:
         self._tensor, self._device = tensor, device
@@ -156,7 +156,7 @@ class Slice:
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """Safetensors' name of the dtype, "F32" where the tensor is compressed.
+        """Safetensors' name of the dtype; "F32" for compressed tensors.
 
         Returns
         -------
@@ -223,7 +223,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return list(self._file)
 
     def metadata(self) -> dict[str, str] | None:
-        """Metadata whose values are text.
+        """The metadata with text values.
 
         Returns
         -------
@@ -233,7 +233,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return {key: value for key, value in self._file.meta.items() if isinstance(value, str)} or None
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """One tensor, decoded where it is compressed.
+        """One tensor, decoded if it is compressed.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         return {name: self.get_tensor(name) for name in (self.keys() if names is None else names)}
 
     def get_slice(self, name: str) -> Slice:
-        """A tensor that reads what is indexed.
+        """A tensor that reads on indexing.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Text from a model, with how fast it came and what memory it took."""
+"""Text from a model, with its speed and memory use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .pretrained import from_pretrained, named_file, tokenizer_of
 
 
 class Prompt:
-    """What is generated from: a text, and how.
+    """A prompt and how to continue it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Prompt:
 
 
 class Spoken:
-    """What a model said.
+    """Generated text and its measurements.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Spoken:
 
 
 class _Streamer(TextStreamer):
-    """Notes the time of each token, and passes text on."""
+    """Records the time of each token, and passes text on."""
 
     def __init__(self, tokenizer: Any, write: Callable[[str], None] | None) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -135,14 +135,14 @@ def generate(
 
 
 def set_up() -> None:
-    """Settings of a command: no messages of transformers, and as many threads as squish uses."""
+    """Settings of a command: no messages of transformers, and squish's number of threads."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(workers())
 
 
 def chains_of(file: File) -> list[tuple[int, Chain]]:
-    """How the tensors run: how many take each way, and the chain of the first of them."""
+    """How the tensors run: the number of tensors per backend, and the chain of the first one."""
     first: dict[tuple[str, str, str], Chain] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     for tensor in file.values():

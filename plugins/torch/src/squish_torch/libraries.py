@@ -1,4 +1,4 @@
-"""The libraries that this plugin runs on, and the error where one is not installed."""
+"""The libraries of this plugin, and the error if one is not installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTALL = {
     "transformers": "pip install transformers",
     "lm_eval": "pip install lm-eval",
 }
-"""Library -> what installs it."""
+"""Library -> command that installs it."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from .generation import chains_of
 from .pretrained import from_pretrained, named_file, tokenizer_of
 
 STEP = 1 << 22
-"""Bytes that are hashed at a time."""
+"""Bytes to hash at once."""
 
 
 @register_model("squish")

@@ -1,4 +1,4 @@
-"""Modules whose weights stay as they are stored: uint8 parameters and a description of what they mean."""
+"""Modules with weights as they are stored: uint8 parameters and a description of their encoding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import TensorError, describe, dtypes
 
 from . import device_ops as device_ops  # registers the operations
+from .ops import linear, runs_directly
 from .weights import roles_of, spec_of
 
 MAIN = "weight"
-"""Name of the parameter that holds the largest part."""
+"""Name of the parameter with the largest part."""
 
 
 def part_names(description: str) -> dict[str, str]:
@@ -33,7 +34,7 @@ def byte_shape(description: str, role: str) -> tuple[int, ...]:
 
 
 def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
-    """Name of the parameter -> bytes of the part, in memory that may be written without changing the file."""
+    """Name of the parameter -> bytes of the part, in memory that can be written without changing the file."""
     text = describe(tensor.spec, tensor.bound.encoding)
     names = part_names(text)
     buffers = tensor.parts(tensor.bound.encoding)
@@ -41,7 +42,7 @@ def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
 
 
 def bytes_of(buffer: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """A stored part as uint8: a private mapping of the file where it can be one."""
+    """A stored part as uint8: a private mapping of the file if possible."""
     raw = type(buffer)(buffer.raw, "u8", (buffer.nbytes,), buffer._writable_view)
     return torch.from_dlpack(raw).reshape(shape)
 
@@ -69,7 +70,7 @@ class Compressed(nn.Module):
 
     @classmethod
     def of(cls, tensor: StoredTensor, **options: Any) -> Any:
-        """The module of a tensor of an open file; its parts are not copied where they need not be."""
+        """The module of a tensor of an open file; its parts are mapped if possible."""
         module = cls(describe(tensor.spec, tensor.bound.encoding), device="meta", **options)
         for name, part in stored_bytes(tensor).items():
             setattr(module, name, nn.Parameter(part, requires_grad=False))
@@ -106,7 +107,7 @@ class Compressed(nn.Module):
         return torch.frombuffer(bytearray(self.description.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """TensorError where the description is not that of this module."""
+        """Raise TensorError unless the description is this module's."""
         description = bytes(state.cpu().numpy()).decode(errors="replace")
         if description != self.description:
             raise TensorError(
@@ -142,12 +143,17 @@ class CompressedLinear(Compressed):
         self.register_parameter("bias", None if values is None else nn.Parameter(values))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x @ W.T + bias`, in the dtype of x; under autocast in autocast's."""
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
-        y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        """`x @ W.T + bias`, in the dtype of x, or autocast's."""
+        if torch._C._is_any_autocast_enabled():
+            kind = x.device.type
+            if kind != "meta" and torch.is_autocast_enabled(kind):
+                x = x.to(torch.get_autocast_dtype(kind))
+        if not torch.compiler.is_compiling() and runs_directly(x):
+            y = linear(x, self.parts, self.description, self.backend)
+        else:
+            y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
+        bias = self._parameters["bias"]  # faster than the attribute
+        return y if bias is None else y + bias.to(y.dtype)
 
 
 class CompressedEmbedding(Compressed):

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squish_core.api import UsageError
+from squish_core.api import UsageError, Weight
 
 from .weights import entry_of, spec_of, weight_of
 
 LIBRARY = torch.library.Library("squish", "DEF")
 PANEL = 4 << 20
-"""Values that are decoded at a time for a gradient."""
+"""Values to decode at once for a gradient."""
 
 
 SCHEMAS = (
@@ -28,19 +28,49 @@ for _schema in SCHEMAS:
     LIBRARY.define(_schema, tags=torch.Tag.pt2_compliant_tag)
 
 
-def _linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+def runs_directly(x: Tensor) -> bool:
+    """Whether `linear` may be called without torch's dispatcher, which takes longer than a small product: nothing
+    records, transforms or differentiates what happens to x."""
+    return (
+        type(x) is Tensor
+        and x.is_cpu
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not torch._C._is_tracing()
+    )
+
+
+def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    """`x @ W.T` on the CPU, in the dtype of x."""
     entry = entry_of(parts, description, backend)
     rows, columns = entry.weight.shape
-    if not x.is_floating_point():
-        raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(x.dtype))
-    values = x if x.dtype == torch.float32 else x.to(torch.float32)
-    if entry.multiply is None or x.ndim == 0 or x.shape[-1] != columns or not x.numel():
+    dtype, shape = x.dtype, x.shape
+    if not dtype.is_floating_point:
+        raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(dtype))
+    number = x.numel() // columns if shape and shape[-1] == columns else 0
+    if entry.panel_rows is not None and number >= entry.panel_rows and dtype == torch.bfloat16:
+        return _panel_product(x.reshape(number, columns), entry.weight).reshape(*shape[:-1], rows)
+    values = x if dtype == torch.float32 else x.to(torch.float32)
+    if entry.multiply is None or not number:
         y = torch.from_numpy(entry.weight.linear(values.numpy()))
     else:
         values = values.contiguous()
-        y = torch.empty((*x.shape[:-1], rows))
-        entry.multiply(values.data_ptr(), values.numel() // columns, y.data_ptr())
-    return y if x.dtype == torch.float32 else y.to(x.dtype)
+        y = torch.empty((*shape[:-1], rows))
+        entry.multiply(values.data_ptr(), number, y.data_ptr())
+    return y if dtype == torch.float32 else y.to(dtype)
+
+
+def _panel_product(x: Tensor, weight: Weight) -> Tensor:
+    """`x @ W.T` in bf16, W decoded in panels of rows."""
+    rows, columns = weight.shape
+    y = torch.empty(len(x), rows, dtype=x.dtype)
+    step = max(1, PANEL // columns)
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        panel = weight.dense(region=(slice(start, stop), slice(0, columns)), dtype="bf16")
+        torch.mm(x, torch.from_numpy(panel.view("u2")).view(x.dtype).T, out=y[:, start:stop])
+    return y
 
 
 def _embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
@@ -108,7 +138,7 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 for _name, _run, _shape in (
-    ("linear", _linear, _linear_shape),
+    ("linear", linear, _linear_shape),
     ("embed", _embed, _embed_shape),
     ("experts", _experts, _experts_shape),
     ("dequantize", _dequantize, _dequantize_shape),

@@ -170,7 +170,7 @@ def class_of(config: Any, file: File) -> Any:
 
 
 def check_complete(report: Any, file: File) -> None:
-    """TensorError for a tensor of the model that is missing or has another shape."""
+    """Raise TensorError for a tensor of the model that is missing or has another shape."""
     for name in sorted(map(str, report["missing_keys"])):
         raise TensorError("a tensor of the model is missing", file=file.name, tensor=name, code="missing-tensor")
     for name, found, expected in sorted(report["mismatched_keys"], key=str):

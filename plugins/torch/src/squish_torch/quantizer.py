@@ -13,6 +13,7 @@ from squish_core.api import UsageError
 
 from .checkpoint import PendingModules, folder_of, replace_modules
 from .replacement import ModuleOptions, dequantize_modules
+from .saving import attach, detach
 from .state import LazyState
 
 METHOD = "squish"
@@ -40,7 +41,7 @@ class ClassName(str):
 
 
 class SquishConfig(QuantizationConfigMixin):
-    """Tells transformers that modules stay compressed.
+    """The quantization config for compressed modules.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ class SquishConfig(QuantizationConfigMixin):
 
     @property
     def options(self) -> ModuleOptions:
-        """How weights are loaded."""
+        """How to load weights."""
         return ModuleOptions(self.backend, self.on_unsupported, self.copy)
 
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -70,7 +71,7 @@ class SquishConfig(QuantizationConfigMixin):
         return self
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As of a dictionary: transformers asks both forms."""
+        """Like that of a dictionary; transformers uses both forms."""
         return getattr(self, key, default)
 
 
@@ -93,13 +94,14 @@ class SquishQuantizer(HfQuantizer):
         return True
 
     def is_serializable(self) -> bool:
-        return False  # `squish.convert` writes the file in any format; a state dict of bytes would load nowhere else
+        return False  # a state dict of bytes would load nowhere else: `saving.save_pretrained` converts the file
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         options = self.quantization_config.options
         state = _states.pop(self.quantization_config, None)
         if state is not None:
             replace_modules(model, state, options)
+            attach(model, state)
         else:
             self._pending = PendingModules(model, folder_of(kwargs.get("checkpoint_files")), options)
         return model
@@ -107,11 +109,13 @@ class SquishQuantizer(HfQuantizer):
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         if self._pending is not None:
             self._pending.fill(model)
+            attach(model, self._pending.state)
             self._pending = None
         return model
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:
         dequantize_modules(model, dtype)
+        detach(model)
         return model
 
 

@@ -1,4 +1,4 @@
-"""Which modules of a model become compressed ones, and back."""
+"""Which modules of a model are replaced by compressed ones, and the way back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .modules import Compressed, CompressedEmbedding, CompressedLinear, part_nam
 
 WEIGHT = ".weight"
 EXPERT_PLACES = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
-"""What a path of transformers has, and what the files of a family have there."""
+"""Name in transformers, and in the files of a family."""
 EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """Gate, up and down of an expert."""
 ROWS_ARE_OUTPUTS = "mxfp4"
@@ -28,7 +28,7 @@ UNSUPPORTED = ("error", "dense")
 
 @frozen
 class ModuleOptions:
-    """How weights are loaded.
+    """How to load weights.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Replacement:
 
 
 def replacements(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> list[Replacement]:
-    """What takes the place of the model's modules whose tensors are compressed; `dtype` is that of activations.
+    """Replacements for the model's modules whose tensors are compressed; `dtype` is that of activations.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def replacements(model: Any, file: File, options: ModuleOptions, dtype: torch.dt
 
 
 def _layers(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype) -> Iterator[Replacement]:
-    """Linear and embedding modules; a tied one has the tensor of the module that it is tied to."""
+    """Linear and embedding modules; a tied one uses the tensor of its owner."""
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
     for path, module in model.named_modules():
         name = f"{path}{WEIGHT}"
@@ -189,7 +189,7 @@ def is_replaceable(module: nn.Module) -> bool:
 
 
 def compressed_module(module: nn.Module, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> nn.Module:
-    """The compressed module in the place of a plain one; on meta, without the parts."""
+    """The compressed module that replaces a module; on meta, without the parts."""
     description = describe(tensor.spec, tensor.bound.encoding)
     options: dict[str, Any] = {"backend": backend, "device": "meta", "dtype": dtype}
     if isinstance(module, nn.Linear):
@@ -198,13 +198,13 @@ def compressed_module(module: nn.Module, tensor: StoredTensor, backend: str, dty
 
 
 def tied_parts(replacement: Replacement) -> dict[str, str]:
-    """Parameter of a tied module -> that of the module which has the tensor."""
+    """Parameter of a tied module -> parameter of its owner."""
     names = part_names(cast(Compressed, replacement.module).description).values()
     return {f"{replacement.path}.{name}": f"{replacement.owner}.{name}" for name in names}
 
 
 def dequantize_modules(model: nn.Module, dtype: torch.dtype) -> None:
-    """Put plain modules with the decoded values in the place of the compressed ones; ties stay ties."""
+    """Replace compressed modules by uncompressed ones with the decoded values; ties are kept."""
     decoded: dict[int, nn.Parameter] = {}
     for path, module in list(model.named_modules()):
         if isinstance(module, CompressedExpertStack):

@@ -1,4 +1,4 @@
-"""The tensors of an open file as a state dict whose values are read when transformers asks for them."""
+"""The tensors of an open file as a state dict whose values are read when transformers indexes them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from squish_core.api import File, describe
 from squish_core.api import Tensor as StoredTensor
 
 from .modules import byte_shape, bytes_of, part_names
+from .replacement import Replacement
 from .values import values_of
 
 EXTRA = "_extra_state"
@@ -89,11 +90,18 @@ class LazyState(Mapping[str, LazyValue]):
     def __init__(self, file: File, dtype: torch.dtype, copy: bool = False) -> None:
         self.file, self.dtype, self.copy = file, dtype, copy
         self.compressed: dict[str, str] = {}
-        """Module -> the tensor that it keeps compressed; filled when modules are replaced."""
+        """Module -> its compressed tensor; filled when modules are replaced."""
         self.tied: set[str] = set()
-        """Modules whose parts are those of another one."""
+        """Modules that share another one's parts."""
         self.renamed: dict[str, str] = {}
-        """Tensor -> the parameter that takes its values, where the name is another one."""
+        """Tensor -> the parameter for its values, if its name differs."""
+
+    def include(self, replacement: Replacement) -> None:
+        """Yield the stored parts of a module's tensors, for its parameters."""
+        self.compressed |= replacement.compressed
+        self.renamed |= {tensor: name for name, tensor in replacement.dense.items() if tensor != name}
+        if replacement.owner is not None:
+            self.tied.add(replacement.path)
 
     def _values(self) -> Iterator[tuple[str, LazyValue]]:
         direct = set(self.compressed.values())
@@ -112,7 +120,7 @@ class LazyState(Mapping[str, LazyValue]):
         return (key for key, _ in self._values())
 
     def items(self) -> Any:
-        """Keys and values, made at each call."""
+        """Keys and values, built on each call."""
         return list(self._values())
 
     def __len__(self) -> int:

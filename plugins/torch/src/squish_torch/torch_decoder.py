@@ -9,12 +9,12 @@ import torch
 from squish_codecs.api import Scheme
 from torch import Tensor
 
-from squish_core.api import CodecError, ErrorCode
+from squish_core.api import CodecError, CodecSpec, ErrorCode
 
 from .weights import roles_of, spec_of
 
 LIMIT = 16 << 20
-"""Values that are decoded at a time."""
+"""Values to decode at once."""
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 Blocks = Callable[[Tensor], Tensor]
 
@@ -118,18 +118,20 @@ GGML: Mapping[str, tuple[Blocks, int]] = {
     "q2_k": (q2_k, 256), "q3_k": (q3_k, 256), "q4_k": (q4_k, 256), "q5_k": (q5_k, 256), "q6_k": (q6_k, 256),
 }  # fmt: skip
 """Block type -> its decoder, and the values of a block."""
+AFFINE: Mapping[str, Mapping[str, object]] = {"affine": {}, "npydir.int3": {"bits": 8, "offset": "bias"}}
+"""Codec of affine codes -> parameters that are part of its definition."""
 
 
 @lru_cache(4096)
 def is_decodable(description: str) -> bool:
-    """Whether torch's operations decode an encoding; else it is decoded on the CPU."""
+    """Whether torch's operations can decode an encoding; otherwise the CPU decodes it."""
     spec = spec_of(description)
     codec = spec.encodings[0].codec
     if codec.inner is not None or len(spec.shape) < 2:
         return False
     if codec.id.startswith("ggml."):
         return codec.id[5:] in GGML
-    return codec.id == "affine" and _is_simple(Scheme.of(codec.params), spec.shape)
+    return codec.id in AFFINE and _is_simple(_scheme(codec), spec.shape)
 
 
 def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int, total: int | None = None) -> Tensor:
@@ -145,8 +147,8 @@ def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int
         decode, size = GGML[codec.id[5:]]
         data = rows["data"]
         return decode(data.reshape((stop - start) * columns // size, -1)).reshape(stop - start, columns)
-    if codec.id == "affine":
-        return _affine(Scheme.of(codec.params), rows, columns)
+    if codec.id in AFFINE:
+        return _affine(_scheme(codec), rows, columns)
     raise CodecError("torch's operations do not decode it", code=ErrorCode.UNCOVERED, found=codec.id)
 
 
@@ -154,8 +156,12 @@ def _rows(flat: Tensor, total: int, start: int, stop: int) -> Tensor:
     return flat.reshape(total, -1)[start:stop]
 
 
+def _scheme(codec: CodecSpec) -> Scheme:
+    return Scheme.of({**codec.params, **AFFINE[codec.id]})
+
+
 def _is_simple(scheme: Scheme, shape: tuple[int, ...]) -> bool:
-    """Whether codes and groups run along rows, and lie in bytes from the lowest bit on."""
+    """Whether codes and groups run along rows, in bytes, lowest bit first."""
     along = not scheme.flat and not scheme.transposed and scheme.group_axis == scheme.pack_axis == -1
     offsets = scheme.offset == "none" or scheme.offset_dtype in FLOATS
     bits = scheme.bits in (1, 2, 4, 8) and scheme.order == "lsb"

@@ -1,4 +1,4 @@
-"""Values of stored tensors as torch tensors: in memory of their own, or a private mapping of the file."""
+"""Values of stored tensors as torch tensors: in new memory, or a private mapping of the file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TYPES = {
 """Element type of Squish -> of torch."""
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 DECODED = (torch.float32, torch.bfloat16, torch.float16)
-"""Types that compressed tensors are decoded into."""
+"""Dtypes for decoding compressed tensors."""
 
 
 def is_dense(tensor: StoredTensor) -> bool:
-    """Whether the values lie in the file as they are."""
+    """Whether the file stores the values themselves."""
     return tensor.bound.encoding.codec == DENSE
 
 
@@ -56,7 +56,7 @@ def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.T
 
 
 def tensor_of(array: np.ndarray) -> torch.Tensor:
-    """A copy of a NumPy array (of ml_dtypes, too) as a tensor."""
+    """A copy of a NumPy array (ml_dtypes included) as a tensor."""
     dtype = TYPES[dtypes.from_numpy(array.dtype)]
     data = np.array(array, order="C", copy=True)
     return torch.from_numpy(data.reshape(-1).view(np.uint8)).view(dtype).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""Prepared weights of parts in memory, found again by where the parts lie; the cache keeps no part alive."""
+"""Prepared weights of parts in memory, cached by the parts' addresses; the cache keeps no part alive."""
 
 from __future__ import annotations
 
@@ -6,29 +6,51 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
+from attrs import frozen
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from squish_core.api import TensorSpec, Weight, read_description, tensor_from_parts
 
+PANEL_ROWS = 96
+"""Rows of x from which decoding to bf16 and torch's product are faster than the backend's own bf16 product."""
 SWEEP = 256
-"""New entries after which those of freed memory are dropped."""
+"""Number of new entries after which entries of freed memory are dropped."""
 
 
-class Entry(NamedTuple):
-    """A prepared weight, the memory that it reads, and how often that memory had been written."""
+@frozen
+class Entry:
+    """A prepared weight, the memory that it reads, and how often that memory had been written.
+
+    Attributes
+    ----------
+    weight
+        The weight, whose handle reads the memory.
+    storages, versions
+        The memory, and the counts of writes to it.
+    multiply
+        `linear` on raw addresses, where the backend has it.
+    panel_rows
+        From this number of rows of a bf16 x on, panels are decoded to bf16 and torch multiplies them; None: never.
+    """
 
     weight: Weight
     storages: tuple[StorageWeakRef, ...]
     versions: tuple[int, ...]
     multiply: Callable[[int, int, int], None] | None
-    """`linear` on raw addresses, where the backend has it."""
+    panel_rows: int | None
+
+    def is_current(self, parts: Sequence[torch.Tensor]) -> bool:
+        """Whether these parts still have the bytes that were prepared."""
+        for part, storage, version in zip(parts, self.storages, self.versions):
+            if storage.expired() or (0 if part.is_inference() else part._version) != version:
+                return False
+        return True
 
     @property
     def is_alive(self) -> bool:
-        """Whether the memory is still that of the parts."""
+        """Whether the parts' memory is still alive."""
         return not any(storage.expired() for storage in self.storages)
 
 
@@ -40,13 +62,13 @@ _added = 0
 
 @lru_cache(4096)
 def spec_of(description: str) -> TensorSpec:
-    """The tensor that a description describes, with one encoding."""
+    """The tensor of a description, with one encoding."""
     return read_description(description)
 
 
 @lru_cache(4096)
 def roles_of(description: str) -> tuple[str, ...]:
-    """The roles of the parts, in the order in which operations take them."""
+    """The roles of the parts, in the order of operations' arguments."""
     return tuple(sorted(spec_of(description).encodings[0].parts))
 
 
@@ -56,7 +78,7 @@ def weight_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> 
 
 
 def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> Entry:
-    """What is prepared for these parts (uint8, contiguous, in the CPU's memory).
+    """The prepared entry for these parts (uint8, contiguous, in the CPU's memory).
 
     Raises
     ------
@@ -66,7 +88,7 @@ def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> E
     threads = torch.get_num_threads()
     key = (tuple([part.data_ptr() for part in parts]), description, backend, threads)
     entry = _entries.get(key)
-    if entry is not None and entry.is_alive and entry.versions == tuple(map(_version, parts)):
+    if entry is not None and entry.is_current(parts):
         return entry
     return _prepared(key, parts)
 
@@ -81,7 +103,8 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     weight = tensor.load(_with_threads(tensor.plan(backend or None, op=op).chosen.backend, backend, threads), op=op)
     storages = tuple(StorageWeakRef(part.untyped_storage()) for part in parts)
     multiply = weight.linear_pointers() if op == "linear" else None
-    entry = Entry(weight, storages, tuple(map(_version, parts)), multiply)
+    in_panels = weight.chain.options.get("activations") == "bf16" and multiplies_bf16()
+    entry = Entry(weight, storages, tuple(map(_version, parts)), multiply, PANEL_ROWS if in_panels else None)
     with _lock:
         _added += 1
         if _added % SWEEP == 0:
@@ -91,8 +114,15 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     return entry
 
 
+@lru_cache(1)
+def multiplies_bf16() -> bool:
+    """Whether this CPU has instructions for products of bf16; without them torch's are slow."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16"))
+
+
 def _with_threads(chosen: str, backend: str, threads: int) -> str:
-    """The backend with torch's number of threads, unless its options say another."""
+    """The backend with torch's number of threads, unless its options set another."""
     if chosen != "cpu" or "threads=" in backend:
         return backend or chosen
     separator = "," if ":" in backend else ":"

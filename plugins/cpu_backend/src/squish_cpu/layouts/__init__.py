@@ -50,5 +50,5 @@ def _sparse(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 _LAYOUTS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     **base.LAYOUTS, "masked": _masked, "affine": _grouped, "squizd.int4": _grouped, "squizd.int2": _grouped,
-    "palette": _grouped, "tca_tbe": _sparse, "bitmask": _sparse,
+    "palette": _grouped, "npydir.int3": _grouped, "tca_tbe": _sparse, "bitmask": _sparse,
 }  # fmt: skip

@@ -174,4 +174,5 @@ def _offsets(scheme: Scheme, grid: tuple[int, ...]) -> tuple[int, Pointer, int]:
 LAYOUTS: dict[str, Callable[[Mapping[str, Any], TensorSpec], Layout]] = {
     "affine": affine_layout, "palette": palette_layout,
     "squizd.int4": partial(squizd_layout, 4), "squizd.int2": partial(squizd_layout, 2),
+    "npydir.int3": lambda params, spec: affine_layout({**params, "bits": 8, "offset": "bias"}, spec),
 }  # fmt: skip

@@ -56,25 +56,25 @@ def _places(parts: Parts, spec: TensorSpec) -> tuple[np.ndarray, ...]:
     places = parts["rows"][...], parts["columns"][...]
     for indices, size in zip(places, spec.shape):
         if indices.min() < 0 or indices.max() >= size:
-            raise CodecError("a sparse place lies outside the matrix", expected=f"0 to {size - 1}", code="sparse")
+            raise CodecError("a sparse value is outside the matrix", expected=f"0 to {size - 1}", code="sparse")
     return places
 
 
 def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -> dict[str, int]:
     """Parse the sixteen numbers of `__sqint2_meta`; TensorError if unsupported."""
     if not np.isfinite(meta).all():
-        raise TensorError("has a description that is not of numbers", code="meta")
+        raise TensorError("invalid description in __sqint2_meta: not finite", code="meta")
     version, columns, rows, group, start, _, left, right, rank = (int(number) for number in meta[:9])
     if version != 1 or (rows, columns) != shape:
         raise TensorError(
-            "has a description of another tensor", expected=f"version 1, {list(shape)}",
+            "the description in __sqint2_meta does not match the tensor", expected=f"version 1, {list(shape)}",
             found=f"version {version}, {[rows, columns]}", code="meta",
         )  # fmt: skip
     for flag, size in ((left, rows), (right, columns)):
         if flag and size & (size - 1):
             raise TensorError(
-                "is rotated by a matrix that depends on the software that made it", expected="a power of two",
-                found=size, code="rotation", hint="Decode it where it was made.",
+                "unsupported rotation, whose matrix depends on the writer", expected="a size of a power of 2",
+                found=size, code="rotation", hint="Decode it with the software that wrote it.",
             )  # fmt: skip
     return {
         "group_size": group, "rank": rank, "nonzero": nonzero, "left_start": start if left else -1,
@@ -84,7 +84,7 @@ def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -
 
 def _matrix(spec: TensorSpec) -> tuple[int, int]:
     if len(spec.shape) != 2:
-        raise TensorError("only a matrix has two-bit rotated weights", found=f"shape {list(spec.shape)}", code="rank")
+        raise TensorError("rotated 2-bit weights must be a matrix", found=f"shape {list(spec.shape)}", code="rank")
     return spec.shape[0], spec.shape[1]
 
 

@@ -15,7 +15,7 @@ def read(folder: Folder) -> Index:
     tensors = {layer: _tensor(folder, layer, file) for layer, file in entries.items()}
     problems = []
     if not folder.has(READY):
-        message = f"the scales were not finished ({READY} is missing)"
+        message = f"the scales were never finished ({READY} is missing)"
         problems.append(Problem(code="partial", severity="warning", where=INDEX, message=message))
     return Index(
         format="npydir", version="", kind="awq", files=tuple(folder.refs), tensors=tensors, problems=tuple(problems)
@@ -24,7 +24,9 @@ def read(folder: Folder) -> Index:
 
 def _tensor(folder: Folder, layer: str, file: object) -> TensorSpec:
     if not isinstance(file, str) or not file.endswith(".npy"):
-        raise FormatError("the index names no array", tensor=layer, found=repr(file)[:80], code="index")
+        raise FormatError(
+            "each entry of the index must be the name of a .npy file", tensor=layer, found=repr(file)[:80], code="index"
+        )
     check_file_name(file, INDEX)
     stored = folder.find(file.removesuffix(".npy"))
     if stored is None:

@@ -1,8 +1,8 @@
-"""How tensors are stored: which files make an encoding, and what their arrays mean.
+"""Dialects: which files form an encoding, and what their arrays mean.
 
-In the order in which Squish's loader prefers them; those it does not know stand where their kin are, and one is ours:
-codes of scaled columns get suffixes of their own, so that Squish misses them and does not take them for the matrix.
-Parameters come from the shapes of the files, never from statistics. Source: behavior of squish-ai 9.34.15;
+The order is the preference of Squish's loader; dialects that it lacks are next to similar ones. One is our own: codes
+of scaled columns get their own suffixes, so that Squish does not read them as the matrix. Parameters come from the
+shapes of the files, never from statistics. Source: behavior of squish-ai 9.34.15;
 docs/formats/npydir.md.
 """
 
@@ -16,6 +16,7 @@ from squish_codecs.api import Affine, Awq, LowRank, Palette, Panels
 
 from squish_core.api import DENSE, Codec, CodecSpec, Encoding, TensorError, TensorSpec, dtypes
 
+from ..codecs.int3 import Int3
 from ..codecs.sqint2 import META, Sqint2, sqint2_params
 from .folder import Folder, Stored
 
@@ -27,9 +28,9 @@ Shape = tuple[int, ...]
 class Dialect:
     """One way to store a tensor.
 
-    `files`: role -> suffix; the first one tells the dialect, which `applies` may narrow by the tensor's suffixes and
-    the rank of its first array. `codec` gives the codec from the shape and the files. `each`: weights in one element of
-    the first array (0: its shape does not tell).
+    `files`: role -> suffix; the first one identifies the dialect, which `applies` may narrow by the tensor's suffixes
+    and the rank of its first array. `codec` returns the codec from the shape and the files. `each`: weights per element
+    of the first array (0: unrelated to its shape).
     """
 
     label: str
@@ -54,7 +55,7 @@ def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Fo
     for role in dialect.optional:
         if role in files and role not in declared and files[role].npy.nbytes:
             raise TensorError(
-                f"{files[role].path} is there, and the tensor's description has no place for it", code="partner"
+                f"unexpected file {files[role].path}: the tensor's description does not mention it", code="partner"
             )
     flat = (codec.inner or codec).params.get("axis") == "flat"
     parts = {
@@ -69,7 +70,7 @@ def _check_partners(dialect: Dialect, files: Files, roles: Iterable[str]) -> Non
     for role in roles:
         if role not in files:
             first = files[next(iter(dialect.files))].path
-            raise TensorError(f"{first} is there without the tensor's {dialect.files[role]}", code="partner")
+            raise TensorError(f"missing array __{dialect.files[role]}, which {first} needs", code="partner")
 
 
 def shape_of(dialect: Dialect, files: Files) -> Shape:
@@ -78,7 +79,7 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
         return (*files["left"].npy.shape[:1], *files["right"].npy.shape[1:])
     shape = files[next(iter(dialect.files))].npy.shape
     if not dialect.each or (dialect.each > 1 and len(shape) != 2):
-        raise TensorError("has no __shape, and its codes do not tell it", code="shape")
+        raise TensorError("unknown shape: __shape is missing, and the codes do not determine it", code="shape")
     return shape if dialect.each == 1 else (shape[0], shape[1] * dialect.each)
 
 
@@ -89,8 +90,8 @@ def implementation(codec: CodecSpec) -> Codec:
 
 
 CODECS: dict[str, type[Codec]] = {
-    "affine": Affine, "palette": Palette, "npydir.sqint2": Sqint2, "lowrank": LowRank, "awq": Awq,
-    "panels": Panels,
+    "affine": Affine, "palette": Palette, "npydir.int3": Int3, "npydir.sqint2": Sqint2, "lowrank": LowRank,
+    "awq": Awq, "panels": Panels,
 }  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _group(shape: Shape, scale: Stored) -> int:
         return 0
     if columns % grid[-1]:
         raise TensorError(
-            f"{scale.path} has groups that do not divide the rows", expected=f"a divisor of {columns}",
+            f"the groups of {scale.path} do not divide the rows", expected=f"a divisor of {columns}",
             found=grid[-1], code="group_size",
         )  # fmt: skip
     return columns // grid[-1]
@@ -126,14 +127,14 @@ def _milo(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     if "left" not in files and "right" not in files:
         return affine
     if not {"left", "right"} <= files.keys():
-        raise TensorError("has one factor of its low-rank residue without the other", code="partner")
+        raise TensorError("one of the two low-rank factors (__lra, __lrb) is missing", code="partner")
     return CodecSpec("lowrank", {"rank": files["left"].npy.shape[-1]}, inner=affine)
 
 
 def _sqint2(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     meta = folder.numbers(files["meta"], "f64", META)
     if len(meta) != META:
-        raise TensorError("has a description of another length", expected=META, found=len(meta), code="meta")
+        raise TensorError("invalid length of __sqint2_meta", expected=META, found=len(meta), code="meta")
     nonzero = dtypes.count(files["rows"].npy.shape) if "rows" in files else 0
     return CodecSpec("npydir.sqint2", sqint2_params(meta, nonzero, shape))
 
@@ -148,7 +149,7 @@ def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     groups = grid[1] if len(grid) == 3 else 0
     if not groups or columns % groups:
         raise TensorError(
-            f"{files['scale'].path} has no scales of groups that divide the rows",
+            f"the groups of {files['scale'].path} do not divide the rows",
             expected=f"[panels, a divisor of {columns}, 16]", found=list(grid), code="group_size",
         )  # fmt: skip
     return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
@@ -180,7 +181,7 @@ DIALECTS = (
     Dialect(label="int3 milo", files=_pair("q3", "s3", offset="z3", left="lra", right="lrb"), codec=_milo, each=0,
             optional=("left", "right"), applies=lambda suffixes, rank: rank == 1),
     Dialect(label="int3", files=_pair("q3", "s3", offset="z3"),
-            codec=_rows(bits=8, offset="bias"), applies=lambda suffixes, rank: rank != 1),
+            codec=_rows("npydir.int3"), applies=lambda suffixes, rank: rank != 1),
     Dialect(label="int2", files=_pair("q2", "s2", offset="z2"), codec=_rows(bits=2, offset="bias"), each=4),
     Dialect(label="sqint2", each=4, codec=_sqint2, optional=("left", "right", "rows", "columns", "values"),
             files={"data": "sqint2_idx", "scale": "sqint2_scales", "offset": "sqint2_zp", "meta": "sqint2_meta",
@@ -192,15 +193,15 @@ DIALECTS = (
 
 PANELS = Dialect(label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0,
                  optional=("offset",))  # fmt: skip
-"""A tier of its own (`tiers`, `laying`), not beside the arrays."""
+"""The dialect of a tier (`tiers.panels`); its files are not among the arrays."""
 
 SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})
 
 UNSUPPORTED = {
-    "pt_df11": "is stored as a pickle, which is never loaded",
-    "s4_df11": "is stored as a pickle, which is never loaded",
-    "aqlm_idx": "is stored by an experiment (AQLM) whose decoder is not known",
-    "quip_e8": "is stored by an experiment (QuIP#) whose decoder is not known",
-    "vq_idx": "is stored by an experiment (vector quantization) whose decoder is not known",
+    "pt_df11": "stored as a pickle, which is never loaded",
+    "s4_df11": "stored as a pickle, which is never loaded",
+    "aqlm_idx": "unsupported experimental format (AQLM)",
+    "quip_e8": "unsupported experimental format (QuIP#)",
+    "vq_idx": "unsupported experimental format (vector quantization)",
 }
-"""Suffixes that are recognized and not read."""
+"""Suffixes that are recognized but not supported, with the reason."""

@@ -28,12 +28,12 @@ from squish_core.api import (
 
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
 
-MOST = 64 << 20
-"""Bytes of a JSON file."""
+MAX_JSON = 64 << 20
+"""Maximum size of a JSON file in bytes."""
 
 
 COMMON, SHAPE = 128, 256
-"""Bytes read first: all of the usual header, and with it the few numbers of a shape."""
+"""Bytes read first: a typical header, and in a shape array also its numbers."""
 
 
 @frozen
@@ -49,9 +49,9 @@ class Stored:
 
     def part(self, dtype: str, shape: tuple[int, ...]) -> Part:
         """Return the array as a codec's part; TensorError unless dtype and matrix shape match."""
-        if self.npy.dtype != dtype or not _alike(self.npy.shape, shape):
+        if self.npy.dtype != dtype or not _shapes_match(self.npy.shape, shape):
             raise TensorError(
-                f"{self.path} does not fit the tensor", expected=f"{dtype} {list(shape)}",
+                f"{self.path} does not match the tensor", expected=f"{dtype} {list(shape)}",
                 found=f"{self.npy.dtype} {list(self.npy.shape)}", code="shape",
             )  # fmt: skip
         start, length = (0, self.size) if self.filters else (self.npy.offset, self.npy.nbytes)
@@ -89,7 +89,7 @@ class Folder:
         """Return the names of the regular files of a folder."""
         if not self.source.lists_members:
             raise FormatError(
-                "needs the names of all its files, and nothing lists them", file=self.source.name,
+                "cannot list the files of this folder, which a npy directory needs", file=self.source.name,
                 code=ErrorCode.FOLDER, hint="Download it, or open it from a store that lists its files (s3, hf).",
             )  # fmt: skip
         if folder not in self._lists:
@@ -114,7 +114,7 @@ class Folder:
         number = self._numbers[path]
         if self.refs[number].size != size:
             raise FormatError(
-                "has another size than when the folder was opened", file=path, expected=self.refs[number].size,
+                "changed: its size differs from when the folder was opened", file=path, expected=self.refs[number].size,
                 found=size, code=ErrorCode.CHANGED, hint="Open the folder again once it is complete.",
             )  # fmt: skip
         return number
@@ -129,30 +129,31 @@ class Folder:
                     raise error.within(file=f"{self.source.name}/{path}{suffix}") from None
         if self.has(path + ".npy.br"):
             raise TensorError(
-                f"{path}.npy.br is compressed with brotli", code="brotli", hint="Decompress it: `brotli -d`.",
+                f"unsupported brotli compression of {path}.npy.br", code="brotli",
+                hint="Decompress it with `brotli -d`.",
             )  # fmt: skip
         return None
 
-    def json(self, path: str, what: str) -> dict[str, Any]:
+    def json(self, path: str, label: str) -> dict[str, Any]:
         """Read the object in a JSON file; FormatError if invalid or larger than a header may be."""
         source = self.open(path)
-        most = min(self.limits.header, MOST)
+        most = min(self.limits.header, MAX_JSON)
         if source.size > most:
             raise LimitError(
-                f"the {what} is too large", file=source.name, expected=f"at most {most} bytes", found=source.size,
+                f"the {label} is too large", file=source.name, expected=f"at most {most} bytes", found=source.size,
                 code="json",
             )  # fmt: skip
         try:
-            return load_json(memoryview(source.read(0, source.size).strip()), what, self.limits)
+            return load_json(memoryview(source.read(0, source.size).strip()), label, self.limits)
         except SquishError as error:
             raise error.within(file=source.name) from None
 
-    def numbers(self, stored: Stored, dtype: str, most: int) -> list[Any]:
+    def numbers(self, stored: Stored, dtype: str, limit: int) -> list[Any]:
         """Read the numbers of a small 1-D array (a shape, a description)."""
         npy = stored.npy
-        if npy.dtype != dtype or len(npy.shape) != 1 or npy.shape[0] > most:
+        if npy.dtype != dtype or len(npy.shape) != 1 or npy.shape[0] > limit:
             raise FormatError(
-                "is not a small array of numbers", file=stored.path, expected=f"{dtype}, at most {most} of them",
+                "invalid array", file=stored.path, expected=f"{dtype} with at most {limit} elements",
                 found=f"{npy.dtype} {list(npy.shape)}", code="shape",
             )  # fmt: skip
         end = npy.offset + npy.nbytes
@@ -180,7 +181,7 @@ class Folder:
 
 
 FIRST_BLOCK = 160 << 10
-"""Bytes of a zstd file that hold its first block, whose content is at most 128 KiB."""
+"""Bytes of a zstd file that contain its first block, which decodes to at most 128 KiB."""
 
 
 def _head(source: Source, size: int) -> bytes:
@@ -189,7 +190,7 @@ def _head(source: Source, size: int) -> bytes:
         from squish_zstd.api import decode_head
     except ModuleNotFoundError:
         raise MissingPluginError(
-            "needs squish-zstd to be decompressed",
+            "cannot be decompressed without the package squish-zstd",
             code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None
@@ -201,7 +202,7 @@ def _head(source: Source, size: int) -> bytes:
         length = min(source.size, 8 * length)
 
 
-def _alike(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+def _shapes_match(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether shapes match: leading axes are merged, and a vector is a row or a column."""
     return bool(_matrices(stored) & _matrices(shape))
 

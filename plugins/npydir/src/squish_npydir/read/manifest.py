@@ -23,10 +23,10 @@ def read(folder: Folder) -> dict[str, str]:
 
 
 def _by_name(entries: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest from names to keys; one from keys to names, as the architecture document has it, is inverted.
+    """Return a manifest from names to keys; one from keys to names, as in the architecture document, is inverted.
 
-    Such a manifest has only keys that Squish makes of the names beside them. Names without dots are their own keys, so
-    their direction does not matter.
+    In such a manifest, all keys are those that Squish derives from the names. Names without dots are their own keys,
+    so that the direction does not matter.
     """
     pairs = entries.items()
     if not all(type(name) is str and key == name.replace(".", "__") for key, name in pairs):
@@ -38,9 +38,9 @@ def _absent(folder: Folder) -> SquishError:
     """Return the error for a missing manifest, with a folder to open instead if there is one."""
     tier = next((name for file, name in ALONE.items() if folder.has(file)), None)
     return FormatError(
-        "is missing", file=f"{folder.source.name}/{MANIFEST}", code=ErrorCode.MISSING,
-        hint=f"Open {folder.source.name}/{tier}: it is whole by itself." if tier
-        else "The conversion that made the folder was not finished; convert the model again.",
+        "missing, so the npy directory is incomplete", file=f"{folder.source.name}/{MANIFEST}", code=ErrorCode.MISSING,
+        hint=f"Open {folder.source.name}/{tier}, which can be read alone." if tier
+        else "The conversion of the model was not finished; convert it again.",
     )  # fmt: skip
 
 
@@ -53,7 +53,12 @@ def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
     for name, key in entries.items():
         check_name(name, limits)
         if type(key) is not str:
-            raise FormatError("the manifest names no file", tensor=name, found=type(key).__name__, code="manifest")
+            raise FormatError(
+                "each entry of the manifest must be the name of a file",
+                tensor=name,
+                found=type(key).__name__,
+                code="manifest",
+            )
         try:
             check_file_name(key, MANIFEST)
         except SquishError as error:
@@ -61,7 +66,8 @@ def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
         other = holders.setdefault(key.casefold(), name)
         if other != name:
             raise FormatError(
-                f"has the same files as {other!r}", tensor=name, expected="a key of its own", found=repr(key),
-                code="safe-key", hint="Dots and double underscores in names give the same key; convert the model anew.",
+                f"the same files as those of {other!r}", tensor=name, expected="a unique key", found=repr(key),
+                code="safe-key",
+                hint="Dots and double underscores in names give the same key; convert the model again.",
             )  # fmt: skip
     return entries

@@ -11,10 +11,10 @@ from squish_core.api import FormatError, LimitError, Limits, TruncatedError, che
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
-"""Bytes of a header; NumPy itself reads no longer one unless told to."""
+"""Maximum header size, which is also NumPy's default."""
 
 PREFIX = 12
-"""Bytes that tell how long the header is."""
+"""Bytes that contain the header length."""
 
 _LENGTHS = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
 _ITEM = re.compile(
@@ -46,17 +46,17 @@ class Npy:
 
 
 def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
-    """The header that begins a file of `size` bytes (None: unknown); `head` is all of it.
+    """Parse the header of a file of `size` bytes (None: unknown); `head` is all of the header.
 
-    FormatError on objects (pickles), structured and text types, Fortran order of matrices, duplicate or unknown keys,
-    and on any other size than the header and the data need. Source: NEP 1.
+    FormatError for objects (pickles), structured and text types, Fortran order of matrices, duplicate or unknown keys,
+    and a size that does not match header and data. Source: NEP 1.
     """
     fields = _parsed(head, limits)
     begin = fields.offset
     if size is not None and size != begin + fields.nbytes:
         kind = TruncatedError if size < begin + fields.nbytes else FormatError
-        what = "is cut" if size < begin + fields.nbytes else "has bytes behind its array"
-        raise kind(what, offset=begin, expected=f"{begin + fields.nbytes} bytes", found=f"{size} bytes", code="size")
+        fault = "truncated" if size < begin + fields.nbytes else "unexpected bytes after the array"
+        raise kind(fault, offset=begin, expected=f"{begin + fields.nbytes} bytes", found=f"{size} bytes", code="size")
     return fields
 
 
@@ -69,8 +69,8 @@ def _parsed(head: bytes, limits: Limits) -> Npy:
     shape = _shape(fields["shape"], limits)
     if fields["fortran_order"] == "True" and sum(length > 1 for length in shape) > 1:
         raise FormatError(
-            "is in Fortran order", expected="C order", found=f"shape {list(shape)}", code="order",
-            hint="Save it again from numpy.ascontiguousarray(array).",
+            "unsupported Fortran order", expected="C order", found=f"shape {list(shape)}", code="order",
+            hint="Save numpy.ascontiguousarray(array) instead.",
         )  # fmt: skip
     return Npy(dtype, shape, byteorder, len(MAGIC) + 2 + _LENGTHS[head[6:8]] + len(text))
 
@@ -100,7 +100,7 @@ def _text(head: bytes) -> str:
     text = head[8 + width : 8 + width + length]
     if len(text) < length:
         raise TruncatedError(
-            "ends within its header", expected=f"{8 + width + length} bytes", found=f"{len(head)} bytes", code="size"
+            "truncated header", expected=f"{8 + width + length} bytes", found=f"{len(head)} bytes", code="size"
         )
     return text.decode("latin-1")
 
@@ -108,20 +108,20 @@ def _text(head: bytes) -> str:
 def _lengths(head: bytes) -> tuple[int, int]:
     """Return the size of the length field, and the header length."""
     if not head.startswith(MAGIC):
-        raise FormatError("is not a .npy file", offset=0, expected=repr(MAGIC), found=repr(head[:6]), code="magic")
+        raise FormatError(
+            "not a .npy file (bad magic)", offset=0, expected=repr(MAGIC), found=repr(head[:6]), code="magic"
+        )
     width = _LENGTHS.get(head[6:8], 0)
     if len(head) >= 8 and not width:
         raise FormatError(
-            "is of an unknown .npy version", offset=6, expected="1.0, 2.0 or 3.0", found=list(head[6:8]), code="version"
+            "unknown .npy version", offset=6, expected="1.0, 2.0 or 3.0", found=list(head[6:8]), code="version"
         )
     if not width or len(head) < 8 + width:
-        raise TruncatedError(
-            "ends within its header", expected="10 bytes or more", found=f"{len(head)} bytes", code="size"
-        )
+        raise TruncatedError("truncated header", expected="10 bytes or more", found=f"{len(head)} bytes", code="size")
     length = int.from_bytes(head[8 : 8 + width], "little")
     if length > MAX_HEADER:
         raise LimitError(
-            "has too long a header", offset=8, expected=f"at most {MAX_HEADER} bytes", found=length, code="header"
+            "header too long", offset=8, expected=f"at most {MAX_HEADER} bytes", found=length, code="header"
         )
     return width, length
 
@@ -133,16 +133,17 @@ def _fields(text: str) -> dict[str, str]:
     while body[:1] == "{" and (item := _ITEM.match(body, place)):
         key = item["key"]
         if key in fields:
-            raise FormatError("names a key of its header twice", found=key, code="duplicate")
+            raise FormatError("duplicate key in the header", found=key, code="duplicate")
         if key not in _KINDS or item[_KINDS[key]] is None:
             break
         fields[key] = item[_KINDS[key]]
         place = item.end()
     if body[place:] != "}" or len(fields) != len(_KINDS):
-        odd = "an array of objects, which would be a pickle" if "'O'" in body or "|O" in body else None
+        content = "an array of objects, stored as a pickle" if "'O'" in body or "|O" in body else None
         raise FormatError(
-            "has a header that is not of a plain array", expected="descr, fortran_order and shape",
-            found=odd or repr(body[:80]), code="npy-header", hint="Structured and text arrays are not weights.",
+            "unsupported header", expected="descr, fortran_order and shape",
+            found=content or repr(body[:80]), code="npy-header",
+            hint="Only arrays of numbers are supported, not structured or text arrays.",
         )  # fmt: skip
     return fields
 
@@ -151,8 +152,8 @@ def _dtype(descr: str) -> tuple[str, str]:
     """Return dtype and byte order of a numeric type."""
     dtype = _DTYPES.get(descr[1:])
     if dtype is None or descr[0] not in "<>|=" or (descr[0] == "|" and descr[2:] != "1"):
-        what = "holds Python objects, which only a pickle could restore" if "O" in descr else "is of no number type"
-        raise FormatError(what, expected=", ".join(_DTYPES), found=repr(descr), code="dtype")
+        fault = "an array of Python objects, stored as a pickle" if "O" in descr else "unsupported dtype"
+        raise FormatError(fault, expected=", ".join(_DTYPES), found=repr(descr), code="dtype")
     return dtype, ">" if descr[0] == ">" and descr[2:] != "1" else "<"
 
 
@@ -161,5 +162,5 @@ def _shape(text: str, limits: Limits) -> tuple[int, ...]:
     if not numbers[-1]:
         numbers.pop()
     if not all(number.isdecimal() and len(number) < 20 for number in numbers) or (numbers and "," not in text):
-        raise FormatError("has a shape that is none", found=repr(text[:80]), code="shape")
+        raise FormatError("invalid shape", found=repr(text[:80]), code="shape")
     return check_shape([int(number) for number in numbers], limits, tensor="")

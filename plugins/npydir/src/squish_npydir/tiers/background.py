@@ -1,7 +1,7 @@
-"""Builds the tier that the next load will use, in a thread, while the first load reads the directory's own files.
+"""Builds a tier for the next load in a thread, while the first load reads the directory's own files.
 
-Which one: MLX's layout for codes that it can keep, else dense weights. A tier that needs more memory than the machine
-has, or a width that the model's family does not tolerate, is passed over.
+The tier is MLX's layout for codes that it can keep, else dense weights. Tiers that need more memory than the machine
+has, and widths that the model's family does not tolerate, are not built.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from squish_core.api import open as open_model
 from . import cache, panels
 
 INT3_FAMILIES = ("qwen3",)
-"""Starts of `model_type` of the families whose accuracy survives three bits.
+"""Prefixes of `model_type` of the families that tolerate three bits.
 
 Source: Squish architecture document, section 2, tier 0c.
 """
-DENSE_ROOM = 34 / 16
-"""Memory of the machine that the tier of dense weights needs, in sizes of the model in bf16: 34 GB for 8B.
+DENSE_MEMORY = 34 / 16
+"""Memory that the machine needs for the tier of dense weights, relative to the model in bf16: 34 GB for 8B.
 
 Source: Squish architecture document, note on tier 2.
 """
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 class Build(threading.Thread):
-    """A build in progress; `tier` is its name, `error` what stopped it."""
+    """A build in progress; `error` is set if it failed."""
 
     def __init__(self, folder: Path, tier: str) -> None:
         super().__init__(name=f"squish tier {tier}", daemon=True)
@@ -40,14 +40,14 @@ class Build(threading.Thread):
     def run(self) -> None:
         try:
             cache.build(self.folder, self.tier)
-        except SquishError as error:  # the model stays readable, so a failed build is no failure of the load
+        except SquishError as error:  # the model stays readable, so the load succeeds
             self.error = error
 
 
 def start(folder: Path) -> Build | None:
-    """Build the next tier of a directory that has none; None if there is one, or none can be built.
+    """Start building the next tier of a directory without tiers; None if it has one, or none can be built.
 
-    A directory whose build is running gets that build.
+    Returns the running build if there is one.
     """
     key = os.path.realpath(folder)
     with _lock:
@@ -71,7 +71,7 @@ def wait(folder: Path) -> Build | None:
 
 
 def next_tier(file: File) -> str | None:
-    """Return the tier that the next load should find, by the codes and the size of the model; None if there is none."""
+    """Return the tier to build, by the codes and the size of the model; None if there is none."""
     tensors = file.index.tensors
     if not tensors or any(not spec.encodings for spec in tensors.values()):
         return None
@@ -82,11 +82,11 @@ def next_tier(file: File) -> str | None:
         return "3bit"
     memory = total_memory()
     weights = sum(spec.elements for spec in tensors.values())
-    return "mlx" if memory is None or 2 * weights * DENSE_ROOM <= memory else "finalized"
+    return "mlx" if memory is None or 2 * weights * DENSE_MEMORY <= memory else "finalized"
 
 
 def is_int3_family(file: File) -> bool:
-    """Whether config.json declares a family whose accuracy survives three bits."""
+    """Whether config.json declares a family that tolerates three bits."""
     if "config.json" not in file.assets:
         return False
     family = load_json(bytes(file.assets["config.json"].raw), "configuration", file.limits).get("model_type")

@@ -19,7 +19,6 @@ from squish_core.api import (
     ErrorCode,
     File,
     FormatError,
-    LimitError,
     Params,
     TensorSpec,
     atomic_file,
@@ -33,13 +32,12 @@ from ..read.manifest import MANIFEST
 from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
 from .read import LABELS, SUFFIX, TIERS
+from .resources import check_resources
 
 MIB = 1 << 20
-MEMORY = 256 * MIB
-"""What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
 BATCH = 256 * MIB
-"""Of float16 values: what a build that is interrupted may lose."""
-ROOM = ".squish-build-"
+"""Bytes of float16 values per batch, which an interrupted build may lose."""
+TEMPORARY = ".squish-build-"
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 NO_PARAMS: Params = MappingProxyType({})
@@ -51,12 +49,12 @@ Builder = Callable[[File, Path, Progress | None], "Built"]
 
 @frozen(kw_only=True)
 class Built:
-    """The result of a build: new tensors, tensors from an interrupted build, the size of the tier, and what its gate
+    """Result of a build: the numbers of new and existing tensors, the size of the tier in bytes, and what its gate
     measured."""
 
     tier: str
-    made: int
-    kept: int
+    built: int
+    reused: int
     size: int
     measured: Mapping[str, float] = field(factory=dict)
 
@@ -65,29 +63,53 @@ def build(
     path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
     gate: Gate | None = None,
 ) -> Built:  # fmt: skip
-    """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, panels, or int4 (INT8 to INT4 in place).
+    """Build a cache tier of a npy directory.
 
-    `int4:group_size=128,scales=f16` sets the columns of a scale (0: whole rows; by default 32, or fewer where 32 do not
-    divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
-    A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
-    do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
-    arrays go once every four-bit value was compared with them. A tier that does not pass its gate is removed before it
-    gets its sentinel; one that was there already stays.
+    An existing tier is not built again, an interrupted build is completed. The directory's own files do not change,
+    except for `delete_source`.
+
+    Parameters
+    ----------
+    path
+        The directory.
+    tier
+        finalized, mlx, 4bit, 3bit, panels, or int4 (4-bit arrays beside the INT8 ones).
+        `int4:group_size=128,scales=f16` sets the columns per scale (0: whole rows; by default 32, or fewer if 32 do not
+        divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
+    progress
+        Called with the tensor's name, the bytes so far, and the total.
+    delete_source
+        Only for int4: delete the INT8 arrays after comparing all values.
+    gate
+        Compares the model of the tier with its source and raises if they differ too much. A tier that fails is removed
+        before it gets its sentinel; an existing one stays.
+
+    Returns
+    -------
+    Built
+        The numbers of new and of existing tensors, the size of the tier, and the measurements of the gate.
+
+    Raises
+    ------
+    FormatError
+        The tier or an option is unknown, or the directory cannot be read or has no tensors for this tier.
+    LimitError
+        Memory or disk space is insufficient.
     """
     spec = parse_spec(tier)
     tier, params = spec.id, spec.params
     if tier not in BUILDERS:
-        raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+        raise FormatError("unknown tier", expected=", ".join(BUILDERS), found=tier, code="tier")
     unknown = [name for name in params if tier != "int4" or name not in ("group_size", "scales")]
     if unknown or spec.inner is not None:
         raise FormatError(
-            f"the tier {tier} has no such option", found=", ".join(unknown), code=ErrorCode.OPTION,
+            f"unknown option of the tier {tier}", found=", ".join(unknown), code=ErrorCode.OPTION,
             expected="group_size and scales" if tier == "int4" else "no options",
         )  # fmt: skip
     if delete_source and tier != "int4":
         raise FormatError(
-            f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
-            hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
+            f"--delete-source is not possible for the tier {tier}, which is a cache", file=str(path), code="delete",
+            hint="Only int4 replaces arrays. To write another directory, use `squish convert --delete-source`.",
         )  # fmt: skip
     try:
         result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress, gate)
@@ -95,7 +117,7 @@ def build(
             delete_eights(Path(path))
             _seal(Path(path))
     except OSError as error:
-        raise FormatError(f"the tier {tier} was not built: {error}", file=str(path), code="os") from error
+        raise FormatError(f"cannot build the tier {tier}: {error}", file=str(path), code="os") from error
     return result
 
 
@@ -108,10 +130,10 @@ def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None
         if (folder / sentinel).exists():
             _seal(folder)
             measured = gate(folder, tier, label) if gate else {}
-            return Built(tier=tier, made=0, kept=len(own), size=0, measured=measured)
-        for left in folder.glob(f"{ROOM}*"):
+            return Built(tier=tier, built=0, reused=len(own), size=0, measured=measured)
+        for left in folder.glob(f"{TEMPORARY}*"):
             shutil.rmtree(left)  # left by a killed build
-        _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
+        check_resources(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         result = make(own, folder, progress)
     try:
         measured = gate(folder, tier, label) if gate else {}
@@ -129,8 +151,8 @@ def _own(file: File) -> File:
     lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
         raise FormatError(
-            "tensors cannot be read from the directory's own files", file=file.name,
-            found=", ".join(lost[:3]), code="partial", hint="A tier is built from complete directories only.",
+            "unreadable tensors: their own files are missing or damaged", file=file.name,
+            found=", ".join(lost[:3]), code="partial", hint="Tiers can only be built from complete directories.",
         )  # fmt: skip
     return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
@@ -146,7 +168,7 @@ def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
     for name, arrays in _converted(own, rules, progress):
         os.replace(arrays["pt"], targets[name])
     size = sum(target.stat().st_size for target in targets.values())
-    return Built(tier="", made=len(rules), kept=len(own) - len(rules), size=size)
+    return Built(tier="", built=len(rules), reused=len(own) - len(rules), size=size)
 
 
 def _int4(own: File, folder: Path, progress: Progress | None, params: Params = NO_PARAMS) -> Built:
@@ -158,8 +180,8 @@ def _int4(own: File, folder: Path, progress: Progress | None, params: Params = N
     fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
     if not eights and not fours:
         raise FormatError(
-            "has no INT8 tensors", file=own.name, code="tier",
-            hint="Convert it first: squish convert ... --encode int8.",
+            "no INT8 tensors to convert", file=own.name, code="tier",
+            hint="Convert the model with `squish convert ... --encode int8`.",
         )  # fmt: skip
     _folder(folder / seal.PLACE)
     rules, size = {}, 0
@@ -173,7 +195,7 @@ def _int4(own: File, folder: Path, progress: Progress | None, params: Params = N
         for suffix in ("s4a", "z4a", "q4a"):  # codes last, so that their presence implies the scales
             size += arrays[suffix].stat().st_size
             os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
-    return Built(tier="", made=len(eights), kept=fours, size=size)
+    return Built(tier="", built=len(eights), reused=fours, size=size)
 
 
 def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
@@ -181,51 +203,51 @@ def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
     fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
     if not fitting:
         raise FormatError(
-            "has no four-bit codes in groups of a multiple of 32", file=own.name, code="tier",
-            hint="Convert it first: squish convert ... --encode int4.",
+            "no 4-bit tensors with a group size that is a multiple of 32", file=own.name, code="tier",
+            hint="Convert the model with `squish convert ... --encode int4`.",
         )  # fmt: skip
     place = _folder(folder / PANELS.label)
     stems = {spec.name: place / panels.key(own, spec) for spec in fitting}
     left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
     done, total = 0, sum(spec.elements for spec in left)
     for spec in left:
-        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
-            for suffix, path in panels.lay(own, spec, Path(room)).items():
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
+            for suffix, path in panels.write(own, spec, Path(temporary)).items():
                 os.replace(path, f"{stems[spec.name]}__{suffix}.npy")
         done += spec.elements
         if progress:
             progress(spec.name, done, total)
     size = sum(path.stat().st_size for path in place.glob("*.npy"))
-    return Built(tier="", made=len(left), kept=len(fitting) - len(left), size=size)
+    return Built(tier="", built=len(left), reused=len(fitting) - len(left), size=size)
 
 
 def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
     """Build one bfloat16 safetensors file."""
     rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
     report = convert(own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress)
-    return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+    return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
 
 def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
-    """A folder in MLX's layout: codes of this width are kept, other quantized tensors encoded anew, which the name of
-    the tier asks for."""
+    """Return a builder of a folder in MLX's layout: codes of this width are kept, other quantized tensors are
+    re-quantized, which the name of the tier implies."""
 
     def make(own: File, folder: Path, progress: Progress | None) -> Built:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
         if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
             raise FormatError(
-                "has no quantized tensors", file=own.name, code="tier",
-                hint=f"Convert it first: squish convert ... --encode int{bits}.",
+                "no quantized tensors for this tier", file=own.name, code="tier",
+                hint=f"Convert the model with `squish convert ... --encode int{bits}`.",
             )  # fmt: skip
         place = folder / f"squish_{bits}bit"
         if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)  # what an interrupted build left
+            shutil.rmtree(place)  # from an interrupted build
         report = convert(own, place, "mlx", rules, requantize=True, progress=progress)
         if beyond := _beyond(report):
             shutil.rmtree(place)
             again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
             report = convert(own, place, "mlx", again, requantize=True, progress=progress)
-        return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+        return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
     return make
 
@@ -237,8 +259,8 @@ def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
     group = next((size for size in MLX_GROUPS if spec.shape and spec.shape[-1] % size == 0), 0)
     if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group or not spec.elements:
         return F16
-    kept = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
-    if kept == (bits, "bias", True):
+    stored = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
+    if stored == (bits, "bias", True):
         return None
     return f"affine:bits={bits},group_size={group},word=u32,offset=bias,scale_dtype=f16"
 
@@ -250,7 +272,7 @@ BUILDERS = {
     "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
     "int4": (seal.INT4_READY, 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
 }  # fmt: skip
-"""Tier -> sentinel, bits of a weight on disk at most, builder."""
+"""Tier -> sentinel, maximum bits per weight on disk, builder."""
 
 
 def _is_float(spec: TensorSpec) -> bool:
@@ -264,8 +286,8 @@ def _converted(
     sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
     done, total = 0, sum(sizes.values())
     for batch in _batches(sizes):
-        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
-            output = Path(room) / "made"
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
+            output = Path(temporary) / "output"
             patterns = {escape(name): rules[name] for name in batch}
             report = convert(own, output, target, patterns, only=patterns, requantize=True)
             beyond = _beyond(report)
@@ -290,7 +312,7 @@ def _beyond(report: Conversion) -> dict[str, str]:
 def _folder(place: Path) -> Path:
     """Return a folder to write to, created if missing; FormatError for a link."""
     if place.is_symlink():
-        raise FormatError("is a link, and is not written through", file=str(place), code=ErrorCode.FILE_KIND)
+        raise FormatError("cannot write: the target is a symbolic link", file=str(place), code=ErrorCode.FILE_KIND)
     place.mkdir(exist_ok=True)
     return place
 
@@ -306,33 +328,6 @@ def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         pending += size
     if batch:
         yield batch
-
-
-def _check_room(folder: Path, disk: int) -> None:
-    """Raise LimitError if memory or disk space is insufficient."""
-    free = shutil.disk_usage(folder).free
-    if free < disk:
-        raise LimitError(
-            "the disk has no room for this tier", file=str(folder), expected=f"{disk} bytes", found=f"{free} bytes",
-            code="disk", hint="Make room, or build a smaller tier.",
-        )  # fmt: skip
-    memory = available()
-    if memory is not None and memory < MEMORY:
-        raise LimitError(
-            "too little memory is available", file=str(folder), expected=f"{MEMORY} bytes", found=f"{memory} bytes",
-            code=ErrorCode.MEMORY, hint="Close other programs and build again: what was made is kept.",
-        )  # fmt: skip
-
-
-def available() -> int | None:
-    """Return the available memory in bytes; None if the system does not report it (Linux does)."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
 
 
 def _seal(folder: Path) -> None:

@@ -31,7 +31,7 @@ def key(file: File, spec: TensorSpec) -> str:
     return Path(file.index.files[segment.file].name).name.rpartition("__")[0]
 
 
-def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
+def write(file: File, spec: TensorSpec, temporary: Path) -> dict[str, Path]:
     """Write the arrays of a tensor that `fits`; returns suffix -> file, codes last.
 
     Scales and biases have 16 bits if all are exact, like those from other formats.
@@ -44,26 +44,26 @@ def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
     def codes(region: Region) -> Codes | None:
         return affine.codes(stored, matrix, affine_params, region)
 
-    tries = (panels_params(affine_params["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
-    if not any(_write(matrix, params, codes, room) for params in tries):
+    candidates = (panels_params(affine_params["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
+    if not any(_write(matrix, params, codes, temporary) for params in candidates):
         raise FormatError(
-            "its codes have no panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"
+            "its codes cannot be stored in panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"
         )
-    (room / "shape").write_bytes(shape_array(spec.shape))
+    (temporary / "shape").write_bytes(shape_array(spec.shape))
     roles = sorted(own.parts, key=lambda role: role == "data")
-    return {"shape": room / "shape", **{PANELS.files[role]: room / role for role in roles}}
+    return {"shape": temporary / "shape", **{PANELS.files[role]: temporary / role for role in roles}}
 
 
-def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | None], room: Path) -> bool:
+def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | None], temporary: Path) -> bool:
     """Write the parts role by role; returns whether all codes, scales and biases are exact."""
     codec = Panels()
     with ExitStack() as stack:
-        outs = {role: stack.enter_context((room / role).open("wb")) for role in codec.parts(spec, params)}
+        outs = {role: stack.enter_context((temporary / role).open("wb")) for role in codec.parts(spec, params)}
         for role, (dtype, shape) in codec.parts(spec, params).items():
             outs[role].write(header(dtype, shape))
         for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
-            some = codes(region)
-            arrays = None if some is None else codec.from_codes(some, spec, params)
+            stored = codes(region)
+            arrays = None if stored is None else codec.from_codes(stored, spec, params)
             if arrays is None:
                 return False
             for role, part in arrays[0].items():

@@ -1,8 +1,8 @@
-"""Seals of tiers: when a tier of one file was found to agree with the arrays that it was made from.
+"""Seals: records that a tier of one file agrees with the arrays that it was built from.
 
-While its seal holds, it is used without a look at the hundreds of files behind it, which are read when they are asked
-for. Anything that writes the manifest, adds, replaces or removes an array, finishes the directory anew or touches the
-tier breaks the seal, and so does copying: then everything is read and compared.
+While the seal is valid, opening does not read the hundreds of array files; they are read on demand. Writing the
+manifest, adding, replacing or removing an array, finishing the directory again, changing the tier or copying the
+directory invalidates the seal: then everything is read and compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..read.manifest import MANIFEST
 SEALS = "squish_seals.json"
 PLACE, READY = "tensors", "tensors/.manifest_ready"
 INT4_READY = ".squish_int4_ready"
-"""Sentinel of INT8 arrays that all have four-bit ones beside them."""
+"""Sentinel of a directory whose INT8 arrays all have 4-bit ones."""
 
 
 class Sealed(LazyTensors):
@@ -84,7 +84,7 @@ class Files(Sequence[FileRef]):
         return self._folder.refs[number]
 
     def __bool__(self) -> bool:
-        return True  # the tier's own file is there
+        return True  # the tier's own file exists
 
     def __len__(self) -> int:
         self.complete()
@@ -106,7 +106,7 @@ def seal(path: Path, label: str, file: str) -> None:
         sink.write(json.dumps({label: state}).encode())
 
 
-def holds(folder: Folder, label: str, file: str) -> bool:
+def is_valid(folder: Folder, label: str, file: str) -> bool:
     """Whether the files are unchanged since the tier was sealed."""
     if not folder.has(SEALS):
         return False
@@ -120,7 +120,7 @@ def holds(folder: Folder, label: str, file: str) -> bool:
 def changed(spec: TensorSpec) -> FormatError:
     """Return the error for files that contradict their seal."""
     return FormatError(
-        "other files than the tier's disagree with it, though it is sealed", tensor=spec.name, found=spec.problem,
+        "the directory's files contradict its sealed tier", tensor=spec.name, found=spec.problem,
         code=ErrorCode.CHANGED, hint=f"Remove {SEALS} and open the directory again.",
     )  # fmt: skip
 

@@ -12,24 +12,25 @@ from squish_core.api import DENSE, STORED_TABLE, CodecSpec, CodeLayout, Encoding
 from ..read.dialects import implementation
 from ..read.npy import WRITABLE
 
+_OWN_CODECS = {"npydir.int3": "int3", "npydir.sqint2": "sqint2"}
+"""Codec that only this format has -> dialect."""
+
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Return the encoding with its dialect as label, or a refusal."""
     codec = encoding.codec
     if codec.id == "dense":
         return _dense(spec, encoding)
-    if codec.id == "npydir.sqint2":
-        return Encoding(codec=codec, parts=_declared(spec, codec), label="sqint2")
+    if codec.id in _OWN_CODECS:
+        return Encoding(codec=codec, parts=_declared(spec, codec), label=_OWN_CODECS[codec.id])
     if codec.id == "lowrank" and codec.inner is not None and _is_milo(codec.inner) and set(codec.params) == {"rank"}:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
     if codec.id == "awq" and codec.inner is not None:
         return _awq(spec, codec.inner)
-    if encoding.label == "int3":  # one byte per code; the dialect determines their meaning
-        return Encoding(codec=codec, parts=_declared(spec, codec), label="int3")
     if _is_milo(codec):
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
     if codec.id == "palette":
-        return Refusal(why="a npy directory has palettes of NF4 with scales only")
+        return Refusal(why="a npy directory stores only NF4 palettes with scales")
     return Refusal(why=f"a npy directory has no dialect for {codec}")
 
 
@@ -74,14 +75,14 @@ def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Ref
         label, each, params = "int8", 1, {"bits": 8, "word": "i8"}
         group = 0 if group == _columns(spec) else group
     elif layout.bits > 4:
-        return Refusal(why=f"a npy directory has codes of {layout.bits} bits only without offsets")
+        return Refusal(why=f"a npy directory stores codes of {layout.bits} bits only without offsets")
     elif symmetric:
         label, each, params = "int4 symmetric", 2, {"bits": 4, "zero": 7}
     elif layout.bits <= 2:
         label, each, params = "int2", 4, {"bits": 2, "offset": "bias"}
     else:
         label, each, params = "int4", 2, {"bits": 4, "offset": "bias"}
-    return _placed(spec, label, each, "affine", {**params, "group_size": group})
+    return _choice(spec, label, each, "affine", {**params, "group_size": group})
 
 
 def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
@@ -89,7 +90,7 @@ def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
     layout = Affine().code_layout(spec, inner.params) if inner.id == "affine" else None
     dialect = _affine(spec, layout) if layout else Refusal(why=str(inner))
     if isinstance(dialect, Refusal) or dialect[0] != "int4" or not spec.shape:
-        return Refusal(why=f"a npy directory has awq around int4 only, not around {inner}")
+        return Refusal(why=f"a npy directory stores awq only around int4, not around {inner}")
     codec = CodecSpec("awq", inner=dialect[1])
     return Encoding(codec=codec, parts=_declared(spec, codec), label="int4 awq")
 
@@ -101,15 +102,15 @@ def _palette(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Re
     if layout.bits != 4 or layout.offset_kind != "none" or layout.table not in (STORED_TABLE, nf4):
         return None
     group = _group(spec, layout)
-    return group if isinstance(group, Refusal) else _placed(spec, "nf4", 2, "palette", {**params, "group_size": group})
+    return group if isinstance(group, Refusal) else _choice(spec, "nf4", 2, "palette", {**params, "group_size": group})
 
 
-def _placed(
+def _choice(
     spec: TensorSpec, label: str, each: int, codec: str, params: dict[str, Any]
 ) -> tuple[str, CodecSpec] | Refusal:
     columns = _columns(spec)
     if columns % each:
-        return Refusal(why=f"{label} needs a multiple of {each} columns, and there are {columns}")
+        return Refusal(why=f"{label} requires a multiple of {each} columns, not {columns}")
     return label, CodecSpec(codec, params if spec.shape else {**params, "axis": "flat"})
 
 
@@ -120,5 +121,5 @@ def _columns(spec: TensorSpec) -> int:
 def _group(spec: TensorSpec, layout: CodeLayout) -> int | Refusal:
     """Return the columns per scale."""
     if layout.row_group is None:
-        return Refusal(why="a npy directory has groups of columns, and these cross rows or lie across them")
+        return Refusal(why="a npy directory stores groups along rows, not across them")
     return layout.row_group or _columns(spec)

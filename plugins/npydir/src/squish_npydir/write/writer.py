@@ -1,4 +1,4 @@
-"""Writes a directory: arrays, manifest, Squish's bookkeeping, and the sentinel last."""
+"""Writes a directory: arrays, assets, statistics and manifest, then the sentinel."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STATS = (
     "base_model_dir_name", "quant_mode", "quant_label", "n_quantized", "n_passthrough", "orig_f32_bytes",
     "compressed_bytes", "on_disk_bytes", "compression_ratio", "shards_deleted", "source_bytes_reclaimed", "elapsed_s",
 )  # fmt: skip
-PLAIN = re.compile(r"[A-Za-z0-9_-]{1,200}")
+SAFE_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
     """Predict the size of all files, and what is dropped."""
-    size = sum(len(part) for _, part in _papers(specs, meta))
+    size = sum(len(part) for _, part in _json_files(specs, meta))
     for spec in specs:
         encoding = spec.encodings[0]
         parts = encoding.parts.items()
@@ -53,9 +53,9 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
         if name in MODEL_ASSETS:
             with sink.member(name) as member:
                 member.write(data)
-    for name, paper in _papers(specs, meta):
+    for name, data in _json_files(specs, meta):
         with sink.member(name) as member:
-            member.write(paper)
+            member.write(data)
     sink.sentinel(".manifest_ready", "tensors")
 
 
@@ -65,7 +65,7 @@ def keys(names: Iterable[str]) -> dict[str, str]:
     used: set[str] = set()
     for name in names:
         key = name.replace(".", "__")
-        if not PLAIN.fullmatch(key) or key.casefold() in used:
+        if not SAFE_KEY.fullmatch(key) or key.casefold() in used:
             from hashlib import sha256
 
             digest = sha256(name.encode()).hexdigest()[:16]
@@ -90,8 +90,8 @@ def shape_array(shape: tuple[int, ...]) -> bytes:
     return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
 
 
-def _papers(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Write the source's statistics and the manifest."""
+def _json_files(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the source's statistics and the manifest."""
     stats = {key: meta[key] for key in STATS if isinstance(meta.get(key), (str, int, float))}
     if stats:
         yield "stats.json", json.dumps(stats, indent=2).encode()

@@ -1,1 +1,1 @@
-"""What compression cost a model: perplexity and divergence on a text, by tensor and for tasks."""
+"""What compression costs a model: perplexity and divergence on a text, per tensor and for tasks."""

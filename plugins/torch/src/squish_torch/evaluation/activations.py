@@ -125,7 +125,7 @@ def column_sums(model: nn.Module) -> Iterator[dict[str, ColumnSums]]:
 
 
 def renamed(sums: dict[str, ColumnSums], file: File, original: File, names: str) -> dict[str, list[ColumnSums]]:
-    """The sums under the names of a layout; those of experts that it stacks together."""
+    """The sums under the names of a layout; stacked for experts that it stacks."""
     if names == "hf" or (names == "keep" and file is original):
         return {name: [columns] for name, columns in sums.items()}
     if names == "keep" or with_names(original, names) is original:
@@ -144,7 +144,7 @@ def renamed(sums: dict[str, ColumnSums], file: File, original: File, names: str)
 
 
 def sources_of(file: File, name: str) -> tuple[str, ...]:
-    """The tensors that one of a mapped file is built from; itself elsewhere."""
+    """The source tensors of a tensor of a mapped file; itself in other files."""
     sources: Callable[[str], tuple[str, ...]] | None = getattr(file, "sources", None)
     if name not in file:
         return ()

@@ -1,4 +1,4 @@
-"""How far the hidden states of a model are from those of its base, layer by layer."""
+"""Errors of a model's hidden states relative to its base, layer by layer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def layers_of(model: Any) -> dict[str, nn.Module]:
 
 @contextmanager
 def layer_outputs(model: Any, first: int, take: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
-    """While the context lasts, pass on what each layer gives for the scored positions, [positions, columns]."""
+    """Within the context, pass on each layer's output for the scored positions, [positions, columns]."""
 
     def hook_of(path: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:

@@ -1,4 +1,4 @@
-"""A model and its tokenizer, as evaluation calls them."""
+"""A model and its tokenizer, for evaluation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LanguageModel:
 
     @property
     def rows_past_vocabulary(self) -> int:
-        """Rows of the embedding that no token has."""
+        """Rows of the embedding without a token."""
         return max(0, self.model.get_input_embeddings().num_embeddings - self.vocabulary)
 
 

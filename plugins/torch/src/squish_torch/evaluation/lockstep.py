@@ -109,7 +109,7 @@ def evaluate(
 def check_arguments(
     definition: str, by: str | None, against: Any, stored: LogitsFile | None, logits: Any, resume: Any
 ) -> None:
-    """UsageError for arguments that exclude each other."""
+    """Raise UsageError for mutually exclusive arguments."""
     usage = ErrorCode.USAGE
     if by is not None and by not in GROUPS:
         raise UsageError("unknown groups of tensors", found=repr(by), expected=", ".join(GROUPS), code=usage)
@@ -182,6 +182,6 @@ class _Lockstep:
 
 
 def _add_hidden(evaluation: Evaluation, base: dict[str, torch.Tensor], layer: str, output: torch.Tensor) -> None:
-    """Add the error of a layer's output, and let the base's go."""
+    """Add the error of a layer's output, and release the base's."""
     if layer in base:
         evaluation.hidden.add(layer, base.pop(layer), output)

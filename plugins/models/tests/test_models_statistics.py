@@ -1,0 +1,155 @@
+"""Activation statistics (imatrix) of a mapped model: keyed by the names of either engine, and in either format."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_tokenizer import TOKENIZER
+
+import squish_core as squish
+from squish_core.model import CodecSpec, Typed
+from squish_core.testing import write_model
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+    "rope_theta": 10000.0,
+}  # fmt: skip
+CONFIGS = {
+    "llama": {**SIZES, "model_type": "llama"},
+    "mixtral": {**SIZES, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+GENERATOR = np.random.default_rng(3)
+MEANS = GENERATOR.random((4, 64), np.float32) ** 4
+LLAMA_NAMES = ("model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight")
+EXPERT, STACK = "model.layers.{}.block_sparse_moe.experts.{}.w1.weight", "blk.{}.ffn_gate_exps.weight"
+RULES = {"blk.*.attn_q.weight": "q4_0:search=activations"}
+EXPERT_RULES = {"blk.*.ffn_gate_exps.weight": "q5_1:search=activations"}
+
+pytest.importorskip("squish_cpu")
+
+
+@pytest.fixture(params=["llama"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return folder(tmp_path, request.param)
+
+
+def folder(tmp_path: Path, family: str) -> Path:
+    return write_model(
+        tmp_path / family, squish.registry().family(family), CONFIGS[family], dtype="f32", files=TOKENIZER
+    )
+
+
+def imatrix(path: Path, sums: Mapping[str, np.ndarray], count: float = 8) -> Path:
+    """llama.cpp's statistics as a GGUF."""
+    arrays = {}
+    for name, means in sums.items():
+        arrays[f"{name}.in_sum2"] = np.atleast_2d(means) * np.float32(count)
+        arrays[f"{name}.counts"] = np.full((len(np.atleast_2d(means)), 1), count, np.float32)
+    meta = {"imatrix.datasets": Typed("array:str", ["a.txt"]), "imatrix.chunk_count": Typed("u32", 5)}
+    squish.save(path, arrays, metadata=meta)
+    return path
+
+
+def dat(path: Path, sums: Mapping[str, np.ndarray], count: int = 8) -> Path:
+    """The same in llama.cpp's older format."""
+    data = struct.pack("<i", len(sums))
+    for name, means in sums.items():
+        data += struct.pack("<i", len(name)) + name.encode() + struct.pack("<ii", count, means.size)
+        data += (means.astype("<f4") * np.float32(count)).tobytes()
+    path.write_bytes(data + struct.pack("<ii", 5, 5) + b"a.txt")
+    return path
+
+
+def blocks(path: Path, name: str) -> bytes:
+    with squish.open(path) as file:
+        return bytes(file[name].parts()["data"].numpy())
+
+
+@pytest.mark.parametrize("name", LLAMA_NAMES)
+@pytest.mark.parametrize("write", [imatrix, dat], ids=["gguf", "dat"])
+def test_statistics_are_found_by_the_names_of_either_engine(name: str, write: Any, model: Path, tmp_path: Path) -> None:
+    suffix = "dat" if write is dat else "gguf"
+    expected = {name.format(n): MEANS[n] for name in LLAMA_NAMES[1:] for n in range(2)}
+    squish.convert(model, tmp_path / "a.gguf", encode=RULES, activations=imatrix(tmp_path / "i.gguf", expected))
+    statistics = write(tmp_path / f"j.{suffix}", {name.format(n): MEANS[n] for n in range(2)})
+    squish.convert(model, tmp_path / "b.gguf", encode=RULES, activations=statistics)
+    squish.convert(model, tmp_path / "plain.gguf", encode={"blk.*.attn_q.weight": "q4_0"})
+    ours, theirs = (blocks(tmp_path / f"{each}.gguf", "blk.1.attn_q.weight") for each in "ab")
+    assert ours == theirs != blocks(tmp_path / "plain.gguf", "blk.1.attn_q.weight")
+
+
+def test_gguf_records_the_statistics(model: Path, tmp_path: Path) -> None:
+    sums = {f"blk.{n}.attn_q.weight": MEANS[n] for n in range(2)}
+    for statistics in (imatrix(tmp_path / "i.gguf", sums), dat(tmp_path / "i.dat", sums)):
+        squish.convert(model, tmp_path / "m.gguf", encode=RULES, activations=statistics)
+        with squish.open(tmp_path / "m.gguf") as file:
+            assert {key: value for key, value in file.meta.items() if key.startswith("quantize.")} == {
+                "quantize.imatrix.file": statistics.name, "quantize.imatrix.dataset": "a.txt",
+                "quantize.imatrix.entries_count": 2, "quantize.imatrix.chunks_count": 5,
+            }  # fmt: skip
+
+
+def test_each_expert_has_statistics_of_its_own(tmp_path: Path) -> None:
+    """By a stack's name, and by the names of the experts."""
+    source = folder(tmp_path, "mixtral")
+    stacked = imatrix(tmp_path / "stack.gguf", {STACK.format(n): MEANS + n for n in range(2)})
+    single = imatrix(tmp_path / "single.gguf", {EXPERT.format(n, e): MEANS[e] + n for n in range(2) for e in range(4)})
+    for name, statistics in (("a", stacked), ("b", single)):
+        squish.convert(source, tmp_path / f"{name}.gguf", encode=EXPERT_RULES, activations=statistics)
+    name = STACK.format(1)
+    assert blocks(tmp_path / "a.gguf", name) == blocks(tmp_path / "b.gguf", name)
+    encoder = squish.registry().encoder(CodecSpec("ggml.q5_1"))
+    with squish.open(source) as file:
+        for expert in range(4):
+            values = file[EXPERT.format(1, expert)].numpy()
+            roots = np.sqrt((MEANS[expert] + np.float32(1)).astype(np.float64))
+            own = encoder.encode(values, {"search": "activations"}, activations=roots)["data"]
+            with squish.open(tmp_path / "a.gguf") as written:
+                stored = written[name].parts()["data"].numpy()[expert]
+            np.testing.assert_array_equal(stored, own)
+
+
+def test_experts_of_a_folder_have_statistics_of_a_stack(tmp_path: Path) -> None:
+    source = folder(tmp_path, "mixtral")
+    statistics = imatrix(tmp_path / "stack.gguf", {STACK.format(n): MEANS for n in range(2)})
+    rule = {"*.w1.weight": "affine:bits=4,group_size=32,offset=zero_point,search=activations"}
+    squish.convert(source, tmp_path / "q.zt", encode=rule, activations=statistics)
+    vectors = {EXPERT.format(n, e): np.sqrt(MEANS[e]) for n in range(2) for e in range(4)}
+    squish.save(tmp_path / "vectors.safetensors", vectors)
+    squish.convert(source, tmp_path / "r.zt", encode=rule, activations=tmp_path / "vectors.safetensors")
+    assert squish.diff(tmp_path / "q.zt", tmp_path / "r.zt").same
+
+
+def test_an_expert_without_input_counts_alike_in_all_columns(tmp_path: Path) -> None:
+    source, means = folder(tmp_path, "mixtral"), MEANS.copy()
+    arrays = {}
+    for n in range(2):
+        arrays[f"{STACK.format(n)}.in_sum2"] = means
+        arrays[f"{STACK.format(n)}.counts"] = np.array([[1], [0], [1], [1]], np.float32)
+    squish.save(tmp_path / "i.gguf", arrays)
+    squish.convert(source, tmp_path / "m.gguf", encode=EXPERT_RULES, activations=tmp_path / "i.gguf")
+    means[1] = 1
+    squish.convert(
+        source, tmp_path / "n.gguf", encode=EXPERT_RULES,
+        activations=imatrix(tmp_path / "j.gguf", {STACK.format(n): means for n in range(2)}, 1),
+    )  # fmt: skip
+    assert blocks(tmp_path / "m.gguf", STACK.format(0)) == blocks(tmp_path / "n.gguf", STACK.format(0))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x01\0", struct.pack("<i", -1), struct.pack("<ii", 1, 1 << 30), struct.pack("<ii", 1, 1) + b"\xff",
+     struct.pack("<ii", 1, 1) + b"w" + struct.pack("<ii", 1, 1 << 30), struct.pack("<i", 2**31 - 1) + bytes(64)],
+)  # fmt: skip
+def test_damaged_statistics_are_refused(data: bytes, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "i.dat").write_bytes(data)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(model, tmp_path / "m.gguf", encode=RULES, activations=tmp_path / "i.dat")
+    assert caught.value.code in ("imatrix", "name")
+    assert not (tmp_path / "m.gguf").exists()

@@ -1,0 +1,42 @@
+"""Squish's 3-bit weights of one byte per code, with scales and biases per group of columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from squish_codecs.api import Affine
+
+from squish_core.api import Codec, CodeLayout, Codes, Params, Parts, Region, TensorSpec
+
+CODES = {"bits": 8, "offset": "bias"}
+"""The affine form of the codes: their bytes may hold more than three bits."""
+
+
+class Int3(Codec):
+    """`code * scale + offset` in float32, one byte per code.
+
+    Parts: `data` u8, `scale` and `offset` f32. Parameters: `group_size`, columns per scale (0: whole rows), and `axis`
+    "flat" for a scalar. Source: observed behavior of Squish; docs/formats/npydir.md.
+    """
+
+    affine = Affine()
+
+    def scheme(self, params: Params) -> dict[str, Any]:
+        """Return the equivalent affine parameters."""
+        return {**params, **CODES}
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.affine.parts(spec, self.scheme(params))
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return self.affine.grain(spec, self.scheme(params))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        self.affine.decode(parts, spec, self.scheme(params), region=region, out=out)
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return self.affine.code_layout(spec, self.scheme(params))
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        return self.affine.codes(parts, spec, self.scheme(params), region)

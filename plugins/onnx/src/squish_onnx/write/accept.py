@@ -1,0 +1,55 @@
+"""Which encodings a graph can compute with."""
+
+from __future__ import annotations
+
+from squish_codecs.api import Affine
+
+from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec
+
+from .graph import HALF_BLOCKS
+
+DENSE_DTYPES = ("f32", "f16", "bf16")
+BLOCKS = (256, 128, 64, 32, 16)
+"""Block sizes of MatMulNBits."""
+WEIGHT = ".weight"
+
+
+def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """Accept dense floats; codes come through `accepts_codes`."""
+    if encoding.codec.id != "dense":
+        return Refusal(
+            why=f"ONNX has no operator for {encoding.codec.id}; ask for int8 or int4 with --encode", code="codec"
+        )
+    dtype = encoding.codec.params.get("dtype", spec.dtype)
+    if dtype not in DENSE_DTYPES:
+        return Refusal(why=f"the graph computes with {', '.join(DENSE_DTYPES)}, not {dtype}", code="dtype")
+    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=dtype, shape=spec.shape)})
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """The form of MatMulNBits for these codes: wider codes if need be, scales and biases in f32."""
+    if len(spec.shape) != 2 or not spec.name.endswith(WEIGHT):
+        return Refusal(why="ONNX multiplies codes of matrices called <layer>.weight only", code="shape")
+    if layout.table is not None:
+        return Refusal(
+            why="ONNX has no operator for codes with a table; ask for int8 or int4 with --encode", code="table"
+        )
+    group = layout.row_group
+    group = spec.shape[-1] if group == 0 else group
+    block = next((size for size in BLOCKS if group and group % size == 0), None)
+    bits = next((width for width in HALF_BLOCKS if width >= layout.bits), None)
+    if block is None or bits is None:
+        return Refusal(why=f"MatMulNBits has blocks of {BLOCKS} columns, not {group or 'groups of rows'}", code="block")
+    params: dict[str, object] = {"bits": bits, "group_size": block}
+    if layout.offset_kind == "none":
+        params |= {"zero": HALF_BLOCKS[bits], "signed": False}
+    else:
+        params |= {"offset": "bias"}
+    try:
+        parts = Affine().parts(spec, params)
+    except SquishError as error:
+        return Refusal(why=error.message, code="shape")
+    return Encoding(
+        codec=CodecSpec("affine", params),
+        parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()},
+    )

@@ -1,0 +1,176 @@
+"""A graph under construction: nodes, constants and the weights they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import OutgoingTensor, Part, TensorSpec, dtypes
+
+from . import proto
+
+MICROSOFT = "com.microsoft"
+HALF_BLOCKS = {2: 2, 4: 8, 8: 128}
+"""Bits -> what MatMulNBits subtracts from a code."""
+
+
+@frozen
+class Initializer:
+    """A weight of the graph: a part of a tensor under its own name and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensor: str
+    role: str
+
+
+class Graph:
+    """Nodes in order. Methods that add a node return the name of its output."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self.nodes: list[bytes] = []
+        self.inputs: list[bytes] = []
+        self.outputs: list[bytes] = []
+        self.initializers: dict[str, Initializer] = {}
+        self.constants: dict[tuple[bytes, str, tuple[int, ...]], tuple[str, np.ndarray]] = {}
+        self._specs = {spec.name: spec for spec in specs}
+        self._count = 0
+        self.domains: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._specs
+
+    def spec(self, name: str) -> TensorSpec:
+        """The spec of a tensor."""
+        return self._specs[name]
+
+    def op(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: proto.Attribute) -> str:
+        """Add a node with one output."""
+        return self.ops(kind, inputs, (output,), domain, **attributes)[0]
+
+    def ops(
+        self, kind: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: proto.Attribute
+    ) -> list[str]:
+        """Add a node; outputs without a name get one."""
+        names = []
+        for output in outputs:
+            self._count += not output
+            names.append(output or f"{kind}.{self._count}")
+        self.nodes.append(proto.node(kind, inputs, names, domain, **attributes))
+        self.domains.add(domain)
+        return names
+
+    def constant(self, value: Any, dtype: Any = np.float32) -> str:
+        """A constant; equal ones are stored once."""
+        array = np.asarray(value, dtype)
+        key = array.tobytes(), array.dtype.str, array.shape
+        if key not in self.constants:
+            self.constants[key] = f"constant.{len(self.constants)}", array
+        return self.constants[key][0]
+
+    def integers(self, *values: int) -> str:
+        """A constant list of integers: axes, shapes."""
+        return self.constant(values, np.int64)
+
+    def part(self, name: str, role: str = "data", suffix: str = "", shape: Sequence[int] = ()) -> str:
+        """A part of a tensor as an initializer."""
+        part = self._specs[name].encodings[0].parts[role]
+        label = name + suffix
+        self.initializers[label] = Initializer(label, part.dtype, tuple(shape or part.shape), name, role)
+        return label
+
+    def floats(self, name: str) -> str:
+        """A dense tensor as f32."""
+        label = self.part(name)
+        return label if self._specs[name].dtype == "f32" else self.op("Cast", label, to=proto.CODES["f32"])
+
+    def linear(self, name: str, x: str, bias: str = "") -> str:
+        """`x @ weight.T`, plus a bias if there is one of this name."""
+        spec = self._specs[name]
+        y = self._dense_linear(name, x) if is_dense(spec) else self._quantized_linear(spec, x)
+        return self.op("Add", y, self.floats(bias)) if bias in self._specs else y
+
+    def _dense_linear(self, name: str, x: str) -> str:
+        return self.op("MatMul", x, self.op("Transpose", self.floats(name), perm=(1, 0)))
+
+    def _quantized_linear(self, spec: TensorSpec, x: str) -> str:
+        """MatMulNBits on the codes; biases through the sums of x over the blocks.
+
+        A value is `code * scale + bias`, MatMulNBits multiplies by `(code - half) * scale`, so what is missing is the
+        sum of the block times `bias + half * scale`.
+        """
+        params = spec.encodings[0].codec.params
+        bits, block, (rows, columns) = params["bits"], params["group_size"], spec.shape
+        blocks = columns // block
+        data = self.part(spec.name, "data", "_quant", (rows, blocks, block * bits // 8))
+        scales = self.part(spec.name, "scale", "_scales", (rows * blocks,))
+        y = self.op(
+            "MatMulNBits", x, data, scales, domain=MICROSOFT, K=columns, N=rows, bits=bits, block_size=block,
+            accuracy_level=1,
+        )  # fmt: skip
+        if params.get("offset", "none") == "none":
+            return y
+        biases = self.part(spec.name, "offset", "_biases")
+        half = self.constant(HALF_BLOCKS[bits])
+        offsets = self.op("Add", biases, self.op("Mul", self.op("Reshape", scales, self.integers(rows, blocks)), half))
+        grouped = self.op("Reshape", x, self.integers(0, 0, blocks, block))
+        sums = self.op("ReduceSum", grouped, self.integers(3), keepdims=0)
+        return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))))
+
+    def embedding(self, name: str, ids: str) -> str:
+        """Rows of a matrix; of a quantized one, only the codes and scales of these rows are read."""
+        spec = self._specs[name]
+        if is_dense(spec):
+            rows = self.op("Gather", self.part(name), ids)
+            return rows if spec.dtype == "f32" else self.op("Cast", rows, to=proto.CODES["f32"])
+        params = spec.encodings[0].codec.params
+        bits, block, columns = params["bits"], params["group_size"], spec.shape[-1]
+        packed = self.op("Gather", self.part(name, "data", "_quant", (spec.shape[0], *self._blocks(spec))), ids)
+        codes = self._unpacked(self.op("Reshape", packed, self.integers(0, 0, columns * bits // 8)), bits)
+        blocks = columns // block
+        codes = self.op("Reshape", codes, self.integers(0, 0, blocks, block))
+        scales = self._rows_of(name, "scale", "_scales", (spec.shape[0] * blocks,), blocks, ids)
+        if params.get("offset", "none") == "none":
+            values = self.op("Mul", self.op("Sub", codes, self.constant(HALF_BLOCKS[bits])), scales)
+        else:
+            biases = self._rows_of(name, "offset", "_biases", (), blocks, ids)
+            values = self.op("Add", self.op("Mul", codes, scales), biases)
+        return self.op("Reshape", values, self.integers(0, 0, columns))
+
+    def _blocks(self, spec: TensorSpec) -> tuple[int, int]:
+        params = spec.encodings[0].codec.params
+        return spec.shape[-1] // params["group_size"], params["group_size"] * params["bits"] // 8
+
+    def _rows_of(self, name: str, role: str, suffix: str, shape: tuple[int, ...], blocks: int, ids: str) -> str:
+        """The scales or biases of rows, with an axis for the codes of a block."""
+        part = self.part(name, role, suffix, shape)
+        grid = self.op("Reshape", part, self.integers(-1, blocks))
+        return self.op("Unsqueeze", self.op("Gather", grid, ids), self.integers(3))
+
+    def _unpacked(self, data: str, bits: int) -> str:
+        """Codes as f32, the first of a byte in its lowest bits."""
+        if bits == 8:
+            return self.op("Cast", data, to=proto.CODES["f32"])
+        shifts = self.constant(range(0, 8, bits), np.uint8)
+        shifted = self.op("BitShift", self.op("Unsqueeze", data, self.integers(3)), shifts, direction="RIGHT")
+        codes = self.op("BitwiseAnd", shifted, self.constant((1 << bits) - 1, np.uint8))
+        return self.op("Cast", codes, to=proto.CODES["f32"])
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether a tensor is stored as plain values."""
+    return spec.encodings[0].codec.id == "dense"
+
+
+def stored_part(tensors: dict[str, OutgoingTensor], initializer: Initializer) -> Part:
+    """The part behind an initializer."""
+    return tensors[initializer.tensor].spec.encodings[0].parts[initializer.role]
+
+
+def named_dtype(array: np.ndarray) -> str:
+    """The dtype of a constant."""
+    return str(dtypes.named(array.dtype))

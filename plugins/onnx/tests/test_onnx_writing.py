@@ -1,0 +1,111 @@
+"""Which models can be written, and how their weights are stored; whether they run is for the oracle tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True, "eos_token_id": 2,
+}  # fmt: skip
+MATRICES = {
+    "self_attn.q_proj": (64, 64), "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64),
+    "self_attn.o_proj": (64, 64), "mlp.gate_proj": (128, 64), "mlp.up_proj": (128, 64), "mlp.down_proj": (64, 128),
+}  # fmt: skip
+
+
+def tensors() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    layer = {
+        f"model.layers.0.{name}.weight": rng.standard_normal(shape, np.float32) for name, shape in MATRICES.items()
+    }
+    norms = ("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm", "model.norm")
+    return {
+        "model.embed_tokens.weight": rng.standard_normal((96, 64), np.float32), **layer,
+        **{f"{name}.weight": np.ones(64, np.float32) for name in norms},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path):
+    """A function that saves a model with changes, and converts it."""
+
+    def convert(
+        arrays: dict[str, np.ndarray] | None = None, *, encode: str | None = None, config: dict | None = None
+    ) -> squish.Conversion:
+        assets = {"config.json": json.dumps({**CONFIG, **(config or {})}).encode()}
+        squish.save(tmp_path / "source", arrays or tensors(), format="hf", assets=assets)
+        (tmp_path / "out").mkdir()
+        return squish.convert(tmp_path / "source", tmp_path / "out" / "m.onnx", encode=encode)
+
+    return convert
+
+
+def test_weights_lie_beside_the_model_on_pages_of_64_kib(model, tmp_path):
+    arrays = tensors() | {"model.embed_tokens.weight": np.ones((2048, 64), np.float32)}
+    report = model(arrays, config={"vocab_size": 2048})
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "m.onnx", "m.onnx.data", "config.json", "genai_config.json",
+    }  # fmt: skip
+    assert report.size == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        extents = [
+            part.segments[0] for spec in file.index.tensors.values() for part in spec.encodings[0].parts.values()
+        ]
+        assert {segment.offset % (1 << 16) for segment in extents if segment.file} == {0}
+        for name, array in arrays.items():
+            assert np.array_equal(file[name].numpy(), array)
+
+
+def test_codes_scales_and_biases_are_stored_as_they_are(model, tmp_path):
+    model(encode="affine:bits=4,group_size=32,offset=bias")
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        name = "model.layers.0.mlp.up_proj.weight"
+        shapes = {suffix: file[name + suffix].shape for suffix in ("_quant", "_scales", "_biases")}
+        assert shapes == {"_quant": (128, 2, 16), "_scales": (256,), "_biases": (128, 2)}
+
+
+def error(model, **changes) -> squish.SquishError:
+    with pytest.raises(squish.SquishError) as caught:
+        model(**changes)
+    return caught.value
+
+
+def test_a_family_without_a_graph_is_refused_by_name(model, tmp_path):
+    refusal = error(model, config={"model_type": "mamba"})
+    assert refusal.code == "family"
+    assert "mamba" in str(refusal)
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(("config", "code"), [
+    ({"hidden_act": "relu6"}, "config"), ({"num_hidden_layers": "1"}, "config"), ({"num_hidden_layers": -1}, "config"),
+    ({"num_hidden_layers": 1 << 30}, "config"),
+    ({"rope_scaling": {"rope_type": "su"}}, "config"), ({"num_hidden_layers": 2}, "tensor-missing"),
+])  # fmt: skip
+def test_a_configuration_that_the_graph_cannot_follow_is_refused(model, config, code):
+    assert error(model, config=config).code == code
+
+
+def test_a_tensor_without_a_place_in_the_graph_is_refused(model):
+    refusal = error(model, arrays=tensors() | {"model.extra.weight": np.ones(3, np.float32)})
+    assert (refusal.code, refusal.tensor) == ("tensor-unused", "model.extra.weight")
+
+
+def test_codes_with_a_table_are_refused_with_the_nearest_encoding(model):
+    refusal = error(model, encode="nf4")
+    assert "int4" in str(refusal)
+
+
+def test_a_model_without_a_configuration_is_refused(tmp_path):
+    squish.save(tmp_path / "w.safetensors", tensors())
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(tmp_path / "w.safetensors", tmp_path / "m.onnx")
+    assert caught.value.code == "config"

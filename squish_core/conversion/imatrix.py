@@ -1,0 +1,91 @@
+"""llama.cpp's older activation statistics (`.dat`): of each tensor its name, calls and sums of squares."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from squish_core.conversion.arrays import in_memory
+from squish_core.errors import FormatError
+from squish_core.file import File
+from squish_core.model import Typed
+from squish_core.plugins.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SUFFIX = ".dat"
+SUMS, COUNTS = ".in_sum2", ".counts"
+"""What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
+NAME = "imatrix.file"
+"""Key of the file's name."""
+LONGEST_NAME = 1 << 12
+MOST_BYTES = 2 << 30
+
+
+def read_imatrix(path: Path, *, registry: Registry | None = None) -> File:
+    """Read a file as arrays under the names that the newer GGUF files have; FormatError if it is damaged."""
+    import numpy as np
+
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise FormatError(
+            "is too large for activation statistics", file=path.name, code="imatrix", expected=f"at most {MOST_BYTES}",
+            found=size,
+        )  # fmt: skip
+    reader = _Reader(path)
+    arrays = {}
+    for _ in range(reader.number("number of tensors")):
+        name = reader.text("length of a name")
+        calls, count = reader.number("number of calls"), reader.number("number of values")
+        arrays[name + SUMS] = reader.floats(count)
+        arrays[name + COUNTS] = np.array([calls], np.float32)
+    meta: dict[str, object] = {}
+    if not reader.at_end:
+        meta["imatrix.chunk_count"] = Typed("u32", reader.number("number of chunks"))
+        meta["imatrix.datasets"] = Typed("array:str", [reader.text("length of a dataset's name")])
+    return in_memory(arrays, {**meta, NAME: path.name}, registry=registry)
+
+
+class _Reader:
+    """Fields of a file in order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._data, self._at = path, path.read_bytes(), 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
+    def number(self, field: str) -> int:
+        (value,) = struct.unpack("<i", self._take(4, field))
+        if value < 0:
+            raise self._error(field, "at least 0", value, self._at - 4)
+        return int(value)
+
+    def text(self, field: str) -> str:
+        length = self.number(field)
+        if length > LONGEST_NAME:
+            raise self._error(field, f"at most {LONGEST_NAME}", length, self._at - 4)
+        try:
+            return self._take(length, "a name").decode()
+        except UnicodeDecodeError as error:
+            raise self._error("a name", "UTF-8", error, self._at - length) from None
+
+    def floats(self, count: int) -> np.ndarray:
+        import numpy as np
+
+        return np.frombuffer(self._take(4 * count, "values"), "<f4").astype(np.float32)
+
+    def _take(self, size: int, field: str) -> bytes:
+        if self._at + size > len(self._data):
+            raise self._error(field, f"{size} bytes", f"{len(self._data) - self._at} bytes to the end", self._at)
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _error(self, field: str, expected: object, found: object, offset: int) -> FormatError:
+        return FormatError(
+            f"is no activation statistics of llama.cpp: {field}", file=self._path.name, code="imatrix", offset=offset,
+            expected=str(expected), found=str(found)[:80],
+        )  # fmt: skip
