@@ -131,8 +131,8 @@ def test_a_plan_of_a_remote_file_has_its_pin_and_no_secret(model: Path, server: 
 
 
 def test_a_reference_manifest_is_refused_before_any_request(server: Any, tmp_path: Path) -> None:
-    """It may name any host, any range, and a million of them."""
-    references = {f"w/c/{number}": [server.url("model.gguf"), number, 2**62] for number in range(200_000)}
+    """It may name any host and any range."""
+    references = {f"w/c/{number}": [server.url("model.gguf"), number, 2**62] for number in range(20_000)}
     (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": references}))
     for target, code in ((str(tmp_path / "refs.json"), "lookalike"), (f"reference://{tmp_path}/refs.json", "usage")):
         with pytest.raises(squish.SquishError) as caught:
