@@ -36,6 +36,7 @@ GROUPS = {
     "packages": "squish_ane",
     "squizd": "squish_squizd",
     "remote": "squish_remote",
+    "jobs": "squish_gguf",
 }
 
 INTRO = """# Benchmarks

@@ -46,20 +46,25 @@ class Staging:
         check_parent(self.target)
 
     def create(self, files: Mapping[str, int], mode: int | None) -> None:
-        """Create the output files at their sizes. `mode`: their permissions, masked by the umask."""
+        """Create the output files at their sizes, or nothing. `mode`: their permissions, masked by the umask."""
         self.notes += remove_dead(self.target)
+        folder_mode = 0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700
         with creation(self.target):
             try:
-                self.path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
+                self.path.mkdir(folder_mode)
             except FileExistsError:
                 raise self._locked() from None
             self.lock()
-            if "" not in files:
-                self.output.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
-            for name, size in files.items():
-                self._allocate(Path(self.file(name)), size, mode)
-            for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
-                sync_folder(folder)
+            try:
+                if "" not in files:
+                    self.output.mkdir(folder_mode)
+                for name, size in files.items():
+                    self._allocate(Path(self.file(name)), size, mode)
+                for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
+                    sync_folder(folder)
+            except BaseException:
+                self.remove()
+                raise
 
     def lock(self) -> None:
         """Lock the folder; WriteError (code `locked`) if another process uses it."""
