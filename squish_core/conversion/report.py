@@ -12,7 +12,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
-from squish_core.formats.base import Dropped
+from squish_core.formats.dropped import Dropped
 from squish_core.text import format_bytes
 
 WORST = 12
