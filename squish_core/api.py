@@ -32,8 +32,9 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
-        "Container", "Dropped", "Options", "WritePlan", "dropped_assets", "dropped_metadata", "single_value",
+        "Container", "Options", "WritePlan", "single_value",
     ),
+    "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),
     "squish_core.formats.refinement": ("Refinement",),
     "squish_core.formats.composite": (
         "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
@@ -209,11 +210,8 @@ if TYPE_CHECKING:
     from squish_core.file import File as File
     from squish_core.formats import protobuf as protobuf
     from squish_core.formats.base import Container as Container
-    from squish_core.formats.base import Dropped as Dropped
     from squish_core.formats.base import Options as Options
     from squish_core.formats.base import WritePlan as WritePlan
-    from squish_core.formats.base import dropped_assets as dropped_assets
-    from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
     from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
@@ -222,6 +220,9 @@ if TYPE_CHECKING:
     from squish_core.formats.composite import OutgoingChild as OutgoingChild
     from squish_core.formats.composite import OutgoingCompanions as OutgoingCompanions
     from squish_core.formats.composite import OutgoingWhole as OutgoingWhole
+    from squish_core.formats.dropped import Dropped as Dropped
+    from squish_core.formats.dropped import dropped_assets as dropped_assets
+    from squish_core.formats.dropped import dropped_metadata as dropped_metadata
     from squish_core.formats.json import JSON_PIECE as JSON_PIECE
     from squish_core.formats.json import JsonMembers as JsonMembers
     from squish_core.formats.json import duplicate_key_error as duplicate_key_error

@@ -476,9 +476,9 @@ def test_codecs_shows_the_short_names(squish: Any) -> None:
 class Point:
     """An entry point of a plugin that fails to import."""
 
-    name, value = "sick", "sick_plugin"
+    name, value = "broken", "broken_plugin"
 
-    def __init__(self, dist: str = "squish-sick") -> None:
+    def __init__(self, dist: str = "squish-broken") -> None:
         self.dist = SimpleNamespace(name=dist, version="1.0")
 
     def load(self) -> Any:
@@ -568,7 +568,7 @@ def test_doctor_names_a_broken_plugin_and_why(squish: Any, install: Any) -> None
     install(points=[Point()])
     ran = squish("doctor")
     assert ran.code == 1
-    assert "  broken  squish-sick\n          ImportError: No module named 'left_out'" in ran.out
+    assert "  broken  squish-broken\n          ImportError: No module named 'left_out'" in ran.out
     assert "broken" in squish("plugins").out
     assert squish("formats").code == 0
 

@@ -1,4 +1,4 @@
-"""Sources are deleted only when what was written is known to hold them."""
+"""Sources are deleted only if the written file contains all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shard(path: Path, names: tuple[str, ...] = ("a.weight", "norm"), meta: dict[
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A sharded model with its papers."""
+    """A sharded model with its config."""
     folder = tmp_path / "model"
     folder.mkdir()
     files = {"a.weight": "model-00001-of-00002.safetensors", "norm": "model-00002-of-00002.safetensors"}

@@ -66,6 +66,6 @@ class Greedy(HostileInput):
 
 
 @pytest.mark.parametrize("number", [0, 1, EVERY - 1, EVERY])
-def test_a_greedy_reader_is_found(number: int) -> None:
+def test_a_reader_that_reads_too_much_is_found(number: int) -> None:
     with pytest.raises(AssertionError, match=r"^greedy: (MemoryError escaped|a peak of 2)"):
         Greedy()._try_open(None, number, "greedy")

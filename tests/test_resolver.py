@@ -155,7 +155,7 @@ def test_an_operation_that_is_missing_is_a_reason() -> None:
     assert ("toy.a", why) in [(item.backend, item.why) for item in chain.refused]
 
 
-def test_a_named_backend_is_the_only_one_asked() -> None:
+def test_only_the_named_backend_is_asked() -> None:
     registry = backends(toys.backend("toy.a", 9))
     assert chosen(registry, backend="numpy")[0] == "numpy"
     with pytest.raises(MissingPluginError, match="pip install squish-metal"):

@@ -58,13 +58,14 @@ class PluginState:
 
 @frozen(kw_only=True)
 class BackendState:
-    """Whether a backend runs on this machine, else the reason; and the facts from its probe."""
+    """Whether a backend runs on this machine, else the reason; the facts from its probe, and what it never ran on."""
 
     id: str
     ok: bool
     reason: str
     device: str
     facts: Mapping[str, Any]
+    unverified: str
 
 
 @frozen(kw_only=True)
@@ -134,7 +135,7 @@ class Diagnosis:
         yield from ("", "backends")
         for backend in self.backends:
             facts = ", ".join(f"{key} {value}" for key, value in backend.facts.items())
-            about = "; ".join(text for text in (backend.device, facts, backend.reason) if text)
+            about = "; ".join(text for text in (backend.device, facts, backend.reason, backend.unverified) if text)
             yield f"  {'ok' if backend.ok else 'no':6}  {backend.id}: {about}"
         if self.missing:
             yield from ("", "not installed")
@@ -256,11 +257,14 @@ def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
 
 def _backends(registry: Registry) -> Iterator[BackendState]:
     for name in sorted(registry.backends):
+        unverified = getattr(registry.backends[name].info, "unverified", "")
         try:
             probe = registry.backend(name).probe()
         except Exception as error:  # a failing probe must not affect the other backends
             reason = f"{type(error).__name__}: {error}"
-            yield BackendState(id=name, ok=False, reason=reason, device="", facts={})
+            yield BackendState(id=name, ok=False, reason=reason, device="", facts={}, unverified=unverified)
         else:
             facts = dict(probe.facts)
-            yield BackendState(id=name, ok=probe.ok, reason=probe.reason, device=probe.device, facts=facts)
+            yield BackendState(
+                id=name, ok=probe.ok, reason=probe.reason, device=probe.device, facts=facts, unverified=unverified
+            )

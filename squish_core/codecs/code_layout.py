@@ -186,7 +186,7 @@ class Codes:
 
 
 def _layout_of(bits: int, signed: bool, offset_kind: str, arrays: Mapping[str, Any]) -> CodeLayout:
-    """The layout of codes whose arrays alone are given, as before layouts were declared."""
+    """The layout of codes from their arrays alone, for callers that declare no layout."""
     scale, offset, table = arrays["scale"], arrays.get("offset"), arrays.get("table")
     return CodeLayout(
         bits=bits, signed=signed, group=tuple(arrays["group"]), scale_dtype=str(dtypes.named(scale.dtype)),

@@ -1,4 +1,4 @@
-"""Rows picked from a tensor: one batch of byte ranges, however many rows and stored parts there are."""
+"""Selected rows of a tensor: one batch of byte ranges for any number of rows and parts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 Blocks = tuple[int, int]
-"""Consecutive blocks of rows, on the codec's grain: first, and one behind the last."""
+"""Consecutive blocks of rows, on the codec's grain: start and stop."""
 
 
 def picked_rows(key: Any, bound: BoundEncoding) -> tuple[list[int], Any] | None:
-    """The rows that an index picks one by one, and the index of the other axes; None where it is one region.
+    """The rows that an index selects one by one, and the index of the other axes; None if it is one region.
 
-    A list or array of integers picks rows. A slice with a step does where what lies between would be fetched, too.
+    A list or array of integers selects rows. A slice with a step does if the rows between would be fetched, too.
     """
     keys = key if isinstance(key, tuple) else (key,)
     first, shape = keys[0] if keys else None, bound.spec.shape
@@ -46,7 +46,7 @@ def picked_rows(key: Any, bound: BoundEncoding) -> tuple[list[int], Any] | None:
 
 
 def read_rows(bound: BoundEncoding, rows: Sequence[int], rest: Any) -> np.ndarray:
-    """The rows, in this order, of what `rest` selects of the other axes."""
+    """The rows, in this order, with `rest` as the index of the other axes."""
     import numpy as np
 
     shape = bound.spec.shape
@@ -80,7 +80,7 @@ def _consecutive(blocks: Sequence[int]) -> list[Blocks]:
 
 
 def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> BoundEncoding:
-    """The encoding with the bytes of these blocks read, of the parts that are stored row after row."""
+    """The encoding with these blocks in memory, for parts stored row by row."""
     sources: dict[int, tuple[Source, list[tuple[str, int, tuple[int, int]]]]] = {}
     rows = bound.spec.shape[0]
     for role, array in bound.arrays.items():
@@ -106,7 +106,7 @@ def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> Bound
 
 
 class _FetchedArray(StoredArray):
-    """A part of which stretches were read already: where they begin, and their bytes."""
+    """A part with some ranges in memory: their starts and bytes."""
 
     def __init__(self, array: StoredArray) -> None:
         self.__dict__.update(array.__dict__)

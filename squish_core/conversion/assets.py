@@ -1,4 +1,4 @@
-"""The assets of a conversion."""
+"""Assets in a conversion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from squish_core.errors import SquishError
 from squish_core.file import File
-from squish_core.formats.base import Dropped
+from squish_core.formats.dropped import Dropped
 from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.model import Part
 

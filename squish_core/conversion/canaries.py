@@ -1,4 +1,4 @@
-"""Canary panels: a fixed panel through each encoder, by which two machines are compared before they share a job."""
+"""Canary panels: a fixed panel through each encoder, to compare two machines before they share a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BUDGET = 1 << 16
-"""Bytes of values in a canary panel, about."""
+"""Approximate bytes of values in a canary panel."""
 
 
 def canaries(plan: ConversionPlan, file: File, activations: Activations | None) -> dict[str, str]:

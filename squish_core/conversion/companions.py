@@ -13,7 +13,7 @@ from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, TensorError
 from squish_core.file import File
-from squish_core.formats.base import Container, Dropped
+from squish_core.formats.base import Container
 from squish_core.formats.composite import (
     Companions,
     CompositeContainer,
@@ -21,6 +21,7 @@ from squish_core.formats.composite import (
     OutgoingCompanions,
     OutgoingWhole,
 )
+from squish_core.formats.dropped import Dropped
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing
 from squish_core.model import Encoding, Index, Part, TensorSpec

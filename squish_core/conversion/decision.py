@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.base import ModelFacts
 from squish_core.codes import ErrorCode
+from squish_core.concurrency import Pool
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
@@ -31,6 +32,8 @@ from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
+REQUESTS = 16
+"""Tensors of a remote file whose first panels are fetched at once."""
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -56,25 +59,40 @@ class Decision:
         with computing(TensorError, "choosing encodings", file=self.file.name):
             self.encodings = self._choose(specs)
             self.narrow = self.container.dense_dtypes(specs, self.options)
-        for spec in specs:
-            try:
-                with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
-                    steps.append(self._step(spec))
-            except MissingPluginError:
-                raise
-            except SquishError as error:
-                rule = rule_for(self.rules, spec.name)
-                is_rule_error = rule is not None and rule.spec != KEEP and error.code in _RULE_ERRORS
-                if is_rule_error or error.code == ErrorCode.OPTION:  # not the fault of the tensor
-                    raise error.about_argument() from None
-                errors.append((spec, error))
+        for spec, outcome in zip(specs, self._outcomes(specs)):
+            if isinstance(outcome, Step):
+                steps.append(outcome)
+                continue
+            rule = rule_for(self.rules, spec.name)
+            is_rule_error = rule is not None and rule.spec != KEEP and outcome.code in _RULE_ERRORS
+            if is_rule_error or outcome.code == ErrorCode.OPTION:  # not the fault of the tensor
+                raise outcome.about_argument() from None
+            errors.append((spec, outcome))
         if errors:
             raise self._combined(errors, specs)
         self._check_catch_all(steps)
         return steps
 
+    def _outcomes(self, specs: list[TensorSpec]) -> Iterator[Step | SquishError]:
+        """The step of each tensor, or why there is none. First panels of a remote file are fetched several at once."""
+
+        def outcome(spec: TensorSpec) -> Step | SquishError:
+            try:
+                with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
+                    return self._step(spec)
+            except MissingPluginError:
+                raise
+            except SquishError as error:
+                return error
+
+        if not (self._first_panels and self.file.source.is_remote):
+            yield from map(outcome, specs)
+            return
+        with Pool(REQUESTS) as pool:
+            yield from pool.map(outcome, specs)
+
     def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
-        """One error for all tensors: by codec where the target has no form for codes that no rule changes."""
+        """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
             aliases = getattr(self.registry.containers[self.format].info, "aliases", {})

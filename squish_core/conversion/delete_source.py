@@ -16,7 +16,7 @@ from squish_core.conversion.companions import differing_companion
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
-from squish_core.formats.base import Dropped
+from squish_core.formats.dropped import Dropped
 from squish_core.formats.validate import spec_extents
 from squish_core.io.local import FileSource
 from squish_core.mapping.mapped import MappedFile

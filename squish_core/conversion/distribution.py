@@ -1,4 +1,4 @@
-"""A conversion as a job: its tasks run by a scheduler, its output published when all are done."""
+"""A conversion as a job: a scheduler runs its tasks, and the output is published when all are done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from squish_core.text import parse_bytes
 
 @frozen(kw_only=True)
 class JobOptions:
-    """How a job runs; nothing in it changes a byte of the target."""
+    """How a job runs; does not affect the bytes of the target."""
 
     workers: Workers
     task_bytes: int
@@ -53,7 +53,7 @@ class JobOptions:
     def parse(
         cls, scheduler: str | None, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
     ) -> JobOptions | None:
-        """The options that `convert` takes; None without a scheduler."""
+        """The options from the arguments of `convert`; None without a scheduler."""
         if scheduler is None:
             for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
                 if value:
@@ -82,7 +82,7 @@ def execute_job(
     *,
     overwrite: bool = False,
 ) -> Conversion:
-    """Write what a plan describes, by the processes of a scheduler; the bytes and the report are those of `execute`.
+    """Write what a plan describes, with a scheduler's processes; bytes and report equal those of `execute`.
 
     `document` is the plan's (`job_document`); its SHA-256 names the job. Where the format has no image, workers make
     the encoded parts, and this process writes the target of them.
@@ -126,7 +126,7 @@ def execute_job(
 
 
 def _image(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image of a target; None if its layout depends on what is written."""
+    """The image of a target; None if its layout depends on the data."""
     try:
         return output_image(plan, source)
     except UsageError as error:
@@ -136,7 +136,7 @@ def _image(plan: ConversionPlan, source: File) -> OutputImage | None:
 
 
 def parts_image(plan: ConversionPlan) -> OutputImage:
-    """One file with the parts of all tensors that are encoded or repacked, one after the other."""
+    """One file with the parts of all encoded or repacked tensors, in order."""
     extents = tuple(
         PartExtent(step.spec.name, role, part.nbytes)
         for step in plan.steps
@@ -186,7 +186,7 @@ def assets_of(document: Mapping[str, Any]) -> str | None:
 
 
 def _facts(document: Mapping[str, Any], job: Job, options: JobOptions) -> dict[str, Any]:
-    """What a job is, for its journal: long lists as their SHA-256."""
+    """The description of a job for its journal: long lists as their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
     return {**short, **digests, "canaries": job.canaries, "task_bytes": options.task_bytes}

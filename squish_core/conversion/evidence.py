@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Evidence:
-    """Keeps what planning reads of a source whose views cost a read, up to `MEMORY_LIMIT` bytes, for the conversion.
+    """Keeps what planning reads from a source without cheap views, up to `MEMORY_LIMIT` bytes, for the conversion.
 
     `file` is the file to plan with and to convert.
     """
@@ -58,9 +58,9 @@ _AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >
 def repack_exactness(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, first_only: bool = False
 ) -> Exactness | None:
-    """How exactly the target can store the source's codes, decided on the data; None if it cannot.
+    """How exactly the target can store the source's codes, based on the data; None if it cannot.
 
-    `first_only`: decided on the first panel; `RepackedPanels` checks each of the others when it is written.
+    `first_only`: based on the first panel; `RepackedPanels` checks the others while writing.
     """
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
     panels = CodePanels(file, spec, origin, target, all_panels=not first_only)

@@ -1,6 +1,6 @@
-"""The output image: where every byte of a target lies, known before any is written.
+"""The output image: the place of every byte of a target, before any is written.
 
-The format's own `write` makes it, on a sink that notes where parts would go: one code path decides all offsets.
+The format's own `write` builds it, on a sink that records the places of parts: one code path decides all offsets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OutputFile:
     Attributes
     ----------
     name
-        Path in the target's folder, or "" where the target is one file.
+        Path in the target's folder, or "" if the target is one file.
     extents
         bytes or PartExtent.
     starts
@@ -159,7 +159,7 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
 
 
 class ImageSink(Sink):
-    """A sink that writes nothing and notes what would lie where."""
+    """A sink that writes nothing and records the place of all bytes."""
 
     def __init__(self, format_id: str, name: str = "") -> None:
         super().__init__(None, None, None)
@@ -168,7 +168,7 @@ class ImageSink(Sink):
         self._sinks: list[ImageSink] = []
 
     def write(self, data: Any) -> None:
-        """Note literal bytes."""
+        """Record literal bytes."""
         view = memoryview(data)
         if not view.nbytes:
             return
@@ -180,7 +180,7 @@ class ImageSink(Sink):
         self._advance(view.nbytes)
 
     def place(self, extent: PartExtent) -> None:
-        """Note that a part lies here."""
+        """Record the place of a part."""
         if extent.nbytes:
             self._extents.append(extent)
             self._advance(extent.nbytes)
@@ -200,7 +200,7 @@ class ImageSink(Sink):
         self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise UsageError: the format looks at what tensors hold while it writes."""
+        """Raise UsageError: the format inspects tensor data while it writes."""
         raise UsageError(
             f"{self._format} has no image before it is written: its layout depends on the stored bytes",
             code=ErrorCode.IMAGE, hint=_HINT,
@@ -219,7 +219,7 @@ class ImageSink(Sink):
         return self._member(f"{folder}/{name}")
 
     def files(self, is_folder: bool) -> Iterator[OutputFile]:
-        """What was noted."""
+        """The recorded image."""
         if not is_folder:
             extents = tuple(bytes(each) if isinstance(each, bytearray) else each for each in self._extents)
             yield OutputFile(self._name, extents, tuple(_starts(extents)))
@@ -228,7 +228,7 @@ class ImageSink(Sink):
 
 
 class _Placeholder(Stream):
-    """A part that takes its place in an image."""
+    """A part in an image."""
 
     def __init__(self, tensor: str, role: str, part: Part) -> None:
         super().__init__(part, lambda: ())

@@ -1,7 +1,7 @@
-"""A conversion as a JSON document: what was asked for, pins of the source, every decision, the layout, the versions.
+"""A conversion as a JSON document: its arguments, pins of the source, every decision, the layout, the versions.
 
 Its SHA-256 names the job. A document is never trusted: the conversion is planned again and compared with it, so that
-whoever carries it out, here or elsewhere, does what it says or fails with the first difference.
+whoever executes it, here or elsewhere, does what it says or fails with the first difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activati
 class JobFile:
     """The file of a plan: read before the conversion is planned, then compared with the plan, or written.
 
-    `arguments` are those to convert with: stored ones, where the caller left them out.
+    `arguments` are the ones to convert with: stored ones, if the caller left them out.
     """
 
     def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
@@ -139,9 +139,9 @@ def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document_argument(key: str, value: Any) -> Any:
-    """An argument of `convert` as data for a document; UsageError for one that has no such form.
+    """An argument of `convert` as data for a document; UsageError if it cannot be stored.
 
-    Addresses lose their secrets: whoever carries the plan out brings their own.
+    Secrets are removed from addresses: whoever executes the plan must provide them.
     """
     if isinstance(value, File):
         value = value.name if value.path is None else str(value.path)
@@ -157,7 +157,7 @@ def document_argument(key: str, value: Any) -> Any:
 
 
 def source_pins(source: File) -> Iterator[dict[str, Any]]:
-    """What identifies the content of each file of an open source, looked up now."""
+    """Identify the current content of each file of an open source."""
     for number, ref in enumerate(source.index.files):
         file = source.source_for(number)
         pin: dict[str, Any] = {"name": ref.name, "size": file.size}
@@ -186,7 +186,7 @@ def _image(plan: ConversionPlan, source: File) -> Any:
 
 
 def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
-    """Versions of the distributions that the conversion uses, and who encodes."""
+    """Versions of the distributions that the conversion uses, and its encoders."""
     registry = source.registry
     used = {
         (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry

@@ -1,4 +1,4 @@
-"""One run of a job: what is open is handed to a scheduler, what is done goes into the journal."""
+"""One run of a job: open tasks go to a scheduler, finished ones into the journal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JobRun:
     def opened(
         self, facts: Mapping[str, Any], resume: bool | str, mode: int | None, *, overwrite: bool
     ) -> Iterator[None]:
-        """Stage the output, or go on with that of an earlier run. What a failed run has finished stays."""
+        """Stage the output, or continue that of an earlier run. Finished tasks of a failed run are kept."""
         resumes = self._resumes(facts, resume)
         self.staging.check_target(overwrite=overwrite, resume=resumes)
         try:
@@ -91,12 +91,12 @@ class JobRun:
         return tuple(_measured(step, errors.get(number, ())) for number, step in enumerate(self.job.plan.steps))
 
     def end(self) -> None:
-        """Remove the journal, then what is left beside the target."""
+        """Remove the journal, then leftovers beside the target."""
         self.journal.remove()
         self.staging.remove()
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether an earlier run is there to go on with; its finished tasks are checked."""
+        """Whether there is an earlier run to continue; its finished tasks are checked."""
         if not self.journal.exists:
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
@@ -125,7 +125,7 @@ class JobRun:
         return True
 
     def _drop_damaged(self, *, every: bool) -> None:
-        """Forget tasks whose bytes are no longer those they wrote: of a sample, or of all if one of these is.
+        """Forget tasks whose bytes have changed: check a sample, and all tasks if one of these has changed.
 
         At a URL, a file is whole or absent, and reading a sample would fetch gigabytes.
         """
@@ -174,7 +174,7 @@ class JobRun:
 
 
 def task_memory(plan: ConversionPlan) -> int:
-    """Bytes that a worker takes for a task, at most: what a process imports, a part held in memory, some panels."""
+    """Maximum bytes of a worker for a task: imports, a part in memory, some panels."""
     largest = max((part.nbytes for step in plan.steps for part in step.origin.parts.values()), default=0)
     return (264 << 20) + min(largest, 256 << 20)
 

@@ -23,12 +23,12 @@ SUFFIX = ".squish-journal"
 
 
 def journal_path(target: Path, journal: Any = None) -> Path:
-    """Where the journal of a target lies."""
+    """The path of a target's journal."""
     return target.with_name(target.name + SUFFIX) if journal is None else Path(journal)
 
 
 class Journal:
-    """The journal of a running job; `entries` are those of its finished tasks, by number."""
+    """The journal of a running job; `entries` has its finished tasks, by number."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.header, self.entries = path, dict[str, Any](), dict[int, dict[str, Any]]()
@@ -37,11 +37,11 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        """Whether a job left one."""
+        """Whether a job left a journal."""
         return self.path.exists()
 
     def read(self) -> None:
-        """Read what an earlier run has written; FormatError if it is not a journal."""
+        """Read the journal of an earlier run; FormatError if it is not a journal."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except OSError as error:
@@ -57,7 +57,7 @@ class Journal:
             raise self._damage(1, lines[0])
 
     def check(self, job: Mapping[str, Any]) -> None:
-        """Raise UsageError naming the first difference of the job it describes from another."""
+        """Raise UsageError with the first difference between the journal's job and another one."""
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job)), ""):
             raise UsageError(
@@ -66,7 +66,7 @@ class Journal:
             )  # fmt: skip
 
     def owner(self) -> str:
-        """Who started the job, where and when."""
+        """User, host and time of the start of the job."""
         return "{user} on {host} (process {pid}) since {time}".format(**self.header["owner"])
 
     def start(self, job: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Journal:
         self._write(self.header)
 
     def resume(self) -> None:
-        """Go on behind the last whole line."""
+        """Continue after the last complete line."""
         self._open("r+b")
         self._file.truncate(self._good)
         self._file.seek(self._good)
@@ -129,7 +129,7 @@ class Journal:
 
 
 def owner() -> dict[str, Any]:
-    """This process, as a journal names it."""
+    """This process, for a journal."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name

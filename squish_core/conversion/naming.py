@@ -61,7 +61,7 @@ def choose_map(
 
 
 def check_complete(file: File) -> None:
-    """FormatError if a mapped model lacks what the target's engine does not load without."""
+    """Raise FormatError if a mapped model lacks what the target's engine requires."""
     if not isinstance(file, MappedFile) or not file.carried.missing:
         return
     names = GGUF if file.layout == GGUF else HF
@@ -115,7 +115,7 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
 
 
 def _check_adapter(naming: Naming, layout: str, file: File) -> None:
-    """FormatError for an adapter whose base model is not known, and for a layout that adapters are not written in."""
+    """Raise FormatError for an adapter with an unknown base model, and for a layout without adapters."""
     if naming.family is None and naming.model_type is None:
         raise FormatError(
             f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",

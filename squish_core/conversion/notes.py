@@ -7,7 +7,7 @@ from pathlib import Path
 
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
-from squish_core.formats.base import Dropped
+from squish_core.formats.dropped import Dropped
 
 MOST = 4
 """Number of errors noted, and of links named in a note."""

@@ -43,7 +43,7 @@ class Panels(Protocol):
         ...
 
     def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
-        """The parts of many panels, measured; where there are several, the next one is prepared meanwhile."""
+        """The parts of several panels, measured; the next panel is prepared in advance."""
         ...
 
 
@@ -65,7 +65,7 @@ class EncodedPanels:
         return Saturation(self.encoder.blocks) if self._saturates else None
 
     def encode(self, region: Region, read: Reader, saturation: Saturation | None) -> tuple[Parts, np.ndarray]:
-        """The parts of one panel, and the values they stand for; `read` comes from `encoder.reader`."""
+        """The parts of one panel, and its values; `read` comes from `encoder.reader`."""
         start, encode = tuple(part.start for part in region), partial(self.encoder.encode, region)
         with self.guard():
             values = read(region)
@@ -120,7 +120,7 @@ class RepackedPanels:
         return self._codes.regions()
 
     def parts(self, region: Region) -> Parts:
-        """As in `Panels`; CodecError (code `replan`) if codes do not fit as the plan says."""
+        """As in `Panels`; CodecError (code `replan`) if codes do not fit as planned."""
         codes, panel = self._codes.read(region)
         result = None if codes is None else self._codec.from_codes(codes, panel, self._encoding.codec.params)
         if result is None or result[1] not in (SAME_BYTES, self._step.exactness):
@@ -138,7 +138,7 @@ class RepackedPanels:
 class CodePanels:
     """Panels of a source's codes, on a grain that suits the target too.
 
-    `all_panels`: every panel will be read, so that parts are held in memory where each look reads them again.
+    `all_panels`: every panel will be read, so parts are kept in memory if reading them again costs anything.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class CodePanels:
 
 
 def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """A grain that suits both. Past an axis that only the source cannot divide, panels would not follow the sink's
+    """A grain that suits both. After an axis that only the source cannot divide, panels would not follow the sink's
     order."""
     from math import lcm
 

@@ -32,8 +32,9 @@ from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container, Dropped, WritePlan
+from squish_core.formats.base import Container, WritePlan
 from squish_core.formats.composite import Companions, CompositeContainer
+from squish_core.formats.dropped import Dropped
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
 from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
@@ -174,9 +175,9 @@ def plan_mapped(
     requantize: bool = False,
     first_panels: bool = False,
 ) -> tuple[ConversionPlan, File]:
-    """The plan of `plan_conversion`, and the source under the names and settings that it is about.
+    """The plan of `plan_conversion`, and the source under the names and settings that it refers to.
 
-    `first_panels`: whether codes fit is decided on the first panel of each tensor, so that no other byte is read twice.
+    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
     """
     with gc_paused():
         planner = _Planner(source, target, to, activations, first_panels)
@@ -296,7 +297,7 @@ def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) 
 
 
 def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
-    """The steps, each with its row where the target stacks tensors."""
+    """The steps, each with its row if the target stacks tensors."""
     rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
     return [
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step

@@ -1,4 +1,4 @@
-"""Writing ranges of output files at their places, with the digests of what was written."""
+"""Writing ranges of output files at their places, with digests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RangeWriter:
             os.close(fd)
 
     def write_all(self, place: PieceRange, chunks: Iterable[Any]) -> None:
-        """Write a range whole."""
+        """Write a whole range."""
         for chunk in chunks:
             self.write(place, memoryview(chunk).cast("B"))
         self.finish([place])
@@ -52,7 +52,7 @@ class RangeWriter:
         self._state[place] = end, digest
 
     def finish(self, places: Iterable[PieceRange]) -> None:
-        """CodecError unless the ranges are full."""
+        """Raise CodecError unless the ranges are full."""
         for place in places:
             position, _ = self._state.get(place) or (0, None)
             if position != place.stop - place.start:

@@ -1,4 +1,4 @@
-"""Any range of a target's bytes, without writing the target: what `serve` sends and a task of a job writes."""
+"""Any range of a target's bytes, without writing the target: for `serve`, and for tasks of a job."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 CACHED = 256 << 20
-"""Bytes of encoded panels that a reader keeps."""
+"""Bytes of encoded panels for a reader to cache."""
 
 
 class ImageReader:
-    """Bytes of a target that is not written.
+    """Reads bytes of a target that is not written.
 
-    A range of a copied part reads that range of the source; of an encoded or repacked part, the panels that cover it.
+    A range of a copied part is read from the source; for an encoded or repacked part, the panels that cover it.
     Panels are kept up to `cached` bytes, so that small reads in any order do not encode a panel each. A digest of the
     source is checked when its tensor is first read.
     """
@@ -99,7 +99,7 @@ class ImageReader:
                 yield memoryview(self._panel(step, table, number)[role])[max(start - low, 0) : stop - low]
 
     def _panel(self, step: Step, table: PanelTable, number: int) -> dict[str, bytes]:
-        """The parts of one panel. One thread encodes at a time; a second reader finds the panel in the cache."""
+        """The parts of one panel. Only one thread encodes at a time; others then use the cached panel."""
         key = step.name, number
         with self._lock:
             if key in self._cache:
@@ -164,7 +164,7 @@ class PanelTable:
                 )  # fmt: skip
 
     def check(self, number: int, parts: dict[str, bytes]) -> None:
-        """CodecError if a panel has another size than its place."""
+        """Raise CodecError if a panel does not have the size of its place."""
         for role, starts in self.starts.items():
             if len(parts[role]) != starts[number + 1] - starts[number]:
                 raise CodecError(

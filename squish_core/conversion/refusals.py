@@ -1,4 +1,4 @@
-"""The error for tensors whose codes a target has no form for: by codec, with the rule that would convert them."""
+"""The error for tensors whose codes a target cannot store: by codec, with the rule that would convert them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
-"""Patterns that a hint shows; where more are needed, it shows the one for all tensors."""
+"""Maximum number of patterns in a hint; if more are needed, it shows the one for all tensors."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 Attempt = Callable[[TensorSpec, CodecSpec], Step]
 
@@ -70,7 +70,7 @@ def _bits(spec: TensorSpec) -> float:
 
 
 def _patterns(names: Sequence[str], total: int) -> list[str]:
-    """Patterns that match these names, with `*` for their numbers; `*` for all, and where they are too many to type."""
+    """Patterns that match these names, with `*` for their numbers; `*` for all tensors or too many patterns."""
     patterns = list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
     return ["*"] if len(names) == total or len(patterns) > SHOWN_PATTERNS else patterns
 
@@ -85,7 +85,7 @@ def _bound(step: Step) -> str:
 
 
 def _nearest(spec: TensorSpec, aliases: Collection[str], attempt: Attempt) -> tuple[str, Step] | None:
-    """The short name of the target's codes whose bits are nearest to those of a tensor's."""
+    """The short name of the target's codes with the number of bits nearest to the tensor's."""
     steps: list[tuple[float, str, Step]] = []
     for name in aliases:
         try:

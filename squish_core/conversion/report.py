@@ -12,7 +12,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
-from squish_core.formats.base import Dropped
+from squish_core.formats.dropped import Dropped
 from squish_core.text import format_bytes
 
 WORST = 12
@@ -98,7 +98,7 @@ class Conversion:
 
 
 def conversion_lines(report: Conversion) -> Iterator[str]:
-    """The report as text: what was done to how many tensors, how exactly, and what was left behind."""
+    """The report as text: actions and numbers of tensors, exactness, and dropped items."""
     size = format_bytes(report.size) if report.size is not None else "size unknown until written"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
@@ -176,7 +176,7 @@ def _notes(report: Conversion) -> Iterator[str]:
 
 
 def _dropped_lines(dropped: Iterable[Dropped]) -> Iterator[str]:
-    """What was left behind; names of one kind that share a place and a reason share a line."""
+    """Dropped items; names of one kind with the same place and reason share a line."""
     groups: dict[tuple[str, str, str], list[Dropped]] = {}
     for item in dropped:
         groups.setdefault((item.where, item.kind, item.reason), []).append(item)

@@ -1,4 +1,4 @@
-"""What rules leave unchanged, and notes about the encoding that a step converts."""
+"""The bytes that rules leave unchanged, and notes about the encoding that a step converts."""
 
 from __future__ import annotations
 

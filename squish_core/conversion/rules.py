@@ -45,7 +45,7 @@ class Rule:
 
 
 Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | None]
-"""What `encode=` takes: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
+"""The argument `encode=`: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
 
 
 def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
@@ -115,7 +115,7 @@ def required_patterns(rules: Iterable[Rule]) -> list[str]:
 
 
 def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
-    """UsageError for the first pattern that matches no name, with close names."""
+    """Raise UsageError for the first pattern that matches no name, with close names."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = ", ".join(suggest_names(pattern, names))
@@ -145,7 +145,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names in any case: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
     names = {"keep", *registry.codecs, *registry.allocators}
-    name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as GGUF has it
+    name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as in GGUF
     spec = evolve(spec, id=name, inner=inner)
     if spec.id in names:
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):

@@ -1,4 +1,4 @@
-"""The tasks of a job: which tensors, or panels of a large one, a worker writes, and where their bytes lie."""
+"""The tasks of a job: the tensors, or panels of a large one, that a worker writes, and the places of their bytes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from squish_core.errors import UsageError
 from squish_core.file import File
 
 TASK_BYTES = 256 << 20
-"""Bytes that a task writes, about."""
+"""Approximate bytes that a task writes."""
 UNIT = 4 << 20
-"""Bytes of a copied part that are never cut."""
+"""Unit of copied parts in bytes, which is never split."""
 
 
 @frozen
 class Piece:
     """Units `start` to `stop` of the tensor of a step: panels, or `UNIT` bytes of each part that is copied.
 
-    `stop` is None for a whole tensor. All parts of a unit are made together.
+    `stop` is None for a whole tensor. All parts of a unit are produced together.
     """
 
     step: int
@@ -35,7 +35,7 @@ class Piece:
 
 @frozen
 class Task:
-    """Pieces that one worker writes; `files`: the output files that it makes whole, if the target is at a URL."""
+    """Pieces that one worker writes; `files`: the output files that it writes whole, if the target is at a URL."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -54,7 +54,7 @@ class PieceRange:
 
 
 class JobLayout:
-    """Where the pieces of a plan lie in the files of its image."""
+    """The places of a plan's pieces in the files of its image."""
 
     def __init__(self, plan: ConversionPlan, image: OutputImage, file: File, activations: Activations | None) -> None:
         self._plan, self._image, self._file, self._activations = plan, image, file, activations
@@ -79,7 +79,7 @@ class JobLayout:
         return tuple(Task(number, tuple(pieces)) for number, pieces in enumerate(groups))
 
     def file_tasks(self, task_bytes: int) -> tuple[Task, ...]:
-        """Tasks that make whole files of about `task_bytes` together; files that share a tensor are never separated."""
+        """Tasks that write whole files of about `task_bytes`; files that share a tensor are never separated."""
         tasks, batch, size = list[Task](), list[tuple[list[int], list[int]]](), 0
         groups, without_files = self._file_groups()
         for group in groups:
@@ -92,7 +92,7 @@ class JobLayout:
         return (*tasks, _file_task(len(tasks), [*batch, ([], without_files)]))
 
     def _file_groups(self) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
-        """Files with the steps whose parts lie in them, those that share a step together; steps without files."""
+        """Files with the steps of their parts; files that share a step form one group. Also steps without files."""
         groups: dict[int, tuple[list[int], list[int]]] = {}
         without_files = []
         for number, step in enumerate(self._plan.steps):
@@ -133,7 +133,7 @@ class JobLayout:
         return latest[1]
 
     def _in_order(self) -> Iterator[int]:
-        """Numbers of the steps as their parts lie in the files; tensors without bytes last."""
+        """Numbers of the steps in the order of their parts in the files; empty tensors last."""
         numbers = {step.spec.name: number for number, step in enumerate(self._plan.steps)}
         without_bytes = (number for number, step in enumerate(self._plan.steps) if not step.size)
         yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._places), *without_bytes])
@@ -151,7 +151,7 @@ class JobLayout:
             yield Piece(number, start, stop), step.size * (stop - start) // units
 
     def _units(self, number: int) -> int:
-        """How many pieces a tensor can be cut into."""
+        """Number of pieces into which a tensor can be split."""
         step = self._plan.steps[number]
         if step.action in ("copy", "widen"):
             if any(part.filters for part in step.origin.parts.values()):

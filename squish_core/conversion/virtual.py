@@ -1,4 +1,4 @@
-"""A checkpoint presented as another format: a source whose bytes are made as they are read."""
+"""A checkpoint presented as another format: a source whose bytes are computed on reading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from squish_core.specs import parse_format
 class VirtualSource(Source):
     """One file of an output image, or the folder of all.
 
-    `plan` is the conversion that it stands for; `reader` has its image, and reads any range of it.
+    `plan` is the conversion that it presents; `reader` has its image, and reads any range of it.
     """
 
     def __init__(self, name: str, plan: ConversionPlan, reader: ImageReader, file: OutputFile | None = None) -> None:
@@ -54,7 +54,7 @@ def as_format(
     activations: File | None = None,
     requantize: bool = False,
 ) -> VirtualSource:
-    """What `convert` would write, as a source; see `File.as_format`."""
+    """The output of `convert` as a source; see `File.as_format`."""
     format_id, _ = parse_format(format, file.registry.writing_options)
     name = _name(file, format_id)
     plan, _ = plan_mapped(

@@ -1,4 +1,4 @@
-"""What a worker process does with a task: check that it encodes like the client, write the bytes, measure them."""
+"""The worker's side of a task: check that it encodes like the client, write the bytes, measure them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from squish_core.plugins.registry import registry
 from squish_core.plugins.sources import open_target, remote_target
 
 RETRIES = 3
-"""How often a task is tried again after a source could not be reached."""
+"""Number of retries of a task after a source could not be reached."""
 
 
 @frozen(kw_only=True)
@@ -73,7 +73,7 @@ class Job:
 
 @frozen
 class Message:
-    """What a scheduler carries: a task's number, and where its job is described, with the SHA-256 of that file."""
+    """The message to a worker: a task's number, and the path and SHA-256 of the description of its job."""
 
     job: str
     sha256: str
@@ -82,7 +82,7 @@ class Message:
 
 @frozen
 class PanelError:
-    """Error sums of a step from one unit on: of a panel, or of all panels of a whole tensor."""
+    """Error sums of a step: of one panel, or of all panels of a tensor."""
 
     step: int
     start: int
@@ -95,7 +95,7 @@ class PanelError:
 
 @frozen(kw_only=True)
 class Answer:
-    """What was written: `sha256` is that of the digests of all ranges, in their order."""
+    """The result of a task: `sha256` is that of the digests of all ranges, in order."""
 
     task: int
     nbytes: int
@@ -151,7 +151,7 @@ class OpenJob:
         self.layout = JobLayout(job.plan, job.image, self.file, statistics)
 
     def write(self, number: int) -> Answer:
-        """Write the bytes of a task to their places, and sync them; or make whole files and upload them."""
+        """Write the bytes of a task to their places, and sync them; or write whole files and upload them."""
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
@@ -176,6 +176,7 @@ class OpenJob:
         started = time.perf_counter()
         digests = Digests(self.file, on_the_way=True)
         checks = CopyChecks(digests.file)
+        digests.read_through(checks.file)
         file = checks.file
         steps = steps_of(self.job.plan, task)
         whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
@@ -186,8 +187,7 @@ class OpenJob:
         with writer, original.reading_ahead(parts):
             for piece, step in zip(task.pieces, steps):
                 if piece.start == 0:
-                    digests.check(file, step)
-                    checks.check(file, step)
+                    checks.check(file, step, digests)
                 errors += self._write(file, piece, step, writer)
             digests.finish()
             writer.sync()
@@ -226,7 +226,7 @@ class OpenJob:
         writer.finish(ranges.values())
 
     def _check(self, source: File) -> None:
-        """Refuse another source, other plugins, or encoders that give other bytes."""
+        """Refuse a different source, different plugins, or encoders that produce different bytes."""
         check_source(self.job.plan, self.file)
         for stored, own in zip(self.job.pins, source_pins(source)):
             if stored != own:

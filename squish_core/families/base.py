@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
 
-from squish_core.formats.base import Dropped, Options
+from squish_core.formats.base import Options
+from squish_core.formats.dropped import Dropped
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:

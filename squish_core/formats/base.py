@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
 from squish_core.errors import FormatError
+from squish_core.formats.dropped import Dropped
 from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
@@ -21,35 +22,6 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, str]
 """Options of a format as text, from `ID:key=value`."""
-
-
-@frozen
-class Dropped:
-    """Something in the source that the target cannot store.
-
-    `name` is its key, role or file name; `where` is the tensor, part or file it belongs to, if any.
-    """
-
-    kind: Literal[
-        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor",
-    ]  # fmt: skip
-    name: str
-    reason: str = ""
-    where: str = ""
-
-    def __str__(self) -> str:
-        where = f"{self.where}: " if self.where else ""
-        return f"{where}{self.kind} {self.name}{f' ({self.reason})' if self.reason else ''}"
-
-
-def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """`Dropped` records for assets."""
-    return tuple(Dropped("asset", name, reason) for name in names)
-
-
-def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """`Dropped` records for metadata."""
-    return tuple(Dropped("metadata", key, reason) for key in keys)
 
 
 @frozen(kw_only=True)
@@ -319,7 +291,18 @@ class Container(Renamed):
         return False
 
     def writes_beside(self, options: Options) -> bool:
-        """Whether the output is one file with others beside it, which `sink.member` writes."""
+        """Whether the output is one file with others beside it, which `sink.member` writes.
+
+        Parameters
+        ----------
+        options
+            Write options.
+
+        Returns
+        -------
+        bool
+            False for one file or a folder.
+        """
         return False
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from filecmp import cmp
 from pathlib import Path
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import WriteError
 from squish_core.io.atomic import check_parent, check_regular, create_folder, sync_folder, sync_rename
 from squish_core.io.fsync import Syncer
@@ -51,6 +52,6 @@ def _check_sibling(written: Path, place: Path) -> None:
         return
     if place.is_symlink() or not place.is_file() or not cmp(written, place, shallow=False):
         raise WriteError(
-            "exists and differs from what belongs beside the target", file=str(place), code="exists",
+            "exists and differs from what belongs beside the target", file=str(place), code=ErrorCode.EXISTS,
             hint="Write into an empty folder, or remove the file.",
         )  # fmt: skip

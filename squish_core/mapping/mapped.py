@@ -13,7 +13,8 @@ from squish_core.errors import FormatError, SquishError
 from squish_core.families.base import GGUF, HF, Family, source_names
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
-from squish_core.formats.base import Dropped, Options
+from squish_core.formats.base import Options
+from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.mapping.coverage import cover, without_prefix

@@ -78,12 +78,16 @@ class CodecInfo:
 
 @frozen(kw_only=True)
 class BackendInfo:
-    """A backend. The higher `preference` wins among otherwise equal offers."""
+    """A backend. The higher `preference` wins among otherwise equal offers.
+
+    `unverified`: what its project has never run it on, shown by `squish doctor`.
+    """
 
     id: str
     title: str
     factory: str
     preference: int = 0
+    unverified: str = ""
 
 
 @frozen(kw_only=True)

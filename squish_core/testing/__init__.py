@@ -21,10 +21,12 @@ from squish_core.testing.containers import ContainerSuite
 from squish_core.testing.families import FamilySuite, model_arrays, write_model
 from squish_core.testing.mutations import mutant, mutants, truncations
 from squish_core.testing.refinements import RefinementSuite
+from squish_core.testing.source_suite import SourceSuite
 from squish_core.testing.sources import CountingSource, memory_file
 from squish_core.testing.truth import Fingerprint
 
 __all__ = [
     "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "FamilySuite",
-    "Fingerprint", "RefinementSuite", "memory_file", "model_arrays", "mutant", "mutants", "truncations", "write_model",
+    "Fingerprint", "RefinementSuite", "SourceSuite", "memory_file", "model_arrays", "mutant", "mutants", "truncations",
+    "write_model",
 ]  # fmt: skip

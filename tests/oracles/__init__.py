@@ -303,8 +303,8 @@ def _install(*command: str | Path) -> None:
 
 
 def _uv() -> Path:
-    neighbour = Path(sys.executable).with_name("uv")
-    path = neighbour if neighbour.exists() else shutil.which("uv")
+    installed = Path(sys.executable).with_name("uv")
+    path = installed if installed.exists() else shutil.which("uv")
     if not path:
         raise OracleError("uv is missing: `make env` installs it, or `pip install uv`")
     return Path(path)

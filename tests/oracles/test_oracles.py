@@ -131,7 +131,7 @@ def test_an_exception_there_is_a_peer_error_here() -> None:
 
 @oracle
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_a_crash_is_told_and_survived(number: int) -> None:
+def test_a_crash_is_reported_and_the_next_call_works(number: int) -> None:
     def crash(number: int) -> None:
         import os
         import sys

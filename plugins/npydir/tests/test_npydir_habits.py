@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -199,3 +201,18 @@ def test_tiers_are_built_on_this_machine_only(tmp_path: Path) -> None:
     with pytest.raises(SquishError) as caught:
         squish.open(tmp_path / "out", "npydir:tiers=keep")
     assert caught.value.code == "option"
+
+
+def test_a_sealed_tier_loads_without_importing_what_decodes(tmp_path: Path) -> None:
+    """What a fresh process waits for: the imports of a load."""
+    folder = tmp_path / "out"
+    squish.convert(model(tmp_path), folder, "npydir", "int8")
+    cache.build(folder, "mlx")
+    code = f"""
+import sys
+import squish_core as squish
+arrays = squish.open({str(folder)!r}).numpy()
+print(len(arrays), *(name for name in sys.modules if name.startswith("squish_codecs.") or name.endswith(".writer")))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["4"]

@@ -79,7 +79,7 @@ def test_int8_follows_its_formula(tmp_path: Path) -> None:
     place = tmp_path / "out" / "tensors"
     q, s = (np.load(place / f"layers__0__up__weight__{suffix}.npy").astype(np.float64) for suffix in "qs")
     np.testing.assert_allclose(s, np.abs(values).max(axis=1) / 127, rtol=1e-6)
-    assert (np.abs(q * s[:, None] - values) <= s[:, None] / 2 * (1 + 1e-6)).all()
+    assert (np.abs(q * s[:, None] - values) <= s[:, None] / 2 * (1 + 1e-5)).all()  # 127 steps have 4e-6 of rounding
 
 
 @pytest.mark.parametrize("name", CASES)

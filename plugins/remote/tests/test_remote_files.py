@@ -104,6 +104,43 @@ def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("{web}", "read-only"), ("memory://out.gguf", "read-only"), ("hf://acme/tiny/out.gguf", "read-only"),
+        ("s3://bucket", "usage"), ("s3://bucket/key.gguf?versionId=1", "usage"), ("gs:///key.gguf", "usage"),
+    ],
+)  # fmt: skip
+def test_a_url_that_cannot_be_written_is_refused_before_the_source_is_read(
+    model: Path, server: Any, capsys: pytest.CaptureFixture[str], target: str, code: str
+) -> None:
+    url = target.format(web=server.url("out.gguf"))
+    assert main(["convert", server.url("model.gguf"), url, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert len(server.requests) == 2  # the source's first and last bytes
+
+
+def test_a_plan_of_a_remote_file_has_its_pin_and_no_secret(model: Path, server: Any, tmp_path: Path) -> None:
+    url = server.url("model.gguf").replace("//", "//user:passw0rd@") + "?signature=s3cret"
+    squish.convert(url, tmp_path / "out.safetensors", encode="f16", plan=tmp_path / "plan.json", dry_run=True)
+    text = (tmp_path / "plan.json").read_text()
+    (pin,) = json.loads(text)["source"]["files"]
+    assert (pin["tag"], pin["size"], pin["url"]) == ('"one"', model.stat().st_size, server.url("model.gguf"))
+    assert "passw0rd" not in text
+    assert "s3cret" not in text
+
+
+def test_a_reference_manifest_is_refused_before_any_request(server: Any, tmp_path: Path) -> None:
+    """It may name any host and any range."""
+    references = {f"w/c/{number}": [server.url("model.gguf"), number, 2**62] for number in range(20_000)}
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": references}))
+    for target, code in ((str(tmp_path / "refs.json"), "lookalike"), (f"reference://{tmp_path}/refs.json", "usage")):
+        with pytest.raises(squish.SquishError) as caught:
+            squish.open(target)
+        assert caught.value.code == code
+    assert not server.requests
+
+
 def test_traffic_says_what_was_fetched_and_not_used(model: Path, server: Any, tmp_path: Path) -> None:
     with squish.open(server.url("model.gguf")) as file:
         start = file.source.traffic()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.api import SquishError
 from squish_core.cli import main
 
 
@@ -200,3 +201,52 @@ def test_convolutions_keep_their_shape(tmp_path: Path, encode: str) -> None:
             assert squish.verify(tmp_path / path, deep=True).clean
     first, second = squish.open(tmp_path / "a.squizd"), squish.open(tmp_path / "b.squizd")
     assert all(first[name].numpy().tobytes() == second[name].numpy().tobytes() for name in arrays)
+
+
+def eagle_head(hidden: int = 64, vocabulary: int = 512, draft: int = 128) -> dict[str, np.ndarray]:
+    """A draft head with the names and shapes of EAGLE-3: `fc` takes the features of three layers of the model."""
+    rng = np.random.default_rng(6)
+
+    def matrix(rows: int, columns: int) -> np.ndarray:
+        return rng.normal(size=(rows, columns)).astype(np.float32)
+
+    attention = {"q": (hidden, 2 * hidden), "k": (hidden // 2, 2 * hidden), "v": (hidden // 2, 2 * hidden)}
+    return {
+        "fc.weight": matrix(hidden, 3 * hidden),
+        **{f"midlayer.self_attn.{name}_proj.weight": matrix(*shape) for name, shape in attention.items()},
+        "midlayer.self_attn.o_proj.weight": matrix(hidden, hidden),
+        "midlayer.mlp.gate_proj.weight": matrix(2 * hidden, hidden),
+        "midlayer.mlp.up_proj.weight": matrix(2 * hidden, hidden),
+        "midlayer.mlp.down_proj.weight": matrix(hidden, 2 * hidden),
+        **{f"midlayer.{name}.weight": np.ones(hidden, np.float32)
+           for name in ("hidden_norm", "input_layernorm", "post_attention_layernorm")},
+        "norm.weight": np.ones(hidden, np.float32), "lm_head.weight": matrix(draft, hidden),
+        "d2t": rng.integers(0, vocabulary, draft), "t2d": rng.random(vocabulary) < 0.25,
+    }  # fmt: skip
+
+
+def test_a_draft_head_keeps_the_names_and_shapes_of_eagle_3(tmp_path: Path) -> None:
+    head = eagle_head()
+    squish.save(tmp_path / "draft.safetensors", head)
+    squish.save(tmp_path / "model.safetensors", {"model.layers.0.mlp.up_proj.weight": np.ones((64, 128), np.float32)})
+    target = f"squizd:draft={tmp_path / 'draft.safetensors'}"
+    squish.convert(tmp_path / "model.safetensors", tmp_path / "out.squizd", target)
+    squish.convert(tmp_path / "out.squizd", tmp_path / "again.squizd")
+    for path in (tmp_path / "out.squizd", tmp_path / "again.squizd"):
+        with squish.open(path) as file:
+            draft = file.draft()
+            assert not file.problems
+            assert set(draft) == set(head)
+            for name, values in head.items():
+                assert draft[name].shape == values.shape
+                np.testing.assert_array_equal(draft[name].numpy(), values.astype(np.float32))
+
+
+def test_integers_that_float32_cannot_hold_are_no_draft_head(tmp_path: Path) -> None:
+    squish.save(tmp_path / "draft.safetensors", {"d2t": np.array([1 << 40])})
+    squish.save(tmp_path / "model.safetensors", {"w": np.ones((64, 128), np.float32)})
+    target = f"squizd:draft={tmp_path / 'draft.safetensors'}"
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "model.safetensors", tmp_path / "out.squizd", target)
+    assert (caught.value.code, caught.value.tensor) == ("draft", "d2t")
+    assert not (tmp_path / "out.squizd").exists()

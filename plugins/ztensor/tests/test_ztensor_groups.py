@@ -8,10 +8,12 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
+from attrs import evolve
 from squish_ztensor import groups
 
 import squish_core as squish
 from squish_core.codecs.regions import full
+from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 from squish_core.plugins.registry import registry
 from squish_core.testing.codecs import read_region
@@ -111,6 +113,30 @@ def test_unsupported_parameters_are_refused(params: dict[str, Any], shape: Any, 
     answer = target_encoding(spec, Encoding(codec=CodecSpec("affine", params), parts={}), zeros=True)
     assert isinstance(answer, Refusal)
     assert why in answer.why
+
+
+@pytest.mark.parametrize(("bits", "zeros", "width"), [(3, False, 4), (3, True, 3), (5, False, 8), (6, True, 8)])
+def test_stored_codes_of_other_widths_are_widened(bits: int, zeros: bool, width: int) -> None:
+    codec, params = registry().codec("affine"), {"bits": bits, "group_size": 8, "word": "i32"}
+    spec, encoding, arrays = random_tensor(params)
+    target = target_encoding(evolve(spec, encodings=(encoding,)), encoding, zeros=zeros)
+    assert isinstance(target, Encoding)
+    assert target.codec.params["bits"] == width
+    codes = codec.codes(arrays, spec, params, full(SHAPE))
+    assert codes is not None
+    result = codec.from_codes(codes, spec, target.codec.params)
+    assert result is not None
+    np.testing.assert_array_equal(
+        read_region(codec, result[0], spec, target.codec.params, full(SHAPE)),
+        read_region(codec, arrays, spec, params, full(SHAPE)),
+    )
+
+
+def test_values_are_not_encoded_in_another_width(tmp_path: Path) -> None:
+    squish.save(tmp_path / "in.safetensors", {"w.weight": np.ones((64, 128), np.float32)})
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "in.safetensors", tmp_path / "out.zt", "ztensor:wire=2", {"*": "affine:bits=3"})
+    assert (caught.value.code, caught.value.tensor) == ("refused", "w.weight")
 
 
 @pytest.mark.parametrize("wires", [("1.1", "2"), ("2", "1.1"), ("1.1,flavor=compatible", "2")])

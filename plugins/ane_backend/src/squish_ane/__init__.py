@@ -27,7 +27,12 @@ COMPRESSION: dict[str, tuple[str, dict[str, Any]]] = {
 def squish_backends() -> list[BackendInfo]:
     """The backend of this plugin."""
     title = "Apple Neural Engine, through Core ML"
-    return [BackendInfo(id="ane", title=title, factory="squish_ane.ane.backend:Ane", preference=20)]
+    return [
+        BackendInfo(
+            id="ane", title=title, factory="squish_ane.ane.backend:Ane", preference=20,
+            unverified="never run on a Mac",
+        )
+    ]  # fmt: skip
 
 
 @hookimpl

@@ -9,5 +9,11 @@ from squish_core.api import BackendInfo, hookimpl
 def squish_backends() -> list[BackendInfo]:
     """The backend of this plugin."""
     return [
-        BackendInfo(id="metal", title="Apple GPU, through MLX", factory="squish_metal.backend:Metal", preference=10)
+        BackendInfo(
+            id="metal",
+            title="Apple GPU, through MLX",
+            factory="squish_metal.backend:Metal",
+            preference=10,
+            unverified="its kernels were never run on a Mac",
+        )  # fmt: skip
     ]

@@ -21,7 +21,7 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_model
 
-from .container import Directory
+from .directory import Directory
 from .read.folder import Folder
 from .tiers.read import TIERS
 from .write.replace import IN_PLACE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ class Settings:
     in_flight: int = 16
     memory: int = 128 << 20
     gap: int = 64 << 10
+    cache: str = ""
+    cache_size: int = 10 << 30
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
@@ -35,6 +38,9 @@ class Settings:
                 if value not in PINS:
                     raise _wrong("pin", " or ".join(PINS), value)
                 values["pin"] = value
+                continue
+            if field.name == "cache":
+                values["cache"] = os.fspath(value)
                 continue
             kind, least = type(field.default), 0 if field.name == "gap" else 1e-3
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ from attrs import evolve, frozen
 from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, Traffic, closed
 
 from .failures import check_answer, error_of
+from .folder_cache import FolderCache
 from .pieces import Range, cut, joined
 from .read_ahead import ReadAhead
 from .settings import Settings
@@ -80,7 +82,8 @@ class Connection:
         self._opened: dict[str, Opened] = {}
         self._listings = dict(place.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
-        self.requests = self.fetched = self.used = 0
+        self.requests = self.fetched = self.cached = self.used = 0
+        self._cache = FolderCache(Path(settings.cache), settings.cache_size) if settings.cache else None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The result of a coroutine; ClosedError if the source is closed meanwhile."""
@@ -142,11 +145,17 @@ class Connection:
         return self._listings[folder]
 
     async def request(self, opened: Opened, start: int, stop: int) -> memoryview:
-        """One byte range of an open file, checked."""
+        """One byte range of an open file, checked; from the folder cache, if it is there."""
+        cache = self._cache if opened.pin.tag or opened.pin.version or opened.pin.modified else None
+        if cache and (kept := await asyncio.to_thread(cache.read, opened.pin, start, stop)) is not None:
+            self.cached += stop - start
+            return kept
         self.requests += 1
         self.fetched += stop - start
         answer = await self._range(opened.path, start, stop, opened.pin)
         check_answer(answer, self.address(opened.path), start, stop, self.settings, opened.pin)
+        if cache:
+            await asyncio.to_thread(cache.write, opened.pin, start, answer.data)
         return answer.data
 
     async def fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[memoryview]:
@@ -237,7 +246,8 @@ class RemoteSource(Source):
 
     def traffic(self) -> Traffic:
         connection = self._connection
-        return Traffic(connection.requests, connection.fetched, max(0, connection.fetched - connection.used))
+        unused = max(0, connection.fetched + connection.cached - connection.used)
+        return Traffic(connection.requests, connection.fetched, min(unused, connection.fetched))
 
     def read_ahead(self, ranges: Iterable[Range]) -> None:
         if not self._closed:

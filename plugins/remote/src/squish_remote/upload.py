@@ -163,7 +163,7 @@ class _Upload:
             self._parts.get_nowait()
         self._parts.put_nowait(None)
         assert self._task is not None
-        with suppress(Abandoned):
+        with suppress(Abandoned, TimeoutError):
             await asyncio.wait_for(self._task, self._target._settings.deadline)
 
     async def _chunks(self) -> AsyncIterator[bytearray]:

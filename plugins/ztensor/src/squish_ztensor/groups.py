@@ -49,17 +49,23 @@ def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding 
 
 
 def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | Refusal | None:
-    """Return the nearest parameters that zTensor supports for a layout; None for indices into a table."""
+    """Return the nearest parameters that zTensor supports for a layout; None for indices into a table.
+
+    Stored codes of a width that zTensor lacks are widened: their values stay the same. Values are not encoded in
+    another width than the one that was requested.
+    """
     if layout.table is not None:
         return None
     if not spec.shape or not all(spec.shape):
         return Refusal(why=f"zTensor has no group quantization for the shape {list(spec.shape)}")
-    if refusal := _refusal(layout.bits, layout.scale_dtype, WIDTHS_V1 if zeros else WIDTHS):
+    widths = WIDTHS_V1 if zeros else WIDTHS
+    bits = next((width for width in widths if width >= layout.bits), 0) if spec.encodings else layout.bits
+    if refusal := _refusal(bits, layout.scale_dtype, widths):
         return refusal
     axis = _axis(layout)
     if axis is None:
         return Refusal(why=f"zTensor stores groups along one of the last two axes, not {list(layout.group)}")
-    params = _nearest(spec.shape, layout, axis, zeros)
+    params = _nearest(spec.shape, layout, bits, axis, zeros)
     parts = declared(spec.shape, params)
     if isinstance(parts, str):
         return Refusal(why=parts)
@@ -145,15 +151,15 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
     return declared(shape, full) == stored_as
 
 
-def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[str, Any]:
-    """Return parameters for unsigned codes along one of the last two axes, with the zero point that gives the same
-    values, in words of the same width if these divide the axis."""
+def _nearest(shape: Shape, layout: CodeLayout, bits: int, axis: int, zeros: bool) -> dict[str, Any]:
+    """Return parameters for unsigned codes of `bits` along one of the last two axes, with the zero point that gives the
+    same values, in words of the same width if these divide the axis."""
     scale, offset_dtype = layout.scale_dtype, layout.offset_dtype
-    word, order = ("i32", "padded") if layout.bits == 3 else (layout.word or "u8", "lsb")
-    if order == "lsb" and shape[axis] % (dtypes.bits(word) // layout.bits):
+    word, order = ("i32", "padded") if bits == 3 else (layout.word or "u8", "lsb")
+    if order == "lsb" and shape[axis] % (dtypes.bits(word) // bits):
         word = "u8"
     params = {
-        "bits": layout.bits, "group_size": layout.group_sizes(shape)[axis], "axis": axis, "signed": False,
+        "bits": bits, "group_size": layout.group_sizes(shape)[axis], "axis": axis, "signed": False,
         "word": word, "order": order, "scale_dtype": scale,
     }  # fmt: skip
     zero = layout.zero - layout.low

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
-from squish_codecs.api import Affine
 from squish_safetensors.api import TensorRecord, read_header, spec_of_record
 
 from squish_core.api import (
@@ -26,10 +25,10 @@ from squish_core.api import (
     check_file_name,
 )  # fmt: skip
 
-from ..read.dialects import PANELS, encoding
 from ..read.folder import Folder
 
 SUFFIX = ".safetensors"
+PANELS_LABEL = "squish_panels"
 Entry = tuple[Encoding, tuple[int, ...]]
 
 
@@ -102,6 +101,7 @@ def _mlx(folder: Folder, tier: Tier) -> TierFiles:
 
 def _panels(folder: Folder, tier: Tier) -> TierFiles:
     """Read 4-bit codes in panels of 16 rows."""
+    from ..read.dialects import PANELS, encoding
 
     def find(name: str, key: str) -> Entry | None:
         stem, suffixes = f"{tier.label}/{key}", PANELS.files
@@ -119,6 +119,8 @@ def _panels(folder: Folder, tier: Tier) -> TierFiles:
 
 def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Entry:
     """Return the encoding of u32 words, w = q * scale + bias; bits and group size are in the configuration."""
+    from squish_codecs.api import Affine
+
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
     bits, group = own.get("bits"), own.get("group_size")
@@ -197,7 +199,7 @@ def _part(name: str, records: Mapping[str, TensorRecord]) -> Part:
 
 
 TIERS = (
-    Tier(label=PANELS.label, sentinel=f"{PANELS.label}/.ready", needs=f"{PANELS.label}/", open=_panels, of_all=False),
+    Tier(label=PANELS_LABEL, sentinel=f"{PANELS_LABEL}/.ready", needs=f"{PANELS_LABEL}/", open=_panels, of_all=False),
     Tier(label="squish_4bit", sentinel=".squish_4bit_ready", needs="squish_4bit/config.json", open=_mlx),
     Tier(label="squish_3bit", sentinel=".squish_3bit_ready", needs="squish_3bit/config.json", open=_mlx),
     Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from squish_core.api import FormatError
+from squish_core.api import ErrorCode, FormatError
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 SLIDING = "sliding_attention"
@@ -183,5 +183,9 @@ def _integer(config: Mapping[str, Any], key: str) -> int:
 
 def _unsupported(key: str, expected: str, found: object) -> FormatError:
     return FormatError(
-        f"{key} is not one that the graph has", part="config.json", expected=expected, found=repr(found), code="config"
+        f"{key} is not one that the graph has",
+        part="config.json",
+        expected=expected,
+        found=repr(found),
+        code=ErrorCode.CONFIG,
     )

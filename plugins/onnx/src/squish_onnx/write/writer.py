@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     OutgoingTensor,
     Part,
@@ -39,7 +40,7 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
     """The decoder that the model's config.json describes."""
     if CONFIG not in assets:
         raise FormatError(
-            "the graph needs the model's configuration", part=CONFIG, code="config",
+            "the graph needs the model's configuration", part=CONFIG, code=ErrorCode.CONFIG,
             hint="Convert a complete model: a GGUF file, or a folder with its config.json.",
         )  # fmt: skip
     data = assets[CONFIG]

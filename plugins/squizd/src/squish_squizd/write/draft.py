@@ -5,15 +5,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from attrs import evolve, frozen
 
 from squish_core import api
 from squish_core.api import (
+    DENSE,
+    Encoding,
+    File,
     FormatError,
     OutgoingChild,
     OutgoingTensor,
+    Part,
     Refusal,
     Sink,
     Stream,
@@ -32,6 +37,8 @@ CHILD = "eagle"
 LAYERS, VOCABULARY = "squizd.draft_layers", "squizd.draft_vocab"
 """Keys of the child's metadata."""
 _CODECS = ("dense", "squizd.int4")
+EXACT = 1 << 24
+"""Integers up to here are exact in float32."""
 
 
 @frozen(kw_only=True)
@@ -104,6 +111,9 @@ def draft_of_file(path: str, stack: ExitStack) -> Draft:
     file = stack.enter_context(api.open(path))
     tensors = []
     for name, stored in file.index.tensors.items():
+        if _is_integers(stored):
+            tensors.append(_as_floats(file, stored))
+            continue
         spec = _as_block(stored)
         if isinstance(spec, Refusal):
             raise FormatError(
@@ -117,6 +127,32 @@ def draft_of_file(path: str, stack: ExitStack) -> Draft:
     if not tensors:
         raise FormatError("not usable as a draft head: it has no tensors", file=file.name, code="draft")
     return _draft(tensors)
+
+
+def _is_integers(spec: TensorSpec) -> bool:
+    """Whether a tensor has plain integers or booleans, as EAGLE-3's maps between vocabularies (d2t, t2d)."""
+    first = spec.encodings[0] if spec.encodings else None
+    return first is not None and first.codec == DENSE and (spec.dtype == "bool" or spec.dtype[0] in "iu")
+
+
+def _as_floats(file: File, spec: TensorSpec) -> OutgoingTensor:
+    """Return integers as float32 for a NPCL block; FormatError if one is not exact."""
+    values = file.array(spec.encodings[0].parts["data"])[...]
+    largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
+    if largest > EXACT:
+        raise FormatError(
+            "not usable as a draft head: NPCL blocks store integers as float32", file=file.name, tensor=spec.name,
+            expected=f"magnitudes up to {EXACT}", found=largest, code="draft", hint="Leave the tensor out.",
+        )  # fmt: skip
+    block = _as_block(
+        evolve(
+            spec, dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": Part(dtype="f32", shape=spec.shape)}),)
+        )
+    )
+    if isinstance(block, Refusal):
+        raise FormatError(f"not usable as a draft head: {block.why}", file=file.name, tensor=spec.name, code="draft")
+    floats = values.astype("<f4").tobytes()
+    return OutgoingTensor(block, {"data": Stream(block.encodings[0].parts["data"], partial(iter, (floats,)))})
 
 
 def _as_block(spec: TensorSpec) -> TensorSpec | Refusal:

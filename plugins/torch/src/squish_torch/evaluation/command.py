@@ -72,9 +72,10 @@ def eval_model(
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Measure perplexity on a text, KL divergence from a base, and tasks of lm-eval.
+    """Measure perplexity, divergence from a base, and accuracy.
 
-    Both models run in lockstep, window by window, without a file of logits.
+    Perplexity and divergence are those of a text, accuracy that of tasks of lm-eval. Both models run in lockstep,
+    window by window, without a file of logits.
     """
     if text is None and not task:
         raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)

@@ -1,0 +1,86 @@
+"""A folder with byte ranges of remote files: by URL and pin, checked when they are read, never needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from squish_core.api import Pin
+
+DIGEST = 32
+"""Bytes of the SHA-256 at the end of each file."""
+_SUFFIX = ".range"
+
+
+class FolderCache:
+    """Ranges of pinned files in a folder, which processes may share; at most about `size` bytes.
+
+    A range is a file that appears by a rename and ends with its digest. One that is damaged, or that cannot be read or
+    written, is fetched.
+    """
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder, self._size = folder, size
+        self._used: int | None = None
+
+    def read(self, pin: Pin, start: int, stop: int) -> memoryview | None:
+        """The range; None if it is not there, or not whole."""
+        path = self._path(pin, start, stop)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        content = memoryview(data)[:-DIGEST]
+        if len(content) != stop - start or sha256(content).digest() != data[-DIGEST:]:
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(path)  # the oldest ones are removed first
+        return content
+
+    def write(self, pin: Pin, start: int, content: memoryview) -> None:
+        """Keep a range, if the disk allows."""
+        path = self._path(pin, start, start + len(content))
+        temporary = path.with_name(f".{os.getpid()}.{os.urandom(8).hex()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(content)
+                    file.write(sha256(content).digest())
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._make_room(len(content) + DIGEST)
+        except OSError:
+            return
+
+    def _path(self, pin: Pin, start: int, stop: int) -> Path:
+        key = sha256(json.dumps(pin.to_dict(), sort_keys=True).encode()).hexdigest()
+        return self._folder / key[:32] / f"{start}-{stop}{_SUFFIX}"
+
+    def _make_room(self, added: int) -> None:
+        """Remove the ranges that were used longest ago; looks at the folder only when it may be full."""
+        if self._used is not None:
+            self._used += added
+        if self._used is not None and self._used <= self._size:
+            return
+        entries = sorted(self._entries())
+        self._used = sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if self._used <= self._size:
+                return
+            path.unlink(missing_ok=True)
+            self._used -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """Time, size and path of each range."""
+        for path in self._folder.glob(f"*/*{_SUFFIX}"):
+            with suppress(OSError):
+                info = path.stat()
+                yield info.st_mtime, info.st_size, path

@@ -1,0 +1,37 @@
+"""What a target cannot store of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from attrs import frozen
+
+
+@frozen
+class Dropped:
+    """Something in the source that the target cannot store.
+
+    `name` is its key, role or file name; `where` is the tensor, part or file it belongs to, if any.
+    """
+
+    kind: Literal[
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor",
+    ]  # fmt: skip
+    name: str
+    reason: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        return f"{where}{self.kind} {self.name}{f' ({self.reason})' if self.reason else ''}"
+
+
+def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
+    """`Dropped` records for assets."""
+    return tuple(Dropped("asset", name, reason) for name in names)
+
+
+def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
+    """`Dropped` records for metadata."""
+    return tuple(Dropped("metadata", key, reason) for key in keys)
