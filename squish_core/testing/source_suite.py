@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 
+from squish_core.concurrency import Pool
 from squish_core.errors import ClosedError, MissingFileError, SquishError, TruncatedError
 from squish_core.io.pin import Pin
 from squish_core.io.source import Source
@@ -148,7 +148,7 @@ class SourceSuite(Suite):
     def test_threads_share_a_source(self) -> None:
         """Eight threads read ranges of their own."""
         content = self.content()
-        with closing(self.open()) as source, ThreadPoolExecutor(8) as pool:
+        with closing(self.open()) as source, Pool(8) as pool:
             starts = [number * 997 % (len(content) - 5000) for number in range(64)]
             for start, data in zip(starts, pool.map(lambda start: bytes(source.view(start, 5000)), starts)):
                 assert data == content[start : start + 5000], f"a thread read other bytes at {start}"
