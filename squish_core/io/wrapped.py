@@ -53,8 +53,13 @@ class RangeCache:
 
     def __init__(self, budget: int) -> None:
         self.is_complete, self.missed = False, 0
-        self._budget, self._lock = budget, Lock()
+        self._size, self._budget, self._lock = budget, budget, Lock()
         self._ranges: dict[str, dict[int, memoryview]] = {}
+
+    def clear(self) -> None:
+        """Drop everything, and keep again what is read."""
+        with self._lock:
+            self.is_complete, self._budget, self._ranges = False, self._size, {}
 
     def add(self, file: str, offset: int, view: memoryview) -> None:
         """Cache a range of a file."""
