@@ -24,6 +24,7 @@ GROUPS = {
     "calls": "squish_gguf",
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
+    "models": "squish_models",
     "checkpoints": "squish_hf",
     "compressed": "squish_zstd",
     "tiers": "squish_npydir",
@@ -35,6 +36,7 @@ GROUPS = {
     "packages": "squish_ane",
     "squizd": "squish_squizd",
     "remote": "squish_remote",
+    "jobs": "squish_gguf",
 }
 
 INTRO = """# Benchmarks

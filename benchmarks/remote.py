@@ -164,7 +164,8 @@ def measured(folder: Path, base: str, rounds: int) -> str:
 
 def virtual_calls(folder: Path) -> dict[str, Any]:
     """Random reads of 4 KiB from a GGUF that is not written: of copied and of encoded tensors of 1 MiB."""
-    random, calls = np.random.default_rng(2), {}
+    random = np.random.default_rng(2)
+    calls: dict[str, Any] = {}
     for label, rule, limit in (("copied", None, "<= 0.05 s"), ("encoded", "q8_0", "<= 0.3 s")):
         places = random.random(100)
 

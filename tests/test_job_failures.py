@@ -18,6 +18,10 @@ import pytest
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, UsageError, WriteError
 from squish_core.conversion import worker
+from squish_core.conversion.journal import Journal
+from squish_core.io.staging import Staging
+from squish_core.io.temporaries import temporaries
+from squish_core.plugins.schedulers import Workers
 
 RANDOM = np.random.default_rng(6)
 NAMES = [f"model.layers.{number}.mlp.up_proj.weight" for number in range(8)]
@@ -91,6 +95,8 @@ def test_an_unfinished_job_keeps_its_journal_and_goes_on(source: Path, serial: A
     assert {"task", "output", "bytes", "sha256", "worker"} <= lines[0].keys()
     before = [line["worker"] for line in lines]
     assert not target.exists()
+    (staged,) = temporaries(tmp_path)
+    assert (staged.target, staged.state) == (target, "dead")
     written: list[int] = []
     report = job(source, target, resume=True, progress=lambda name, count, total: written.append(count))
     assert (target.read_bytes(), facts(report)) == serial
@@ -243,7 +249,9 @@ def lines_of(journal: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def test_a_killed_client_takes_its_workers_along_and_the_job_goes_on(source: Path, serial: Any, tmp_path: Path) -> None:
+def test_a_killed_client_takes_its_workers_along_and_the_job_goes_on(
+    source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "out.gguf"
     journal = tmp_path / "out.gguf.squish-journal"
     client = run_client(source, target)
@@ -257,7 +265,17 @@ def test_a_killed_client_takes_its_workers_along_and_the_job_goes_on(source: Pat
         time.sleep(0.05)
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert not target.exists()
+    lines = lines_of(journal) - 1
+    remaining: list[int] = []
+    run = Workers.map
+
+    def counted(self: Workers, function: Any, items: Any, memory: int = 0) -> Any:
+        remaining.append(len(items))
+        return run(self, function, items, memory)
+
+    monkeypatch.setattr(Workers, "map", counted)
     report = job(source, target, resume=True)
+    assert remaining == [len(NAMES) - lines]  # what was in flight is done again, and nothing else
     assert (target.read_bytes(), facts(report)) == serial
     assert left_over(tmp_path) == ["client.py"]
 
@@ -278,3 +296,33 @@ def test_a_second_client_is_refused_with_the_name_of_the_first(source: Path, tmp
         job(source, target, progress=second)
     assert [(type(error), error.code) for error in refused] == [(WriteError, "locked")] * 2
     assert all(f"process {os.getpid()}" in (error.hint or "") for error in refused)
+
+
+def test_clients_that_start_at_once_leave_what_the_first_has_created(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.gguf"
+    staging = Staging(target, "0" * 16, is_folder=False)
+    staging.create({"": 100}, None)
+    with pytest.raises(WriteError) as caught:
+        Staging(target, "0" * 16, is_folder=False).create({"": 100}, None)
+    assert caught.value.code == "locked"
+    assert staging.exists
+    staging.remove()
+    journal = tmp_path / "out.gguf.squish-journal"
+    first = Journal(journal)
+    first.start({})
+    with pytest.raises(WriteError):
+        Journal(journal).start({})
+    second = Journal(journal)
+    second.read()
+    with pytest.raises(WriteError) as caught:
+        second.resume()
+    assert caught.value.code == "locked"
+    assert journal.exists()
+    first.remove()
+
+
+def test_a_journal_that_cannot_be_written_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(WriteError) as caught:
+        job(source, tmp_path / "out.gguf", journal=tmp_path / "none" / "journal")
+    assert caught.value.code == "unwritable"
+    assert not list(tmp_path.iterdir())

@@ -33,6 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     squish.convert(folder / "q4_0.gguf", folder / "int4.zt", "ztensor:digest=sha256")
     squish.save(folder / "layer.gguf", {"layer.weight": values}, encode="q4_0")
     squish.convert(folder / "f16.safetensors", folder / "packed.zt", "ztensor:encoding=zstd,digest=sha256")
+    squish.convert(folder / "f16.safetensors", folder / "packed2.zt", "ztensor:wire=2,encoding=zstd")
     return folder
 
 
@@ -55,6 +56,8 @@ def ratio(source: CountingSource, file: squish.File) -> float:
         ("digests.zt", "gguf", "q8_0"),
         ("int4.zt", "ztensor", None),
         ("packed.zt", "safetensors", None),
+        ("packed2.zt", "safetensors", None),
+        ("packed2.zt", "gguf", "q8_0"),
         ("f16.safetensors", "gguf", "nvfp4"),
     ],
 )

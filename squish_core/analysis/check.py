@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from squish_core.analysis.maps import Span, map_spans, opened
+from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted
@@ -15,8 +16,9 @@ from squish_core.errors import FormatError, MissingPluginError, Problem, SquishE
 from squish_core.file import File
 from squish_core.guard import computing, guarded
 from squish_core.io.digest import Verdict, check_digest
+from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.model import Part
-from squish_core.reader import file_problems
+from squish_core.reader import Reader, file_problems
 from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def as_problem(error: SquishError, severity: str = "error") -> Problem:
     return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
-def check_part(file: File, name: str, role: str, part: Part) -> bool:
+def check_part(file: Reader, name: str, role: str, part: Part) -> bool:
     """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
     differs."""
     if part.digest is None:
@@ -61,7 +63,7 @@ def digest_error(part: Part, verdict: Verdict) -> FormatError:
     )  # fmt: skip
 
 
-def check_empty(file: File, name: str, role: str, part: Part) -> None:
+def check_empty(file: Reader, name: str, role: str, part: Part) -> None:
     """Decode the filters of an empty part, which reading skips."""
     if part.filters and not part.nbytes:
         with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
@@ -130,18 +132,33 @@ class Check:
     def tensors(self, tensors: list[Tensor]) -> None:
         """Check the digests and the decoding of some tensors."""
         self._total = sum(tensor.nbytes for tensor in tensors)
-        for tensor in tensors:
-            encodings = [encoding.parts for encoding in tensor.spec.encodings]
-            for parts in (*encodings, tensor.spec.extras):
-                for role, part in parts.items():
-                    self._digest(tensor, role, part)
-            if not tensor.spec.problem:
-                with self._collect():
-                    self._decode(tensor)
-                    self.decoded += 1
-            self._done += tensor.nbytes
-            if self._progress:
-                self._progress(tensor.name, self._done, self._total)
+        if not self.file.source.is_remote:
+            for tensor in tensors:
+                self._tensor(tensor)
+            return
+        cache = RangeCache(MEMORY_LIMIT)  # what is hashed is decoded without fetching it again
+        source = CachedSource(self.file.source, cache)
+        file = File(source, self.file.index, self.file.registry, self.file.limits)
+        parts = (part for tensor in tensors for _, part in _parts(tensor))
+        with file.reading_ahead(parts):
+            for tensor in tensors:
+                self._tensor(file[tensor.name], cache)
+
+    def _tensor(self, tensor: Tensor, cache: RangeCache | None = None) -> None:
+        """Check one tensor; `cache` keeps what is hashed."""
+        if cache:
+            cache.clear()
+        for role, part in _parts(tensor):
+            self._digest(tensor, role, part)
+        if cache:
+            cache.is_complete = True
+        if not tensor.spec.problem:
+            with self._collect():
+                self._decode(tensor)
+                self.decoded += 1
+        self._done += tensor.nbytes
+        if self._progress:
+            self._progress(tensor.name, self._done, self._total)
 
     def not_checked(self, deep: bool) -> Iterator[str]:
         """Descriptions of what this run did not check."""
@@ -170,7 +187,7 @@ class Check:
         self.unverified += 1  # until it is compared
         with self._collect():
             try:
-                is_comparable = check_part(self.file, tensor.name, role, part)
+                is_comparable = check_part(tensor.file, tensor.name, role, part)
             except SquishError as error:
                 self.unverified -= error.code == ErrorCode.DIGEST
                 raise
@@ -188,13 +205,19 @@ class Check:
             bound = tensor.bound.in_memory() if self.file.source.is_remote else tensor.bound
             bound.check_limits()
             for role, part in bound.encoding.parts.items():
-                check_empty(self.file, tensor.name, role, part)
+                check_empty(tensor.file, tensor.name, role, part)
             if self._scratch is None:
                 self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
             decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)
+
+
+def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
+    """All stored parts of a tensor, with their roles."""
+    for parts in (*(encoding.parts for encoding in tensor.spec.encodings), tensor.spec.extras):
+        yield from parts.items()
 
 
 def check_span(span: Span) -> Findings:

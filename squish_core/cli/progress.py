@@ -38,7 +38,8 @@ class Progress:
         if self._quiet:
             return
         if self._before is None:
-            self._started, self._before = time.monotonic(), done
+            self._started = self._shown = time.monotonic()
+            self._before = done
         if not self._lines_only and self._bar is None:
             self._start(total)
         if self._bar is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from squish_core.codecs.bound import MEMORY_LIMIT
+from squish_core.conversion.digests import Digests
 from squish_core.conversion.step import Step
 from squish_core.errors import TensorError
 from squish_core.file import File
@@ -28,18 +29,19 @@ class CopyChecks:
             self._cache.is_complete = True
 
     def begin(self, file: File, steps: Iterable[Step]) -> None:
-        """Check all steps if that costs nothing."""
+        """Check all copies if that costs nothing."""
         for step in steps if self._is_cheap else ():
-            self.check(file, step)
+            self._checked.add(step.name)
+            check_copy(file, step)
 
-    def check(self, file: File, step: Step) -> None:
-        """Check a step, if it was not checked yet."""
-        if step.name in self._checked:
-            return
-        self._checked.add(step.name)
+    def check(self, file: File, step: Step, digests: Digests) -> None:
+        """Check the copy, if it was not checked yet, and the digests that are not checked on the way."""
         self._cache.is_complete = False
         try:
-            check_copy(file, step)
+            if step.name not in self._checked:
+                self._checked.add(step.name)
+                check_copy(file, step)
+            digests.check(file, step)
         finally:
             self._cache.is_complete = True
 

@@ -94,6 +94,10 @@ class Digests:
             self._starts[place] = [entry.part.segments[0].offset for entry in parts]
             self._stops[place] = list(accumulate((entry.stop for entry in parts), max))
 
+    def read_through(self, file: File) -> None:
+        """Check through this file, which wraps `self.file`."""
+        self._original = file.original if isinstance(file, MappedFile) else file
+
     def check(self, file: File, step: Step) -> None:
         """Raise FormatError if a digest does not match or an empty part cannot be read; skips registered parts."""
         for name, role, part in stored_parts(file, step):

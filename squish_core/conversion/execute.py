@@ -99,6 +99,7 @@ def execute(
     measurements = _Measurements(observer or ConversionObserver())
     digests = Digests(source.without_caches(), on_the_way=True)
     copies = CopyChecks(digests.file)
+    digests.read_through(copies.file)
     source = apply_map(copies.file, plan.model_map, plan.options)
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
@@ -185,8 +186,7 @@ class _Measurements(ConversionObserver):
 
 def _begin(file: File, step: Step, digests: Digests, copies: CopyChecks, observer: ConversionObserver) -> None:
     observer.tensor_started(step.name)
-    copies.check(file, step)
-    digests.check(file, step)
+    copies.check(file, step, digests)
 
 
 def check_source(plan: ConversionPlan, file: File) -> None:

@@ -49,10 +49,9 @@ class JobRun:
         """Stage the output, or continue that of an earlier run. Finished tasks of a failed run are kept."""
         resumes = self._resumes(facts, resume)
         self.staging.check_target(overwrite=overwrite, resume=resumes)
+        if not resumes:
+            self._start(facts, mode)
         try:
-            if not resumes:
-                self.staging.create(self._sizes, mode)
-                self.journal.start(facts)
             if isinstance(self.staging, Staging):
                 for output, path in zip(self.job.image.files, self.job.files):
                     write_literals(path, output)
@@ -65,6 +64,15 @@ class JobRun:
                 again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
                 error.hint = f"{error.hint} {again}" if error.hint else again
             self.staging.close()
+            raise
+
+    def _start(self, facts: Mapping[str, Any], mode: int | None) -> None:
+        """Create the output and the journal, or neither; what another client has created stays."""
+        self.staging.create(self._sizes, mode)
+        try:
+            self.journal.start(facts)
+        except BaseException:
+            self.staging.remove()
             raise
 
     def work(self, workers: Workers, observer: ConversionObserver) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from squish_core.conversion.job import differences
 from squish_core.errors import FormatError, UsageError, WriteError
+from squish_core.io.locks import try_lock
 from squish_core.model import to_json
 
 VERSION = 1
@@ -73,7 +74,11 @@ class Journal:
         """Create the journal of a new job."""
         self.header = {"squish_journal": VERSION, "owner": owner(), "job": to_json(dict(job))}
         self._open("xb")
-        self._write(self.header)
+        try:
+            self._write(self.header)
+        except OSError as error:
+            self.remove()
+            raise self._unwritable(error) from None
 
     def resume(self) -> None:
         """Continue after the last complete line."""
@@ -100,10 +105,15 @@ class Journal:
         try:
             self._file = open(self.path, mode)  # noqa: SIM115 - closed when the job ends
         except OSError as error:
+            raise self._unwritable(error) from None
+        if try_lock(self._file.fileno()) is False:
+            self.close()
             raise WriteError(
-                "cannot be written", file=str(self.path), found=error.strerror, code="unwritable",
-                hint="Name another place with journal=FILE.",
-            ) from None  # fmt: skip
+                "is in use by another process",
+                file=str(self.path),
+                code="locked",
+                hint=f"It belongs to {self.owner()}.",
+            )
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
@@ -120,6 +130,12 @@ class Journal:
         if version != VERSION or not keys <= entry.keys() or (number and not isinstance(entry["task"], int)):
             raise self._damage(number + 1, line)
         return dict(entry)
+
+    def _unwritable(self, error: OSError) -> WriteError:
+        return WriteError(
+            "cannot be written", file=str(self.path), found=error.strerror, code="unwritable",
+            hint="Name another place with journal=FILE.",
+        )  # fmt: skip
 
     def _damage(self, number: int, line: bytes) -> FormatError:
         return FormatError(

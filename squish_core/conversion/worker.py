@@ -176,6 +176,7 @@ class OpenJob:
         started = time.perf_counter()
         digests = Digests(self.file, on_the_way=True)
         checks = CopyChecks(digests.file)
+        digests.read_through(checks.file)
         file = checks.file
         steps = steps_of(self.job.plan, task)
         whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
@@ -186,8 +187,7 @@ class OpenJob:
         with writer, original.reading_ahead(parts):
             for piece, step in zip(task.pieces, steps):
                 if piece.start == 0:
-                    digests.check(file, step)
-                    checks.check(file, step)
+                    checks.check(file, step, digests)
                 errors += self._write(file, piece, step, writer)
             digests.finish()
             writer.sync()

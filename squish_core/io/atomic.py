@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import FormatError, MissingFileError, WriteError
+from squish_core.errors import FileAccessError, FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
@@ -255,6 +255,8 @@ def creation(target: Path) -> Iterator[None]:
     """Turn an OSError during creation into a WriteError about the target."""
     try:
         yield
+    except FileAccessError:
+        raise
     except OSError as error:
         raise _unwritable(target, error.strerror or str(error)) from None
 

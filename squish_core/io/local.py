@@ -252,7 +252,7 @@ class FolderSource(Source):
 
 
 def _refuse_links(folder: Path, path: str, member: Source) -> None:
-    """FormatError if a link leads to an open file of a folder: what it names may lie anywhere."""
+    """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere."""
     place, link = folder, ""
     for piece in path.split("/"):
         place /= piece

@@ -12,7 +12,7 @@ from squish_core.errors import FormatError
 
 @frozen
 class Traffic:
-    """What a remote source has fetched since it was opened, its first bytes aside.
+    """Traffic of a remote source since it was opened, without its first bytes.
 
     `unused`: bytes between ranges that were fetched together, and bytes that were read ahead and never read.
 

@@ -1,4 +1,4 @@
-"""The output of a job at a URL: files appear one by one, each whole, and those that name others last."""
+"""The output of a job at a URL: files appear one by one, each complete; files that refer to others appear last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OpenSource = Callable[[str], Source]
 
 
 class RemoteStaging:
-    """As `Staging`, at a URL. Nothing is staged there: workers upload whole files.
+    """Like `Staging`, at a URL. Nothing is staged there: workers upload whole files.
 
     `literals`: the files that hold no tensor, which `publish` writes.
     """
@@ -35,7 +35,7 @@ class RemoteStaging:
 
     @property
     def exists(self) -> bool:
-        """Whether an earlier run left something to go on with: its journal alone says what."""
+        """Whether there is an earlier run to continue; its journal says what is done."""
         return True
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
@@ -44,17 +44,17 @@ class RemoteStaging:
             self.target.check(overwrite=overwrite)
 
     def create(self, files: Mapping[str, int], mode: int | None) -> None:
-        """Nothing: files appear when they are whole."""
+        """Does nothing: files appear when they are complete."""
 
     def lock(self) -> None:
-        """Nothing: the journal is local, and files are created, never replaced."""
+        """Does nothing: the journal is local, and files are created, never replaced."""
 
     def file(self, name: str) -> str:
         """URL of an output file by its name in the target."""
         return f"{self._url}/{name}" if name else self._url
 
     def check_sizes(self, files: Mapping[str, int]) -> None:
-        """Nothing: a file is whole or absent; tasks read what they wrote."""
+        """Does nothing: a file is complete or absent; tasks read what they wrote."""
 
     def store_job(self, data: bytes) -> str:
         """Write the description of the job, and return where workers read it."""
@@ -80,7 +80,7 @@ class RemoteStaging:
             target.remove("")
 
     def close(self) -> None:
-        """Leave the files that are there for the next run."""
+        """Leave the files for the next run."""
         self.remove()
 
     def _content(self, name: str) -> bytes:
@@ -89,7 +89,7 @@ class RemoteStaging:
 
 
 def upload(path: Path, target: RemoteTarget, name: str, open_source: Callable[[], Source], *, overwrite: bool) -> None:
-    """Write a file to a target at a URL. One that is there already must have the same bytes: a task may run twice."""
+    """Write a file to a target at a URL. An existing file must have the same bytes: a task may run twice."""
     try:
         with path.open("rb") as file, target.opened(name, size=path.stat().st_size, overwrite=overwrite) as write:
             while data := file.read(_PIECE):

@@ -13,7 +13,7 @@ from squish_core.io.atomic import Packing
 from squish_core.io.sink import PackedSink, Sink
 
 _LAST = ".json"
-"""Suffix of the files that appear last: an index or manifest names files that must be there."""
+"""Suffix of files that appear last: an index or manifest names files that must exist."""
 _PIECE = 8 << 20
 
 
@@ -38,7 +38,7 @@ class RemoteTarget:
         return self.name
 
     def existing(self) -> tuple[str, ...]:
-        """Paths of the files that are there: "" for the target itself, else its files as a folder, maybe not all."""
+        """Paths of existing files: "" for the target itself, else files in the folder, possibly not all."""
         raise NotImplementedError
 
     def new_file(
@@ -65,7 +65,7 @@ class RemoteTarget:
         """End all requests."""
 
     def check(self, *, overwrite: bool) -> None:
-        """WriteError with code `exists` if there is a file at the URL or below, unless it may be overwritten."""
+        """Raise WriteError with code `exists` if there is a file at the URL or below, unless it may be overwritten."""
         if not overwrite and (paths := self.existing()):
             raise target_exists(self.name, "" if paths[0] == "" else f"{paths[0]} in it")
 
@@ -174,7 +174,7 @@ class _Files:
 
 
 class ForwardSink(PackedSink):
-    """A Sink into a file that is sent away; bytes once written cannot be read or changed."""
+    """A Sink into a file that is uploaded; written bytes cannot be read or changed."""
 
     def __init__(self, write: Callable[[Any], object], progress: Callable[[int], None] | None, name: str) -> None:
         super().__init__(write, progress)

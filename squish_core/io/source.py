@@ -41,16 +41,16 @@ class Source(Renamed):
     renamed = {"lend": "overlay_assets"}  # noqa: RUF012
     is_dir = False
     cheap_views = False
-    """Whether a view costs nothing until it is used: of a mapping or of memory. Elsewhere each view reads its bytes."""
+    """Whether views are free until used (mappings, memory); otherwise each view reads its bytes."""
     is_remote = False
-    """Whether reads go over a network, so that no file is fetched whole unless that was asked for."""
+    """Whether reads go over a network, so that whole files are fetched only on request."""
     lists_members = True
-    """Whether `members` knows every file of a folder; else only `has` tells whether a file is there."""
+    """Whether `members` lists every file of a folder; otherwise only `has` shows whether a file exists."""
     path: Path | None = None
     packed: tuple[str, int] | None = None
     """Byte codec and size of the compressed file, if this is the content of one."""
     pin: Pin | None = None
-    """What identifies the content of a remote file; None for a local one, and for a folder."""
+    """The identity of a remote file's content; None for local files and folders."""
     findings: tuple[Problem, ...] = ()
     """Problems of the file itself, whatever its format, such as an interrupted append."""
 
@@ -89,23 +89,23 @@ class Source(Renamed):
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]], what: str = "data") -> list[memoryview]:
-        """Views of several byte ranges (offset, length), read at once where that is faster."""
+        """Views of several byte ranges (offset, length), read together if that is faster."""
         return [self.view(offset, length, what) for offset, length in ranges]
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
 
     def traffic(self) -> Traffic | None:
-        """What this file and its members have fetched; None for a local source."""
+        """Traffic of this file and its members; None for a local source."""
         return None
 
     def check_open(self) -> None:
-        """ClosedError after `close`."""
+        """Raise ClosedError after `close`."""
         if self._closed:
             raise closed(self.name)
 
     def check_size(self) -> None:
-        """TruncatedError once the file ends before its views do."""
+        """Raise TruncatedError if the file ends before its views."""
 
     def descriptor(self) -> int | None:
         """File descriptor for copies in the kernel; None if the source is not a plain file."""
@@ -160,7 +160,7 @@ class Source(Renamed):
         return tuple(sorted({*names, *(() if folder else self._overlay)}))
 
     def has(self, name: str, folder: str = "") -> bool:
-        """Whether a file of the folder, or of a folder in it, is there; also where nothing lists the folder."""
+        """Whether a file exists in the folder or a subfolder; also works if nothing lists the folder."""
         if not self.lists_members and not (name in self._overlay and not folder):
             return name in self._present(folder, (name,))
         return name in self.members(folder)
@@ -221,11 +221,11 @@ class Source(Renamed):
         return ()
 
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the names that are files of the folder; for sources that list no members."""
+        """The names that are files of the folder; for sources that list no members."""
         raise NotImplementedError
 
     def _refuse_links(self, path: str, member: Source) -> None:
-        """FormatError if a link leads to a member; what is not on a disk has no links."""
+        """Raise FormatError if a link leads to a member; only sources on disk have links."""
 
     def _open_member(self, name: str) -> Source:
         raise FormatError(f"refers to the file {name!r}, but bytes in memory have no folder", file=self.name)

@@ -12,7 +12,7 @@ from squish_core.io.source import Source
 
 
 class SourceOpener:
-    """Opens the URLs of some schemes, as its `SourceInfo` declares it; `create` writes to them where that is possible.
+    """Opens the URLs of the schemes in its `SourceInfo`; `create` writes to them if possible.
 
     Examples
     --------

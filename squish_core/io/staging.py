@@ -46,23 +46,28 @@ class Staging:
         check_parent(self.target)
 
     def create(self, files: Mapping[str, int], mode: int | None) -> None:
-        """Create the output files at their sizes. `mode`: their permissions, masked by the umask."""
+        """Create the output files at their sizes, or nothing. `mode`: their permissions, masked by the umask."""
         self.notes += remove_dead(self.target)
+        folder_mode = 0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700
         with creation(self.target):
             try:
-                self.path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
+                self.path.mkdir(folder_mode)
             except FileExistsError:
                 raise self._locked() from None
             self.lock()
-            if "" not in files:
-                self.output.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
-            for name, size in files.items():
-                self._allocate(Path(self.file(name)), size, mode)
-            for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
-                sync_folder(folder)
+            try:
+                if "" not in files:
+                    self.output.mkdir(folder_mode)
+                for name, size in files.items():
+                    self._allocate(Path(self.file(name)), size, mode)
+                for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
+                    sync_folder(folder)
+            except BaseException:
+                self.remove()
+                raise
 
     def lock(self) -> None:
-        """Take the folder; WriteError (code `locked`) if another process works on it."""
+        """Lock the folder; WriteError (code `locked`) if another process uses it."""
         if os.name == "posix":
             self._fd = os.open(self.path, os.O_RDONLY)
             if try_lock(self._fd) is False or not is_same_file(self.path, self._fd):
@@ -98,7 +103,7 @@ class Staging:
         self.notes += sync_rename(self.target)
 
     def remove(self) -> None:
-        """Remove what is left of the folder."""
+        """Remove the rest of the folder."""
         with suppress(OSError):
             shutil.rmtree(self.path)
         self.close()

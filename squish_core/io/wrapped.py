@@ -1,4 +1,4 @@
-"""Sources around other sources: one that passes everything on, and one that keeps what it reads."""
+"""Sources around other sources: one that forwards everything, and one that caches what it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Range = tuple[int, int]
 
 
 class WrappedSource(Source):
-    """Passes everything on to another source; subclasses change how bytes are read. Its views are never cheap."""
+    """Forwards to another source; subclasses change how bytes are read. Its views are never cheap."""
 
     def __init__(self, inner: Source) -> None:
         super().__init__(inner.name, inner.size)
@@ -46,18 +46,23 @@ class WrappedSource(Source):
 
 
 class RangeCache:
-    """Byte ranges of the files of a model, up to `budget` bytes: added until `is_complete`, then given out once each.
+    """Byte ranges of the files of a model, up to `budget` bytes: added until `is_complete`, then returned once each.
 
-    `missed`: bytes that were read and not kept.
+    `missed`: bytes that were read but not cached.
     """
 
     def __init__(self, budget: int) -> None:
         self.is_complete, self.missed = False, 0
-        self._budget, self._lock = budget, Lock()
+        self._size, self._budget, self._lock = budget, budget, Lock()
         self._ranges: dict[str, dict[int, memoryview]] = {}
 
+    def clear(self) -> None:
+        """Drop everything, and keep again what is read."""
+        with self._lock:
+            self.is_complete, self._budget, self._ranges = False, self._size, {}
+
     def add(self, file: str, offset: int, view: memoryview) -> None:
-        """Keep a range that was read from a file."""
+        """Cache a range of a file."""
         with self._lock:
             if self.is_complete:
                 return
@@ -68,7 +73,7 @@ class RangeCache:
             self._ranges.setdefault(file, {})[offset] = view
 
     def cut(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
-        """A range of a file in order, cut into what is kept and what is not: start, stop, bytes or None."""
+        """Split a range of a file into cached and missing pieces, in order: start, stop, and bytes or None."""
         pieces: list[tuple[int, int, memoryview | None]] = []
         with self._lock:
             ranges = sorted(self._ranges.get(file, {}).items())
@@ -84,7 +89,7 @@ class RangeCache:
         return pieces
 
     def take(self, file: str, start: int, stop: int) -> list[tuple[int, int, memoryview | None]]:
-        """As `cut`; once the cache is complete, what is given out is dropped."""
+        """Like `cut`; once the cache is complete, returned pieces are dropped."""
         pieces = self.cut(file, start, stop)
         with self._lock:
             ranges = self._ranges.get(file, {})
@@ -99,7 +104,7 @@ class RangeCache:
 
 
 class CachedSource(WrappedSource):
-    """Keeps the byte ranges that are read, so that no byte is read again."""
+    """Caches the byte ranges that are read, so that no byte is read again."""
 
     def __init__(self, inner: Source, cache: RangeCache) -> None:
         super().__init__(inner)

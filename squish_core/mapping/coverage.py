@@ -87,7 +87,7 @@ class Matching:
         self.unused: list[str] = []
 
     def coverage(self) -> Coverage:
-        """Where the tensors of the family lie."""
+        """The origins of the family's tensors."""
         return Coverage(
             origins=self.origins,
             sources=self.sources,
@@ -96,7 +96,7 @@ class Matching:
         )
 
     def errors(self) -> Iterator[TensorError]:
-        """All that contradicts the family, found as it is asked for: unknown, doubled, of another shape, missing."""
+        """Find contradictions to the family lazily: unknown, duplicate and missing tensors, and wrong shapes."""
         for name in self.tensors:
             error = self._match(name)
             if error is not None:
@@ -104,7 +104,7 @@ class Matching:
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent})
 
     def _match(self, name: str) -> TensorError | None:
-        """Note what a tensor stands for, or say why it stands for nothing."""
+        """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
         match = self.rules.find(without_prefix(family, name))
         if match is None:

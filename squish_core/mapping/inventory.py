@@ -1,4 +1,4 @@
-"""What of a model of a known family is there, and all that contradicts the family or is missing."""
+"""The contents of a model of a known family, and everything that contradicts the family or is missing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from squish_core.mapping.mapped import Naming, family_of, model_of, naming_of
 from squish_core.mapping.names import engine_rules
 
 MOST = 64
-"""Tensors that are listed as missing or unknown."""
+"""Maximum number of missing or unknown tensors to list."""
 
 
 @frozen(kw_only=True)
 class Inventory:
     """A model against its family, under the names of one layout.
 
-    `family`, `model` and `coverage` are None where the family is unknown; `settings` and `coverage` where the settings
+    `family`, `model` and `coverage` are None if the family is unknown; `settings` and `coverage` if the settings
     cannot be read. `errors` are what contradicts the family or is missing, at most MOST tensors.
     """
 

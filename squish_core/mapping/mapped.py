@@ -27,7 +27,7 @@ from squish_core.plugins.hookspecs import FamilyInfo
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
-"""The file that PEFT writes beside an adapter, and the `general.type` of one in GGUF."""
+"""PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
 
 @frozen(kw_only=True)
@@ -101,7 +101,7 @@ class MappedFile(File):
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """What the layout cannot store of the original."""
+        """Data of the original that the layout cannot store."""
         tensors = self.original.index.tensors
         others = [
             Dropped("tensor", name, f"not part of the text model, {tensors[name].encodings[0].stored:,} bytes")
@@ -159,7 +159,7 @@ def map_file(file: File, layout: str, options: Options, naming: Naming) -> Mappe
 
 
 def family_of(file: File, naming: Naming) -> Family:
-    """The family that a naming names; FormatError where adapters of it are not mapped."""
+    """The family in a naming; FormatError if its adapters are not mapped."""
     assert naming.family is not None
     family = file.registry.family(naming.family)
     adapters = family.adapter() if naming.adapter else family

@@ -96,7 +96,7 @@ class Rows:
         return self._view(spec, shape, view)
 
     def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
-        """Give a dense tensor another shape of as many elements."""
+        """Reshape a dense tensor."""
 
         def view(encoding: Encoding) -> Encoding:
             if encoding.codec != DENSE:

@@ -8,11 +8,11 @@ from typing import Any
 from squish_core.errors import SquishError
 
 RETRIES = 3
-"""How often an item is tried again after the process that worked on it was lost."""
+"""Number of retries of an item after its process was lost."""
 
 
 class Scheduler:
-    """Runs calls in other processes, on this machine or on many, as its `SchedulerInfo` declares it.
+    """Runs calls in other processes, on this machine or several, declared by a `SchedulerInfo`.
 
     Worker processes are spawned, never forked, and import what they need. A lost process costs its call, which is
     repeated up to `RETRIES` times; an error that the function raises ends the map.
@@ -66,7 +66,7 @@ class Scheduler:
 
 
 def lost_worker(number: int, detail: str = "") -> SquishError:
-    """The error for an item that is not tried again."""
+    """The error for an item without retries left."""
     return SquishError(
         f"worker processes were lost {RETRIES + 1} times during one task", code="worker",
         found=f"task {number}{f', {detail}' if detail else ''}",

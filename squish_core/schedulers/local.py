@@ -65,7 +65,7 @@ class LocalScheduler(Scheduler):
 
 
 def process_count(address: str) -> int:
-    """The N of `local:N`; UsageError if it is no number."""
+    """The N of `local:N`; UsageError if it is not a number."""
     if not address:
         return workers()
     if not (address.isascii() and address.isdigit() and len(address) <= 4 and 0 < int(address) <= MOST):
@@ -86,7 +86,7 @@ def _pool(count: int) -> ProcessPoolExecutor:
 
 
 def _begin(threads: int) -> None:
-    """Prepare a worker process: interrupts are the client's, which also takes its workers along when it dies."""
+    """Prepare a worker process: the client handles interrupts, and its workers end with it."""
     import threading
     from multiprocessing import parent_process
 

@@ -11,7 +11,7 @@ import pytest
 from squish_core.conversion.convert import convert
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.io.source import SNIFFED, Source
-from squish_core.model import Index, Part
+from squish_core.model import Index
 from squish_core.testing.sources import CountingSource, Range, assert_read_once, fetched_part, source_of
 from squish_core.testing.suite import Suite
 
@@ -120,7 +120,7 @@ class RemoteReads(Suite):
         shared = _shared(file.index)
         for name, encoding in encodings.items():
             for role, part in encoding.parts.items():
-                if part.segments and not any(segment in shared for segment in part.segments) and not _packed(part):
+                if part.segments and not any(segment in shared for segment in part.segments):
                     size = fetched_part(source.log, file.index, part)
                     message = f"{sample}: {name}/{role}: {size} bytes are read of {part.stored}"
                     assert size <= part.stored, message
@@ -136,11 +136,6 @@ def readable(file: File) -> Iterator[Tensor]:
             except MissingPluginError:
                 continue
             yield tensor
-
-
-def _packed(part: Part) -> bool:
-    """Whether the digest is of decoded bytes: checking it decodes the part once more."""
-    return bool(part.filters) and part.digest is not None and part.digest_of != "stored"
 
 
 def _shared(index: Index) -> set[Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import ClosedError, MissingFileError, SquishError, TruncatedError
 from squish_core.io.pin import Pin
 from squish_core.io.source import Source
@@ -97,7 +98,7 @@ class SourceSuite(Suite):
         """MissingFileError, also for a file beside another one; the URL is shown without its secret."""
         with pytest.raises(MissingFileError) as caught:
             self.open("no-such-file.gguf")
-        assert caught.value.code == "missing", f"the code is {caught.value.code!r}, 1 of 'missing' expected"
+        assert caught.value.code == ErrorCode.MISSING, f"the code is {caught.value.code!r}, 1 of 'missing' expected"
         self._assert_no_secret(str(caught.value))
         with closing(self.open()) as source:
             assert not source.has("no-such-file.gguf"), "has() claims 1 file that is not there"
@@ -133,7 +134,7 @@ class SourceSuite(Suite):
             assert source.read(0, 100) == self.content()[:100], "the pin leads to 100 other bytes"
         with pytest.raises(SquishError) as caught:
             open_target(wrong, self.registry, self.options())
-        assert caught.value.code == "changed", f"another size is {caught.value.code!r}, 1 of 'changed' expected"
+        assert caught.value.code == ErrorCode.CHANGED, f"another size is {caught.value.code!r}, 1 of 'changed' expected"
 
     def test_after_closing_views_stay_valid_and_reads_fail(self) -> None:
         """ClosedError for new reads, also of files beside it."""

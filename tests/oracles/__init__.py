@@ -67,10 +67,11 @@ class Environment:
 _TORCH = Environment(
     "torch==2.13.0 attrs numpy ml_dtypes safetensors==0.8.0 transformers==5.23.0 compressed-tensors==0.20.0 "
     "optimum==2.3.0 accelerate==1.15.0 bitsandbytes==0.50.2 hqq==0.2.8.post1 nvidia-modelopt==0.47.0 torchao==0.18.0 "
-    "zipnn==0.5.4 setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
+    "zipnn==0.5.4 setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl "
+    "sentencepiece==0.2.3",
     python="3.11",
     installer="pip",
-    bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
+    bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28 peft==0.21.2",
 )
 _SQUISH_TORCH = Environment(
     "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2 "

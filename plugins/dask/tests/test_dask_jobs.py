@@ -129,18 +129,14 @@ def test_a_bad_tensor_ends_the_job_with_the_error_of_a_serial_conversion(
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_worker_with_other_plugins_is_refused_by_name(
-    cluster: distributed.LocalCluster, source: Path, tmp_path: Path
-) -> None:
-    def without_cpu() -> None:
-        os.environ["SQUISH_PLUGINS"] = "-squish-cpu"
-
-    with distributed.Client(cluster, set_as_default=False) as client:
-        client.restart()
-        client.run(without_cpu)
-        with pytest.raises(SquishError) as caught:
-            job(cluster, source, tmp_path / "out.gguf")
-        client.restart()
+def test_a_worker_with_other_plugins_is_refused_by_name(source: Path, tmp_path: Path) -> None:
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, env={"SQUISH_PLUGINS": "-squish-cpu"}
+        ) as other,
+        pytest.raises(SquishError) as caught,
+    ):
+        job(other, source, tmp_path / "out.gguf")
     assert caught.value.code == "lock"
     assert "squish-cpu" in str(caught.value)
     assert not list(tmp_path.iterdir())

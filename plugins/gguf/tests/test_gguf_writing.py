@@ -237,3 +237,20 @@ def test_metadata_round_trips_in_order_with_its_types(tmp_path, meta):
 def untyped(value: object) -> object:
     """Lazy arrays as lists."""
     return value if isinstance(value, (str, bytes, int, float)) else [untyped(item) for item in value]
+
+
+def test_a_scale_beside_quantized_weights_is_noted_and_kept(tmp_path):
+    """NVFP4's global scale and BitNet's scales are tensors by which llama.cpp multiplies products."""
+    weights = np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32)
+    tensors = {"blk.0.attn_q.weight": weights, "blk.0.attn_q.scale": np.array([0.5], np.float32)}
+    squish.save(tmp_path / "in.safetensors", {**tensors, "blk.0.attn_k.weight": weights})
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", encode={"*.weight": "nvfp4"})
+    squish.convert(tmp_path / "out.gguf", tmp_path / "again.gguf")
+    for path in (tmp_path / "out.gguf", tmp_path / "again.gguf"):
+        with squish.open(path, strict=True) as file:
+            (note,) = file.problems
+            assert (note.code, note.severity, note.where) == ("scale", "note", "blk.0.attn_q.weight")
+            assert file["blk.0.attn_q.scale"].numpy() == 0.5
+            assert (file["blk.0.attn_q.weight"].numpy() == file["blk.0.attn_k.weight"].numpy()).all()
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "dense.gguf")
+    assert not squish.open(tmp_path / "dense.gguf").problems

@@ -1,4 +1,4 @@
-"""Checkpoints of arrays, made by hand."""
+"""Small checkpoints of arrays."""
 
 from __future__ import annotations
 

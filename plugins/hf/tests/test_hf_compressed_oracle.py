@@ -26,7 +26,7 @@ READ_BY_NONE = {".input_scale": "FP8", ".input_global_scale": "NVFP4"}
 
 
 def compressed(folder: str, layers: dict[str, str], dtype: str, force: str, by_class: bool) -> Any:
-    """Runs in the peer: saves a seeded layer under each name, quantised as its preset says; its weight from the
+    """Runs in the peer: saves a seeded layer under each name, quantized as its preset says; its weight from the
     package's own decompression, and the formats that the package chose."""
     import json
     from pathlib import Path

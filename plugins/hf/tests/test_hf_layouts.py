@@ -11,7 +11,6 @@ import pytest
 from hf_samples import BF16, E4M3, E8M0, bits_of, checkpoint, packed, written
 
 import squish_core as squish
-from squish_core.api import SquishError
 
 OUT, IN = 64, 128
 FLOAT4 = np.concatenate([half := np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32), -half])
@@ -173,9 +172,7 @@ def test_fused_experts_in_float8(case: str, rng: np.random.Generator, tmp_path: 
 def test_fused_experts_without_their_scale_are_refused_alone(tmp_path: Path) -> None:
     stored = {"m__experts__down_proj": np.ones((2, 8, 8), E4M3), "a__weight": np.ones((8, 8), np.float16)}
     with checkpoint(tmp_path, FP8, **stored) as file:
-        assert [each.where for each in file.problems] == ["m.experts.down_proj"]
-        with pytest.raises(SquishError, match="missing"):
-            file["m.experts.down_proj"].numpy()
+        assert [(each.code, each.where) for each in file.problems] == [("missing", "m.experts.down_proj")]
         assert file["m.experts.down_proj"].parts()["data"].numpy().shape == (2, 8, 8)
         assert file["a.weight"].numpy().all()
 
@@ -243,9 +240,7 @@ def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:
     with written(tmp_path, {"config.json": {}, "hf_quant_config.json": declared}, **stored) as file:
         assert (file["a.weight"].numpy() == 1).all()
         assert (file["b.weight"].numpy() == 1).all()
-        with pytest.raises(SquishError, match="NVFP4_SVD"):
-            file["c.weight"].numpy()
-        assert [each.where for each in file.problems] == ["c.weight"]
+        assert [(each.code, each.where) for each in file.problems] == [("config", "c.weight")]
 
 
 @pytest.mark.parametrize("grid", [(), (3,), (3, 1, 1)])
@@ -260,12 +255,11 @@ def test_modelopt_fused_experts(grid: tuple[int, ...], rng: np.random.Generator,
         np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), wanted)
     stored = {name: codes.view(np.uint8), f"{name}_weight_scale": codes, f"{name}_weight_scale_2": np.float32(1)}
     with checkpoint(tmp_path / "nvfp4", {**config, "quant_algo": "NVFP4"}, **stored) as file:
-        with pytest.raises(SquishError, match="transposed"):
-            file["m.experts.gate_up_proj"].numpy()
+        assert [(each.code, each.where) for each in file.problems] == [("layout", "m.experts.gate_up_proj")]
         assert set(file["m.experts.gate_up_proj"].parts()) == {"data", "_weight_scale", "_weight_scale_2"}
 
 
-def test_modelopt_may_quantise_the_cache_alone(tmp_path: Path) -> None:
+def test_modelopt_may_quantize_the_cache_alone(tmp_path: Path) -> None:
     beside = {"config.json": {}, "hf_quant_config.json": MODELOPT}
     stored = {"a__k_proj__weight": np.ones((4, 4), BF16), "a__k_proj__k_scale": np.ones(1, np.float32)}
     with written(tmp_path, beside, **stored) as file:
@@ -322,6 +316,5 @@ def test_bitsandbytes_before_it_named_itself(rng: np.random.Generator, tmp_path:
         assert (set(file), file.problems) == ({"a.weight", "lm_head.weight"}, ())
         np.testing.assert_allclose(file["a.weight"].numpy(), codes * scale[:, None] / 127, rtol=3e-7)
     with checkpoint(tmp_path / "tiles", config, **stored, a__weight_format=np.uint8(2)) as file:
-        with pytest.raises(SquishError, match="weight_format"):
-            file["a.weight"].numpy()
+        assert ("weight_format", "a.weight") in {(each.code, each.where) for each in file.problems}
         assert file["a.weight"].parts()["weight"].numpy().shape == (6, 10)

@@ -128,7 +128,7 @@ def experts(folder: str) -> None:
 
 
 def experts_loaded(folder: str) -> Any:
-    """Runs in the peer: what loading left over, and the experts' weights, dequantised in bfloat16."""
+    """Runs in the peer: what loading left over, and the experts' weights, dequantized in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, Mxfp4Config
 

@@ -1,4 +1,4 @@
-"""Checkpoints that ModelOpt quantises and exports while the test runs, against its own dequantisation."""
+"""Checkpoints that ModelOpt quantizes and exports while the test runs, against its own dequantization."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TAGS = {
 
 
 def four_bits(values: np.ndarray, kind: str, block: int, nested: bool) -> Any:
-    """Runs in the peer: stored parts by name, and the values of its own dequantisation."""
+    """Runs in the peer: stored parts by name, and the values of its own dequantization."""
     import bitsandbytes.functional as F  # noqa: N812
     import torch
 

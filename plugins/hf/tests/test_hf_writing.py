@@ -26,8 +26,8 @@ SAME = {
 
 @pytest.mark.parametrize(("name", "method"), SAME.items())
 def test_what_a_package_wrote_is_written_again_byte_for_byte(name: str, method: str, tmp_path: Path) -> None:
-    made = squish.convert(DATA / name, tmp_path / "out", f"hf:method={method}")
-    assert {step.action for step in made.steps} == {"copy"}
+    report = squish.convert(DATA / name, tmp_path / "out", f"hf:method={method}")
+    assert {step.action for step in report.steps} == {"copy"}
     with squish.open(DATA / name, "safetensors") as old, squish.open(tmp_path / "out", "safetensors") as new:
         assert set(old) == set(new)
         for key in old:
@@ -57,24 +57,26 @@ def test_the_order_that_a_source_declares_is_declared_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("method", "name"), [("gptq", "gptq-v1_w4_g128_sym"), ("awq", "awq-gemm_w4_g128")])
-def test_what_a_method_means_is_known_without_a_file(method: str, name: str) -> None:
+def test_a_method_resolves_without_a_file(method: str, name: str) -> None:
     with squish.open(DATA / name) as file:
         stored = file[f"{LAYER}.weight"].spec.encodings[0].codec
     chain = squish.registry().resolve(container="hf", method=method, backend="numpy")
     assert squish.registry().same_codec(stored.inner or stored, chain.chosen.encoding.codec)
-    with pytest.raises(SquishError, match=f"{method} has .* bits, not 5"):
+    with pytest.raises(SquishError) as caught:
         squish.registry().resolve(container="hf", method=method, bits="5")
+    assert caught.value.code == "no-chain"
 
 
-def test_act_order_is_refused_where_it_cannot_be_held(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match="activation order") as caught:
+def test_act_order_is_refused_by_methods_without_it(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
         squish.convert(DATA / "gptq-v1_w4_g128_sym_actorder", tmp_path / "out", "hf:method=awq")
     assert caught.value.code == "act-order"
 
 
-def test_a_zero_point_that_the_first_gptq_cannot_state_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match="do not fit"):
+def test_a_zero_point_that_gptq_v1_cannot_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
         squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf:method=gptq")
+    assert caught.value.code == "refused"
 
 
 @pytest.mark.parametrize("method", ["gptq", "gptq_v2", "awq", "compressed-tensors"])
@@ -83,9 +85,9 @@ def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_
     values = np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
     values = values if sign is None else sign * np.abs(values)
     plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
-    made = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
-    assert made.steps[0].quality is not None
-    assert made.steps[0].quality.nmse < 0.02
+    report = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
+    assert report.steps[0].quality is not None
+    assert report.steps[0].quality.nmse < 0.02
     with squish.open(tmp_path / "out") as file:
         step = np.abs(values).reshape(64, -1, 32).max(-1).repeat(32, -1) / 7
         assert (np.abs(file[f"{LAYER}.weight"].numpy() - values) <= 0.51 * step).all()
@@ -191,7 +193,7 @@ def test_without_a_method_a_folder_of_plain_values_is_written(tmp_path: Path) ->
     assert "quantization_config" not in config
 
 
-def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:
+def test_only_compressed_tensors_allows_several_settings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     source = tmp_path / "plain.safetensors"
     plain(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
@@ -204,10 +206,11 @@ def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_pa
     with squish.open(tmp_path / "both") as file:
         assert not file.problems
         file["1.weight"].numpy()
-    with pytest.raises(SquishError, match="one quantization"):
+    with pytest.raises(SquishError) as caught:
         squish.convert(tmp_path / "both", tmp_path / "awq", "hf:method=awq")
+    assert caught.value.code == "mixed"
 
 
-def test_what_neither_an_encoding_nor_its_own_codes_let_in_is_told_with_both(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match=r"holds plain arrays only; nor as affine:bits=4,group_size=8"):
+def test_the_refusal_of_an_encoding_names_the_stored_codes_too(tmp_path: Path) -> None:
+    with pytest.raises(SquishError, match=r"stores only dense arrays; nor as affine:bits=4,group_size=8"):
         squish.convert(DATA / "gptq-planar_w6_g64", tmp_path / "o.safetensors", encode="affine:bits=4,group_size=8")

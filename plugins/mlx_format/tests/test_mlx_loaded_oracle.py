@@ -1,4 +1,4 @@
-"""What is written is loaded by mlx-lm as a model, its quantised layers with the values that are read here."""
+"""What is written is loaded by mlx-lm as a model, its quantized layers with the values that are read here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPES = {
 
 
 def loaded(folder: str) -> Any:
-    """Runs in the peer: the values of all quantised layers, and the scores of a few tokens."""
+    """Runs in the peer: the values of all quantized layers, and the scores of a few tokens."""
     from pathlib import Path
 
     import mlx.core as mx

@@ -1,4 +1,4 @@
-"""mlx on a CPU as an independent judge: of every mode it quantises to, and of what is written here."""
+"""mlx on a CPU as an independent judge: of every mode it quantizes to, and of what is written here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dequantize(path: str, mode: str, bits: int, group_size: int) -> Any:
 
 
 @pytest.mark.parametrize(("mode", "bits", "group"), MODES)
-def test_what_mlx_quantises_has_its_values(mode: str, bits: int, group: int, tmp_path: Path) -> None:
+def test_what_mlx_quantizes_has_its_values(mode: str, bits: int, group: int, tmp_path: Path) -> None:
     values = np.random.default_rng(bits).normal(size=(32, 256)).astype(np.float32)
     for dtype in ("float32", "float16", "bfloat16"):
         path = tmp_path / dtype / "model.safetensors"

@@ -112,6 +112,7 @@ def test_an_adapter_of_llama_cpp_becomes_one_of_peft(base: Path, tmp_path: Path)
     source = peft(tmp_path / "lora", matrices())
     squish.convert(source, tmp_path / "lora.gguf", "gguf:keep=no", assets=base)
     squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=base)
+    assert {path.name for path in (tmp_path / "back").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
     config = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
     facts = {key: config[key] for key in ("peft_type", "r", "lora_alpha", "target_modules", "rank_pattern")}
     assert facts == {

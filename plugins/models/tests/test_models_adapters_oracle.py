@@ -1,4 +1,4 @@
-"""Adapters in llama.cpp: a model with one computes what the model with merged weights computes."""
+"""Adapters in llama.cpp and PEFT: a model with one computes what the model with merged weights computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import oracles
 import pytest
 from oracles import engines, families
 
@@ -14,12 +15,11 @@ import squish_core as squish
 pytestmark = pytest.mark.oracle
 RANK, ALPHA = 4, 8
 MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
-FOLDER = "safetensors:max_shard_size=1GB"
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> None:
-    source = families.make(family, tmp_path / "source")
+def make_adapter(family: str, folder: Path) -> Path:
+    """A model in `source`, the same with merged weights in `merged`, and the adapter between them in `lora`."""
+    source = families.make(family, folder / "source")
     generator, adapter = np.random.default_rng(0), {}
     with squish.open(source) as file:
         weights = {name: file[name].numpy() for name in file}
@@ -33,18 +33,51 @@ def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> No
             weights[f"{name}.weight"] = weights[f"{name}.weight"] + ALPHA / RANK * second @ first
             adapter[f"base_model.model.{name}.lora_A.weight"] = first
             adapter[f"base_model.model.{name}.lora_B.weight"] = second
-    (tmp_path / "lora").mkdir()
-    squish.save(tmp_path / "lora" / "adapter_model.safetensors", adapter)
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA}
-    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(config))
-    (tmp_path / "merged").mkdir()
-    squish.save(tmp_path / "merged" / "model.safetensors", weights)
+    (folder / "lora").mkdir()
+    squish.save(folder / "lora" / "adapter_model.safetensors", adapter)
+    targets = [module.rpartition(".")[2] for module in MODULES]
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets}
+    (folder / "lora" / "adapter_config.json").write_text(json.dumps(config))
+    (folder / "merged").mkdir()
+    squish.save(folder / "merged" / "model.safetensors", weights)
     for name, data in assets.items():
-        (tmp_path / "merged" / name).write_bytes(data)
+        (folder / "merged" / name).write_bytes(data)
+    return source
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> None:
+    source = make_adapter(family, tmp_path)
     for name in ("source", "merged"):
         squish.convert(tmp_path / name, tmp_path / f"{name}.gguf")
     squish.convert(tmp_path / "lora", tmp_path / "lora.gguf", assets=source)
-    unmerged, merged = (engines.ask("llama.cpp", tmp_path / f"{name}.gguf", tokens=8) for name in ("source", "merged"))
+    base, merged = (engines.ask("llama.cpp", tmp_path / f"{name}.gguf", tokens=8) for name in ("source", "merged"))
     with_adapter = engines.ask("llama.cpp", tmp_path / "source.gguf", tokens=8, adapter=tmp_path / "lora.gguf")
-    assert engines.difference(merged, with_adapter, 0.01) == ""
-    assert engines.difference(unmerged, with_adapter, 0.01) != ""
+    assert engines.difference(merged, with_adapter, 1e-4) == ""
+    assert engines.difference(base, with_adapter, 0.01) != ""
+
+
+@pytest.mark.parametrize("keep", ["yes", "no"])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_peft_loads_the_folder_of_an_adapter_from_gguf(family: str, keep: str, tmp_path: Path) -> None:
+    source = make_adapter(family, tmp_path)
+    squish.convert(tmp_path / "lora", tmp_path / "lora.gguf", f"gguf:keep={keep}", assets=source)
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=source)
+    merged = engines.ask("transformers", tmp_path / "merged", tokens=1)
+    arguments = {"base": str(source), "adapter": str(tmp_path / "back"), "ids": merged.ids}
+    logprobs = oracles.peer("transformers").run(with_peft, **arguments)
+    np.testing.assert_allclose(logprobs, merged.logprobs, atol=1e-4)
+
+
+def with_peft(base: str, adapter: str, ids: list[list[int]]) -> np.ndarray:
+    """Log-probabilities after each row of ids; runs in the peer."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, dtype=torch.float32)
+    model = PeftModel.from_pretrained(model, adapter).eval()
+    with torch.no_grad():
+        last = [model(torch.tensor([row])).logits[0, -1].log_softmax(-1).numpy() for row in ids]
+    return np.stack(last)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
-from squish_models.tokenizer import read_huggingface
+from squish_models.tokenizer import read_gguf, read_huggingface
 from squish_models.tokenizer.sentencepiece import parse
 
 import squish_core as squish
@@ -119,6 +119,23 @@ def test_ten_million_tokens_are_too_many() -> None:
         read_huggingface({"tokenizer.json": data}, LLAMA)
     assert time.monotonic() - start < 5
     assert (caught.value.code, caught.value.part) == ("size", "tokenizer.json")
+
+
+@pytest.mark.parametrize("key", ["tokens", "merges"])
+def test_ten_million_texts_of_a_gguf_are_refused_undecoded(key: str, llama: Path) -> None:
+    class Texts(Sequence[str]):
+        def __len__(self) -> int:
+            return 10**7
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError("decoded")
+
+    squish.convert(llama, llama.with_name("m.gguf"))
+    with squish.open(llama.with_name("m.gguf")) as file:
+        meta = {**file.meta, f"tokenizer.ggml.{key}": Texts()}
+    with pytest.raises(squish.LimitError) as caught:
+        read_gguf(meta)
+    assert (caught.value.code, caught.value.found) == ("count", 10**7)
 
 
 def test_ten_million_pieces_are_too_many() -> None:

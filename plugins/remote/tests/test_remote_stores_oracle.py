@@ -70,6 +70,7 @@ def in_s3(folder: str) -> dict[str, Any]:
 
 
 def into_s3(folder: str) -> dict[str, Any]:
+    import concurrent.futures
     import contextlib
     import os
     import pathlib
@@ -122,6 +123,10 @@ def into_s3(folder: str) -> dict[str, Any]:
             return [getattr(error, "code", "interrupted"), "s3cret" in str(error), *state()]
         return ["nothing", False, *state()]
 
+    def race(target: str, **options: Any) -> list[str]:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return sorted(each.result()[0] for each in [pool.submit(failure, target, **options) for _ in range(2)])
+
     def stopped(tensor: str, done: int, total: int | None) -> None:
         if done > 20 << 20:
             raise KeyboardInterrupt
@@ -144,6 +149,7 @@ def into_s3(folder: str) -> dict[str, Any]:
     squish.convert(source, "s3://out/folder/", "hf")
     with squish.open("s3://out/folder/") as file:
         results["folder"] = [sorted(file), sorted(file.assets)]
+    results["races"] = [race("s3://out/race.gguf"), *(race(f"s3://out/{n}.gguf", only="b") for n in range(4))]
     client.put_object(Bucket="out", Key="two.gguf.squish-lock", Body=b"{}")
     results["second writer"] = failure("s3://out/two.gguf")[:2]
     client.delete_object(Bucket="out", Key="two.gguf.squish-lock")
@@ -252,7 +258,7 @@ def test_s3_is_read_with_pins_versions_and_listings(folder: Path) -> None:
 def test_s3_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     values = np.arange(10_000_000, dtype="f4").reshape(100, 100_000)  # 40 MB: five parts
-    squish.save(tmp_path / "tiny" / "model.safetensors", {"w": values})
+    squish.save(tmp_path / "tiny" / "model.safetensors", {"w": values, "b": values[0]})
     (tmp_path / "tiny" / "config.json").write_text('{"model_type": "acme"}')
     results = oracles.peer("stores").run(into_s3, folder=str(tmp_path / "tiny"))
     assert results["denied midway"] == ["denied", False, [], 0]  # no object, and no part of one
@@ -262,7 +268,9 @@ def test_s3_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         assert (is_same, size, target) == (True, (tmp_path / name).stat().st_size, f"s3://out/large/{name}")
     assert results["small again"] == results["large again"] == results["prefix"] == ["exists", False]
     assert (results["replaced"], results["same"]) == ("nothing", True)
-    assert results["folder"] == [["w"], ["config.json"]]
+    assert results["folder"] == [["b", "w"], ["config.json"]]
+    for one, other in results["races"]:  # one wins
+        assert (one in ("exists", "locked"), other) == (True, "nothing")
     assert results["second writer"] == ["locked", False]
     keys, uploads = results["state"]
     assert uploads == 0

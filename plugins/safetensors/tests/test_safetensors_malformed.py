@@ -43,106 +43,106 @@ def long(unit: bytes, before: bytes = b'{"a":[', after: bytes = b"0]}") -> bytes
 
 
 CASES = {
-    "file of 3 bytes": (b"{\0\0", TruncatedError, "header length"),
-    "header length 0": (sized(b"") + b"{}", LimitError, "header length"),
-    "header length over the limit": ((100_000_001).to_bytes(8, "little") + b"{}", LimitError, "header length"),
-    "header length past the end": ((50).to_bytes(8, "little") + b"{}", TruncatedError, "inside the header"),
-    "header length 2^63": ((1 << 63).to_bytes(8, "little") + b"{}", LimitError, "header length"),
-    "leading space": (sized(b' {"w":' + ENTRY + b"}", b"a"), FormatError, "not a JSON object"),
-    "byte order mark": (sized(b"\xef\xbb\xbf{}"), FormatError, "not a JSON object"),
-    "an array": (sized(b"[]"), FormatError, "not a JSON object"),
-    "trailing junk": (sized(b"{} x"), FormatError, "Extra data"),
-    "two objects": (sized(b"{}{}"), FormatError, "Extra data"),
-    "trailing NUL": (sized(b"{}\0\0"), FormatError, "Extra data"),
-    "not UTF-8": (sized(b'{"\xff":' + ENTRY + b"}", b"a"), FormatError, "UTF-8"),
-    "half a surrogate pair": (sized(b'{"\\ud800":' + ENTRY + b"}", b"a"), FormatError, "surrogate"),
-    "control character in a name": (sized(b'{"a\nb":' + ENTRY + b"}", b"a"), FormatError, "control character"),
-    "deep arrays": (sized(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), LimitError, "nested"),
-    "deep objects": (sized(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), LimitError, "nested"),
+    "file of 3 bytes": (b"{\0\0", TruncatedError, "truncated"),
+    "header length 0": (sized(b"") + b"{}", LimitError, "header-length"),
+    "header length over the limit": ((100_000_001).to_bytes(8, "little") + b"{}", LimitError, "header-length"),
+    "header length past the end": ((50).to_bytes(8, "little") + b"{}", TruncatedError, "truncated"),
+    "header length 2^63": ((1 << 63).to_bytes(8, "little") + b"{}", LimitError, "header-length"),
+    "leading space": (sized(b' {"w":' + ENTRY + b"}", b"a"), FormatError, "json"),
+    "byte order mark": (sized(b"\xef\xbb\xbf{}"), FormatError, "json"),
+    "an array": (sized(b"[]"), FormatError, "json"),
+    "trailing junk": (sized(b"{} x"), FormatError, "json"),
+    "two objects": (sized(b"{}{}"), FormatError, "json"),
+    "trailing NUL": (sized(b"{}\0\0"), FormatError, "json"),
+    "not UTF-8": (sized(b'{"\xff":' + ENTRY + b"}", b"a"), FormatError, "utf-8"),
+    "half a surrogate pair": (sized(b'{"\\ud800":' + ENTRY + b"}", b"a"), FormatError, "utf-8"),
+    "control character in a name": (sized(b'{"a\nb":' + ENTRY + b"}", b"a"), FormatError, "json"),
+    "deep arrays": (sized(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), LimitError, "depth"),
+    "deep objects": (sized(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), LimitError, "depth"),
     "deep behind brackets in strings": (
-        sized(b'{"a":' + b'["]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "nested",
+        sized(b'{"a":' + b'["]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "depth",
     ),
     "deep behind an escaped quote": (
-        sized(b'{"a":' + b'["\\"]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "nested",
+        sized(b'{"a":' + b'["\\"]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "depth",
     ),
-    "unterminated string of escapes": (sized(b'{"' + b'\\"' * 200_000), LimitError, "too long"),
-    "unbalanced": (sized(b'{"a":[}'), FormatError, "not JSON"),
-    "NaN": (sized(b'{"a":NaN}'), FormatError, "NaN"),
-    "number of 5000 digits": (sized(b'{"a":' + b"9" * 5000 + b"}"), FormatError, "not JSON"),
-    "duplicate name": (sized(b'{"w":' + ENTRY + b',"w":' + ENTRY + b"}", b"a"), FormatError, "twice"),
-    "duplicate metadata": (sized(b'{"__metadata__":{},"__metadata__":{}}'), FormatError, "twice"),
-    "duplicate metadata key": (sized(b'{"__metadata__":{"a":"1","a":"2"}}'), FormatError, "twice"),
-    "duplicate field": (sized(b'{"w":{"dtype":"U8","dtype":"I8"}}'), FormatError, "twice"),
+    "unterminated string of escapes": (sized(b'{"' + b'\\"' * 200_000), LimitError, "entry"),
+    "unbalanced": (sized(b'{"a":[}'), FormatError, "json"),
+    "NaN": (sized(b'{"a":NaN}'), FormatError, "json"),
+    "number of 5000 digits": (sized(b'{"a":' + b"9" * 5000 + b"}"), FormatError, "json"),
+    "duplicate name": (sized(b'{"w":' + ENTRY + b',"w":' + ENTRY + b"}", b"a"), FormatError, "duplicate"),
+    "duplicate metadata": (sized(b'{"__metadata__":{},"__metadata__":{}}'), FormatError, "duplicate"),
+    "duplicate metadata key": (sized(b'{"__metadata__":{"a":"1","a":"2"}}'), FormatError, "duplicate"),
+    "duplicate field": (sized(b'{"w":{"dtype":"U8","dtype":"I8"}}'), FormatError, "duplicate"),
     "duplicate by an escape": (
-        sized(b'{"w":' + ENTRY + b',"\\u0077":' + ENTRY + b"}", b"a"), FormatError, "twice",
+        sized(b'{"w":' + ENTRY + b',"\\u0077":' + ENTRY + b"}", b"a"), FormatError, "duplicate",
     ),
-    "metadata is a list": (sized(b'{"__metadata__":[]}'), FormatError, "not an object"),
-    "entry is a list": (sized(b'{"w":[]}'), FormatError, "not an object"),
-    "field missing": (sized(b'{"w":{"dtype":"U8","shape":[1]}}'), FormatError, "data_offsets"),
-    "empty name": (sized(b'{"":' + ENTRY + b"}", b"a"), FormatError, "empty"),
-    "NUL in a name": (sized(b'{"a\\u0000b":' + ENTRY + b"}", b"a"), FormatError, "NUL"),
-    "name of 1025 bytes": (sized(b'{"' + b"n" * 1025 + b'":' + ENTRY + b"}", b"a"), LimitError, "too long"),
+    "metadata is a list": (sized(b'{"__metadata__":[]}'), FormatError, "metadata"),
+    "entry is a list": (sized(b'{"w":[]}'), FormatError, "entry"),
+    "field missing": (sized(b'{"w":{"dtype":"U8","shape":[1]}}'), FormatError, "entry"),
+    "empty name": (sized(b'{"":' + ENTRY + b"}", b"a"), FormatError, "name"),
+    "NUL in a name": (sized(b'{"a\\u0000b":' + ENTRY + b"}", b"a"), FormatError, "name"),
+    "name of 1025 bytes": (sized(b'{"' + b"n" * 1025 + b'":' + ENTRY + b"}", b"a"), LimitError, "name"),
     "dtype is a number": (one(dtype=8), FormatError, "dtype"),
     "shape is text": (one(shape="4"), FormatError, "shape"),
-    "negative dimension": (one(shape=[-4]), FormatError, "dimension"),
-    "float dimension": (one(shape=[4.0]), FormatError, "dimension"),
-    "true as a dimension": (one(shape=[True]), FormatError, "dimension"),
-    "65 dimensions": (one(shape=[1] * 64 + [4]), LimitError, "dimensions"),
-    "product over 2^64": (one(shape=[1 << 33, 1 << 33]), LimitError, "larger than any array"),
+    "negative dimension": (one(shape=[-4]), FormatError, "shape"),
+    "float dimension": (one(shape=[4.0]), FormatError, "shape"),
+    "true as a dimension": (one(shape=[True]), FormatError, "shape"),
+    "65 dimensions": (one(shape=[1] * 64 + [4]), LimitError, "shape"),
+    "product over 2^64": (one(shape=[1 << 33, 1 << 33]), LimitError, "shape"),
     "product of 8600 digits": (
         sized(b'{"w":' + ENTRY.replace(b"[1]", f"[{DIGITS},{DIGITS}]".encode()) + b"}", b"a"),
-        LimitError, "larger than any array",
+        LimitError, "shape",
     ),
     "zero times too much": (one(b"", shape=[0, 1 << 40, 1 << 40], data_offsets=[0, 0]),
-                            LimitError, "larger than any array"),
-    "offsets reversed": (one(data_offsets=[4, 0]), FormatError, "reversed"),
-    "offset negative": (one(data_offsets=[-4, 0]), FormatError, "negative"),
-    "offset float": (one(data_offsets=[0, 4.0]), FormatError, "integers"),
-    "offset true": (one(data_offsets=[False, 4]), FormatError, "integers"),
-    "one offset": (one(data_offsets=[0]), FormatError, "integers"),
+                            LimitError, "shape"),
+    "offsets reversed": (one(data_offsets=[4, 0]), FormatError, "offsets"),
+    "offset negative": (one(data_offsets=[-4, 0]), FormatError, "offsets"),
+    "offset float": (one(data_offsets=[0, 4.0]), FormatError, "offsets"),
+    "offset true": (one(data_offsets=[False, 4]), FormatError, "offsets"),
+    "one offset": (one(data_offsets=[0]), FormatError, "offsets"),
     "offset of 4299 digits": (sized(b'{"w":' + ENTRY.replace(b"0,1", f"0,{DIGITS}".encode()) + b"}", b"a"),
-                              FormatError, "data_offsets"),
-    "past the end by 1": (one(b"abc"), TruncatedError, "past the end"),
+                              FormatError, "offsets"),
+    "past the end by 1": (one(b"abc"), TruncatedError, "bounds"),
     "offset 2^64-64": (
-        one(shape=[128], data_offsets=[(1 << 64) - 64, (1 << 64) + 64]), FormatError, "data_offsets",
+        one(shape=[128], data_offsets=[(1 << 64) - 64, (1 << 64) + 64]), FormatError, "offsets",
     ),
-    "offset 2^62": (one(data_offsets=[1 << 62, (1 << 62) + 4]), TruncatedError, "past the end"),
-    "trailing bytes": (one(b"abcdPK\x03\x04"), FormatError, "4 bytes follow"),
-    "no tensor but data": (sized(b"{}", b"a"), FormatError, "1 bytes follow"),
-    "size too small": (one(shape=[3]), FormatError, "do not fit"),
-    "size too large": (one(dtype="F32"), FormatError, "do not fit"),
-    "zero dimension with bytes": (one(shape=[0]), FormatError, "do not fit"),
-    "overlap": (two([0, 4], [2, 6], 6), FormatError, "overlaps"),
-    "identical ranges": (two([0, 4], [0, 4], 4), FormatError, "overlaps"),
+    "offset 2^62": (one(data_offsets=[1 << 62, (1 << 62) + 4]), TruncatedError, "bounds"),
+    "trailing bytes": (one(b"abcdPK\x03\x04"), FormatError, "trailing"),
+    "no tensor but data": (sized(b"{}", b"a"), FormatError, "trailing"),
+    "size too small": (one(shape=[3]), FormatError, "size"),
+    "size too large": (one(dtype="F32"), FormatError, "size"),
+    "zero dimension with bytes": (one(shape=[0]), FormatError, "size"),
+    "overlap": (two([0, 4], [2, 6], 6), FormatError, "overlap"),
+    "identical ranges": (two([0, 4], [0, 4], 4), FormatError, "overlap"),
     "hole": (two([0, 2], [4, 6], 6), FormatError, "hole"),
     "hole at the start": (two([2, 4], [4, 6], 6), FormatError, "hole"),
-    "odd number of f4": (one(b"a", dtype="F4", shape=[1], data_offsets=[0, 1]), FormatError, "inside a byte"),
-    "long: NULs": (long(b"\0", b"{"), FormatError, "not JSON"),
-    "long: spaces": (long(b" ", b"{", b"}"), LimitError, "too long"),
-    "long: empty lists": (long(b"[],"), LimitError, "too long"),
-    "long: empty objects": (long(b'"":{},', b"{", b'"":{}}'), FormatError, "twice"),
-    "long: numbers": (long(b"1e9,"), LimitError, "too long"),
-    "long: nested objects": (long(b'"a":{'), LimitError, "nested"),
-    "long: a string without an end": (long(b'\\"', b'{"', b""), LimitError, "too long"),
-    "long: an object in an object": (long(b"[],", b'{"a":{"b":[', b"0]}}"), LimitError, "too long"),
-    "not closed": (sized(b'{"__metadata__":{}'), FormatError, "not JSON"),
+    "odd number of f4": (one(b"a", dtype="F4", shape=[1], data_offsets=[0, 1]), FormatError, "size"),
+    "long: NULs": (long(b"\0", b"{"), FormatError, "json"),
+    "long: spaces": (long(b" ", b"{", b"}"), LimitError, "entry"),
+    "long: empty lists": (long(b"[],"), LimitError, "entry"),
+    "long: empty objects": (long(b'"":{},', b"{", b'"":{}}'), FormatError, "duplicate"),
+    "long: numbers": (long(b"1e9,"), LimitError, "entry"),
+    "long: nested objects": (long(b'"a":{'), LimitError, "depth"),
+    "long: a string without an end": (long(b'\\"', b'{"', b""), LimitError, "entry"),
+    "long: an object in an object": (long(b"[],", b'{"a":{"b":[', b"0]}}"), LimitError, "entry"),
+    "not closed": (sized(b'{"__metadata__":{}'), FormatError, "json"),
     "long: no comma behind it": (
-        sized(b'{"__metadata__":{"a":"' + b"x" * 100_000 + b'"} "w":{}}'), FormatError, "not JSON",
+        sized(b'{"__metadata__":{"a":"' + b"x" * 100_000 + b'"} "w":{}}'), FormatError, "json",
     ),
-    "long: a number for a name": (long(b" 1,", b'{"a":{', b"}"), FormatError, "not JSON"),
-    "long: a name": (long(b"n", b'{"', b'":{}}'), LimitError, "too long"),
-    "long: the same name": (long(b'"w":' + ENTRY + b",", b"{", b"}"), FormatError, "twice"),
-    "long: the same key": (long(b'"k":"",', b'{"__metadata__":{', b'"l":""}}'), FormatError, "twice"),
-    "3 of f6": (one(b"abc", dtype="F6_E2M3", shape=[3], data_offsets=[0, 3]), FormatError, "inside a byte"),
+    "long: a number for a name": (long(b" 1,", b'{"a":{', b"}"), FormatError, "json"),
+    "long: a name": (long(b"n", b'{"', b'":{}}'), LimitError, "entry"),
+    "long: the same name": (long(b'"w":' + ENTRY + b",", b"{", b"}"), FormatError, "duplicate"),
+    "long: the same key": (long(b'"k":"",', b'{"__metadata__":{', b'"l":""}}'), FormatError, "duplicate"),
+    "3 of f6": (one(b"abc", dtype="F6_E2M3", shape=[3], data_offsets=[0, 3]), FormatError, "size"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_malformed_header_is_a_typed_error(case: str) -> None:
-    data, kind, message = CASES[case]
-    with pytest.raises(kind, match=message) as caught:
+    data, kind, code = CASES[case]
+    with pytest.raises(kind) as caught:
         squish.open(data, "safetensors")
-    assert caught.value.code != "plugin-bug"
+    assert caught.value.code == code
     assert caught.value.file == "<bytes>"
 
 
@@ -165,14 +165,15 @@ def test_an_error_names_the_tensor_and_where_its_entry_is() -> None:
     assert caught.value.offset == 8 + len(b"{")
 
 
-def test_a_truncated_file_is_told_with_both_sizes() -> None:
+def test_the_error_of_a_truncated_file_states_both_sizes() -> None:
     data = one()
-    with pytest.raises(TruncatedError, match=f"expected {len(data)} bytes in all, found {len(data) - 1} bytes"):
+    with pytest.raises(TruncatedError) as caught:
         squish.open(data[:-1])
+    assert (caught.value.expected, caught.value.found) == (f"{len(data)} bytes in total", f"{len(data) - 1} bytes")
 
 
 @pytest.mark.parametrize(
-    ("head", "what"),
+    ("head", "kind"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer"),
         (b"<!DOCTYPE html><html></html>", "HTML page"),
@@ -181,12 +182,13 @@ def test_a_truncated_file_is_told_with_both_sizes() -> None:
     ],
     ids=["pointer", "page", "zip", "pickle"],
 )
-@pytest.mark.parametrize("wanted", [None, "safetensors"])
-def test_another_kind_of_file_in_its_place_is_named(tmp_path: Path, head: bytes, what: str, wanted: str | None) -> None:
+@pytest.mark.parametrize("format_id", [None, "safetensors"])
+def test_another_kind_of_file_is_named(tmp_path: Path, head: bytes, kind: str, format_id: str | None) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(head)
-    with pytest.raises(UnknownFormatError, match=what):
-        squish.open(path, wanted)
+    with pytest.raises(UnknownFormatError) as caught:
+        squish.open(path, format_id)
+    assert kind in str(caught.value)
 
 
 def test_control_characters_in_a_name_are_kept() -> None:
@@ -283,7 +285,9 @@ def tried(action: Callable[[], Any]) -> Any:
 def test_more_tensors_than_the_limit_are_refused_before_the_first_is_read(name: str) -> None:
     entries = b",".join(b'"%s":{"broken":0,"data_offsets":[0,0]}' % name.format(i).encode() for i in range(11))
     data = sized(b"{" + entries + b"}")
-    with pytest.raises(LimitError, match="expected at most 10, found 11"):
+    with pytest.raises(LimitError) as caught:
         squish.open(data, limits=squish.Limits(tensors=10))
-    with pytest.raises(FormatError, match="lacks a field"):
+    assert (caught.value.code, caught.value.found) == ("count", 11)
+    with pytest.raises(FormatError) as other:
         squish.open(data, limits=squish.Limits(tensors=11))
+    assert other.value.code == "entry"

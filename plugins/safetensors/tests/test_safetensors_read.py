@@ -102,13 +102,15 @@ def test_a_file_without_tensors_opens() -> None:
 def test_an_unknown_dtype_is_listed_refused_and_its_bytes_stay_readable() -> None:
     file = squish.open(pack({"n": entry("NF4", [8], 0, 3), "w": entry("U8", [1], 3, 4)}, b"abcd"))
     assert file["n"].dtype == "unknown"
-    with pytest.raises(TensorError, match="NF4"):
+    with pytest.raises(TensorError) as caught:
         file["n"].numpy()
+    assert caught.value.tensor == "n"
+    assert "NF4" in str(caught.value)
     assert bytes(file["n"].parts()["data"].raw) == b"abc"
     assert file["w"].numpy().tolist() == [ord("d")]
 
 
-def test_unknown_fields_and_metadata_that_is_no_text_are_warnings() -> None:
+def test_unknown_fields_and_non_text_metadata_are_warnings() -> None:
     header = {"__metadata__": {"a": "x", "n": 3}, "w": {**entry("U8", [1], 0, 1), "note": 1}}
     file = squish.open(pack(header, b"a"))
     assert file.meta == {"a": "x"}
@@ -126,7 +128,7 @@ def test_names_that_differ_only_in_composition_are_kept_and_reported() -> None:
     assert [problem.code for problem in file.problems] == ["name"]
 
 
-def test_brackets_and_quotes_in_names_are_no_nesting() -> None:
+def test_brackets_and_quotes_in_names_are_not_nesting() -> None:
     name = '["\\' * 100
     assert list(squish.open(pack({name: entry("U8", [1], 0, 1)}, b"a"))) == [name]
 
@@ -180,14 +182,14 @@ def test_the_register_module_imports_no_numpy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_recipes_answer_for_every_declared_dtype_without_a_file() -> None:
+def test_every_declared_dtype_resolves_without_a_file() -> None:
     registry = squish.registry()
     for dtype in registry.containers["safetensors"].info.features["dtype"]:
         chain = registry.resolve(container="safetensors", dtype=dtype)
         assert chain.chosen.encoding.parts["data"].dtype == dtype
 
 
-def test_metadata_of_null_is_none() -> None:
+def test_null_metadata_is_empty() -> None:
     """As mlx writes it where there is none."""
     header = b'{"__metadata__":null,"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
     with squish.open(len(header).to_bytes(8, "little") + header + b"\7") as file:

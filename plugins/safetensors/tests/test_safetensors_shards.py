@@ -86,45 +86,46 @@ def test_a_file_of_another_name_has_no_assets(tmp_path: Path) -> None:
 def test_a_folder_with_several_files_and_no_index_names_them(tmp_path: Path) -> None:
     for name in ("one.safetensors", "two.safetensors"):
         (tmp_path / name).write_bytes(shard(a=b"aa"))
-    with pytest.raises(FormatError, match=r"one\.safetensors, two\.safetensors"):
+    with pytest.raises(FormatError) as caught:
         squish.open(tmp_path)
+    assert (caught.value.code, caught.value.found) == ("folder", "one.safetensors, two.safetensors")
 
 
 CASES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str | None]] = {
     "shard missing": (
         lambda listing: listing["weight_map"].update(d="gone.safetensors"),
-        "gone.safetensors",
+        "shard-missing",
         "d",
     ),
-    "name in no shard": (lambda listing: listing["weight_map"].update(d=SHARDS[1]), "not in the shard", "d"),
-    "name not in the index": (lambda listing: listing["weight_map"].pop("b"), "does not name", "b"),
-    "name in another shard": (lambda listing: listing["weight_map"].update(b=SHARDS[1]), "does not name", "b"),
-    "separator": (lambda listing: listing["weight_map"].update(b="../x.safetensors"), "invalid name", "b"),
-    "absolute path": (lambda listing: listing["weight_map"].update(b="/x.safetensors"), "invalid name", "b"),
-    "leading dot": (lambda listing: listing["weight_map"].update(b=".x.safetensors"), "invalid name", "b"),
-    "NUL": (lambda listing: listing["weight_map"].update(b="a\0b"), "invalid name", "b"),
-    "case clash": (lambda listing: listing["weight_map"].update(b=SHARDS[0].upper()), "only in case", "b"),
-    "no file name": (lambda listing: listing["weight_map"].update(b=3), "names no file", "b"),
-    "no weight_map": (lambda listing: listing.pop("weight_map"), "weight_map", None),
-    "weight_map a list": (lambda listing: listing.update(weight_map=[]), "weight_map", None),
-    "the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "is JSON, not", None),
+    "name in no shard": (lambda listing: listing["weight_map"].update(d=SHARDS[1]), "shard-map", "d"),
+    "name not in the index": (lambda listing: listing["weight_map"].pop("b"), "shard-map", "b"),
+    "name in another shard": (lambda listing: listing["weight_map"].update(b=SHARDS[1]), "shard-map", "b"),
+    "separator": (lambda listing: listing["weight_map"].update(b="../x.safetensors"), "path", "b"),
+    "absolute path": (lambda listing: listing["weight_map"].update(b="/x.safetensors"), "path", "b"),
+    "leading dot": (lambda listing: listing["weight_map"].update(b=".x.safetensors"), "path", "b"),
+    "NUL": (lambda listing: listing["weight_map"].update(b="a\0b"), "path", "b"),
+    "case clash": (lambda listing: listing["weight_map"].update(b=SHARDS[0].upper()), "path", "b"),
+    "no file name": (lambda listing: listing["weight_map"].update(b=3), "index", "b"),
+    "no weight_map": (lambda listing: listing.pop("weight_map"), "index", None),
+    "weight_map a list": (lambda listing: listing.update(weight_map=[]), "index", None),
+    "the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "lookalike", None),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_index_and_shards_that_disagree_are_an_error(model: Path, case: str) -> None:
-    edit, message, tensor = CASES[case]
+def test_contradictions_of_index_and_shards_are_errors(model: Path, case: str) -> None:
+    edit, code, tensor = CASES[case]
     change(model, edit)
-    with pytest.raises(SquishError, match=message) as caught:
+    with pytest.raises(SquishError) as caught:
         squish.open(model)
-    assert caught.value.tensor == tensor
-    assert caught.value.code != "plugin-bug"
+    assert (caught.value.code, caught.value.tensor) == (code, tensor)
 
 
 def test_a_name_in_two_shards_names_both(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(shard(c=b"cc", a=b"aa"))
-    with pytest.raises(FormatError, match=f"two shards.*{SHARDS[0]}.*{SHARDS[1]}"):
+    with pytest.raises(FormatError) as caught:
         squish.open(model)
+    assert (caught.value.tensor, caught.value.expected, caught.value.found) == ("a", *SHARDS[:2])
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map":{"a":"x","a":"y"}}', '{"a":' + "[" * 5000, "\ufeff{}"])
@@ -170,7 +171,7 @@ def test_a_shard_of_the_set_that_the_index_leaves_out_is_a_warning(model: Path) 
 @pytest.mark.parametrize(
     "text", ['{"quantization_config": {"bits"', "[]", "null", '"gptq"', "", '{"a": 1, "a": 2}', "\xff"]
 )
-def test_a_declaration_that_cannot_be_read_is_an_error_and_stored_tensors_stay(
+def test_an_unreadable_declaration_is_an_error_and_tensors_are_read_as_stored(
     name: str, text: str, model: Path
 ) -> None:
     (model / name).write_text(text)
@@ -182,12 +183,12 @@ def test_a_declaration_that_cannot_be_read_is_an_error_and_stored_tensors_stay(
         squish.open(model, strict=True)
 
 
-def test_a_config_may_hold_the_constants_that_python_writes(model: Path) -> None:
+def test_a_config_may_contain_pythons_constants(model: Path) -> None:
     (model / "config.json").write_text('{"time_step_limit": [0.0, Infinity], "x": NaN}')
     assert not squish.open(model).problems
 
 
-def test_the_limits_of_the_caller_hold_for_a_declaration(model: Path) -> None:
+def test_the_callers_limits_apply_to_a_declaration(model: Path) -> None:
     (model / "config.json").write_text('{"a": {"b": {"c": {}}}}')
     assert not squish.open(model).problems
     assert [each.where for each in squish.open(model, limits=squish.Limits(depth=2)).problems] == ["config.json"]
@@ -201,21 +202,25 @@ def test_a_wrong_total_size_is_a_warning(model: Path, size: object) -> None:
 
 def test_a_shard_that_is_a_git_lfs_pointer_is_named(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(UnknownFormatError, match=f"{SHARDS[1]}: is a git-lfs pointer"):
+    with pytest.raises(UnknownFormatError) as caught:
         squish.open(model)
+    assert caught.value.code == "lookalike"
+    assert SHARDS[1] in str(caught.value.file)
 
 
 def test_a_shard_that_is_damaged_is_named(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(shard(c=b"cc")[:-1])
-    with pytest.raises(FormatError, match=SHARDS[1]):
+    with pytest.raises(FormatError) as caught:
         squish.open(model)
+    assert SHARDS[1] in str(caught.value.file)
 
 
-def test_an_index_without_any_shard_says_what_is_missing(model: Path) -> None:
+def test_an_index_without_its_shards_is_an_error(model: Path) -> None:
     for name in SHARDS:
         (model / name).unlink()
-    with pytest.raises(FormatError, match="is missing"):
+    with pytest.raises(FormatError) as caught:
         squish.open(model)
+    assert caught.value.code == "shard-missing"
 
 
 def test_shards_may_be_links_as_in_a_download_cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -226,7 +231,7 @@ def test_shards_may_be_links_as_in_a_download_cache(model: Path, tmp_path_factor
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_in_a_shards_place_is_not_waited_for(model: Path) -> None:
+def test_a_pipe_in_place_of_a_shard_does_not_block(model: Path) -> None:
     (model / SHARDS[1]).unlink()
     os.mkfifo(model / SHARDS[1])
     with pytest.raises(SquishError):
@@ -242,7 +247,7 @@ def test_metadata_that_differs_between_shards_is_a_warning(model: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "code"), [(100, None), (2, "shape")])
-def test_the_limits_of_the_caller_hold_for_a_layer(rank: int, code: str | None, model: Path) -> None:
+def test_the_callers_limits_apply_to_a_layer(rank: int, code: str | None, model: Path) -> None:
     shape = (1,) * 70 if rank > 70 else (1, 1, 1)
     with squish.open(model, "safetensors") as file:
         files = CheckpointFiles(file.index, file.source, squish.Limits(rank=rank))

@@ -65,6 +65,17 @@ def test_a_conversion_weights_errors_by_them(folder: Path, tmp_path: Path) -> No
     assert not np.array_equal(*codes)
 
 
+def test_the_older_format_has_the_same_statistics(folder: Path, tmp_path: Path) -> None:
+    values = []
+    for name in ("imatrix.gguf", "imatrix.dat"):
+        squish_torch.collect_activations(folder / "hf", tmp_path / name, text=folder / "text.txt", window=WINDOW)
+        rules = ["keep", f"{UP}=affine:bits=3,group_size=32,search=activations"]
+        squish.convert(folder / "hf", tmp_path / f"{name}.zt", encode=rules, activations=tmp_path / name)
+        with squish.open(tmp_path / f"{name}.zt") as file:
+            values.append(file[UP].numpy(copy=True))
+    assert np.mean(values[0] == values[1]) > 0.99  # the mean squares are rounded to f32 at different places
+
+
 def test_a_gguf_keeps_its_own_names(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.zt"
     squish.convert(folder / "hf", path, encode=["q8_0", "*norm*=keep"], rename="gguf")

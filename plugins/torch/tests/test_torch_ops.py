@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import squish_torch
 import torch
+import transformers
 from squish_torch import ops, weights
-from tiny_models import IDS, converted, tiny_llama
+from tiny_models import IDS, converted, greedy, tiny_llama
+from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
@@ -76,12 +79,57 @@ def test_bf16_products_of_many_rows_are_torchs_own_where_they_are_allowed(
     assert torch.equal(module(x), exact)
 
 
-def test_a_model_compiles_without_a_break_and_says_the_same(tmp_path: Path) -> None:
-    path = converted(tiny_llama(tmp_path / "hf"), tmp_path / "m.gguf", ["q4_1", "*norm*=keep", "*embed*=q8_0"])
-    model = squish_torch.from_pretrained(path)
-    compiled = torch.compile(model.forward, fullgraph=True, dynamic=True, backend="aot_eager")
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("model")
+    path = converted(tiny_llama(folder / "hf"), folder / "m.gguf", ["q4_1", "*norm*=keep", "*embed*=q8_0"])
+    return squish_torch.from_pretrained(path)
+
+
+@pytest.fixture
+def compilations() -> Iterator[Counter[str]]:
+    """Counts the graphs that torch compiles."""
+    torch._dynamo.reset()
+    counts: Counter[str] = Counter()
+    yield counts
+    torch._dynamo.reset()
+
+
+def compiled(model: Any, counts: Counter[str], **options: Any) -> Any:
+    """A model's forward as one graph, run by the traced operations."""
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        counts["graphs"] += 1
+        return aot_eager(graph, inputs)
+
+    return torch.compile(model.forward, fullgraph=True, backend=backend, **options)
+
+
+def test_a_model_compiles_without_a_break_or_another_graph_for_other_lengths(
+    model: Any, compilations: Counter[str]
+) -> None:
+    fast, graphs = compiled(model, compilations, dynamic=True), list[int]()
     with torch.no_grad():
         for length in (8, 5, 7):
-            ids = IDS[:, :length]
-            eager, fast = model(ids, use_cache=False).logits, compiled(ids, use_cache=False).logits
-            assert torch.allclose(eager, fast, atol=1e-4)
+            ids = IDS[0, :length].clone()[None]  # the strides of a slice would ask for another graph
+            assert torch.allclose(model(ids, use_cache=False).logits, fast(ids, use_cache=False).logits, atol=1e-4)
+            graphs.append(compilations["graphs"])
+    assert graphs == graphs[:1] * 3
+
+
+def test_tokens_with_a_static_cache_are_those_of_the_model_itself(model: Any, compilations: Counter[str]) -> None:
+    fast = compiled(model, compilations, dynamic=False)
+    number = 64
+    cache = transformers.StaticCache(config=model.config, max_cache_len=IDS.shape[1] + number)
+    tokens = IDS[0].tolist()
+    with torch.no_grad():
+        ids, start = IDS, 0
+        for step in range(number):
+            positions = torch.arange(start, start + ids.shape[1])
+            step_of = model if step == 0 else fast
+            out = step_of(ids, past_key_values=cache, position_ids=positions[None], use_cache=True)
+            start += ids.shape[1]
+            ids = out.logits[:, -1:].argmax(-1)
+            tokens.append(int(ids))
+    assert tokens == greedy(model, number)
+    assert compilations["graphs"] <= 2

@@ -37,6 +37,7 @@ from .splits import KEYS, read_set
 from .types import DENSE_CODES, TYPES
 
 _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
+_WEIGHT = ".weight"
 
 
 class Gguf(Container):
@@ -68,7 +69,7 @@ class Gguf(Container):
             kind=kind if kind in _KINDS else "model",
             tensors=LazyTensors(records, build, extents),
             meta=meta,
-            problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared),
+            problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared, *_scaled(records)),
         )
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
@@ -132,6 +133,22 @@ def build(name: str, entry: tuple[int, Record]) -> DenseFields | TensorSpec:
     part = Part(dtype=dtype, shape=part_shape, segments=segments, byteorder=">" if big and kind.dtype else "<")
     encoding = Encoding(codec=codec, parts={"data": part})
     return TensorSpec(name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(encoding,))
+
+
+def _scaled(records: Mapping[str, tuple[int, Record]]) -> Iterator[Problem]:
+    """Yield a note if llama.cpp multiplies products by scales that are tensors of their own (NVFP4, BitNet)."""
+    scaled = [
+        name for name, (_, record) in records.items()
+        if name.endswith(_WEIGHT) and f"{name.removesuffix(_WEIGHT)}.scale" in records
+        and (kind := TYPES.get(record.code)) is not None and not kind.dtype
+    ]  # fmt: skip
+    if scaled:
+        scale = f"{scaled[0].removesuffix(_WEIGHT)}.scale"
+        yield Problem(
+            code="scale", severity="note", where=scaled[0],
+            message=f"{len(scaled)} quantized tensors have scales beside them ({scale}), by which llama.cpp multiplies "
+            "their products; their values here are without these",
+        )  # fmt: skip
 
 
 def _holes(head: Head) -> Iterator[Problem]:

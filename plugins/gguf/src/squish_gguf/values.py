@@ -48,7 +48,7 @@ class GgufArray(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.kind in SCALARS:
             return (unpack(self.kind, self.raw, at) for at in range(0, len(self.raw), SCALARS[self.kind].size))
-        return map(self._item, range(self._count))
+        return self._texts() if self.kind == "str" else map(self._item, range(self._count))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, GgufArray):
@@ -78,6 +78,14 @@ class GgufArray(Sequence[Any]):
         if self.kind == "str":
             return text(item[8:])
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
+
+    def _texts(self) -> Iterator[str | bytes]:
+        """All texts in one pass."""
+        raw, length, at = self.raw, _U64.unpack_from, 0
+        for _ in range(self._count):
+            end = at + 8 + length(raw, at)[0]
+            yield text(raw[at + 8 : end])
+            at = end
 
     def _offsets(self) -> list[int]:
         if self._starts is None:

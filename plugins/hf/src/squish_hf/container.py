@@ -66,14 +66,14 @@ class HuggingFace(Checkpoint):
         if declared is None:
             return None
         if declared.method not in METHODS:
-            return _unread(index, declared, problems)
-        home = importlib.import_module(METHODS[declared.method])
-        read: Read = home.read
+            return _as_stored(index, declared, problems)
+        module = importlib.import_module(METHODS[declared.method])
+        read: Read = module.read
         failure = None
         try:
             method = read(declared, files)
         except SquishError as error:
-            failure, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
+            failure, method = error, Method(dialect=declared.method, suffixes=module.SUFFIXES, make=_refusing(error))
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
@@ -88,9 +88,9 @@ class HuggingFace(Checkpoint):
         return refined
 
     def encodings_for(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
-        return (
-            () if method is None else (writer.recipe(single_value("method", method), int(single_value("bits", bits))),)
-        )
+        if method is None:
+            return ()
+        return (writer.default_encoding(single_value("method", method), int(single_value("bits", bits))),)
 
     def naming(self, options: Options) -> str:
         return "hf"
@@ -120,7 +120,7 @@ def _refusing(error: SquishError) -> LayerReader:
     return make
 
 
-def _unread(index: Index, declared: Declared, problems: list[Problem]) -> Index:
+def _as_stored(index: Index, declared: Declared, problems: list[Problem]) -> Index:
     """Return the stored tensors unchanged, with a problem that gives the reason."""
     message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)

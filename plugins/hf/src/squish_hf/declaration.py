@@ -13,9 +13,9 @@ from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFil
 from squish_core.api import ErrorCode, FormatError, Problem
 
 METHOD = "quant_method"
-BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
-"""File of its own -> the method whose writers leave it; it counts where config.json declares nothing."""
-BUDGET, LONGEST = 2.0, 1000
+OWN_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+"""File -> the method whose writers create it; used if config.json declares nothing."""
+MAX_SECONDS, MAX_PATTERN = 2.0, 1000
 
 
 @frozen
@@ -32,7 +32,7 @@ class Declared:
         if value is None:
             return default
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int):
-            raise refuse(name, "another type", value, part=self.where)
+            raise refuse(name, _type_name(kinds), value, part=self.where)
         return value
 
     def number(self, name: str, legal: Iterable[int], default: int | None = None) -> int:
@@ -43,10 +43,27 @@ class Declared:
         return int(value)
 
 
+def _type_name(kinds: type | tuple[type, ...]) -> str:
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    names = {
+        str: "text",
+        dict: "an object",
+        list: "a list",
+        int: "an integer",
+        bool: "true or false",
+        float: "a number",
+    }
+    return " or ".join(names.get(kind, kind.__name__) for kind in kinds)
+
+
 def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG_FILE) -> FormatError:
     """Return the error for an invalid declared value."""
     return FormatError(
-        f"the declared {name} cannot be", part=part, expected=expected, found=repr(found)[:80], code=ErrorCode.CONFIG
+        f"invalid quantization setting {name}",
+        part=part,
+        expected=expected,
+        found=repr(found)[:80],
+        code=ErrorCode.CONFIG,
     )
 
 
@@ -56,7 +73,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
     if isinstance(config.get("quantization"), dict):
         return None, []  # MLX's declaration
     declared = declared_in(config)
-    for name, method in BESIDE.items():
+    for name, method in OWN_FILES.items():
         fields = files.json(name)
         if not fields:
             continue
@@ -65,7 +82,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
         if declared is None and isinstance(fields, dict):
             declared = Declared(other, fields, name)
         elif declared is not None and other != declared.method:
-            message = f"states the method {other[:40]!r}, and {declared.where} {declared.method[:40]!r}, which is taken"
+            message = f"method {other[:40]!r} is ignored: {declared.where} has {declared.method[:40]!r}"
             problems.append(Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=name, message=message))
         elif declared is not None:
             problems += _differences(declared, fields, name)
@@ -77,7 +94,7 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
     return [
         Problem(
             code=ErrorCode.CONTRADICTION, severity="warning", where=name,
-            message=f"states {key} {fields[key]!r:.40}; {declared.fields[key]!r:.40} of {declared.where} is taken",
+            message=f"{key} {fields[key]!r:.40} is ignored: {declared.where} has {declared.fields[key]!r:.40}",
         )
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
         if key in fields and key in declared.fields and fields[key] != declared.fields[key]
@@ -98,8 +115,8 @@ def declared_in(config: Mapping[str, Any]) -> Declared | None:
 
 def _method(fields: Mapping[str, Any]) -> str:
     """Return the method; before Transformers 4.34, bitsandbytes only declared the number of bits."""
-    eldest = "bitsandbytes" if fields.get("load_in_4bit") or fields.get("load_in_8bit") else ""
-    return str(fields.get(METHOD) or eldest)
+    oldest = "bitsandbytes" if fields.get("load_in_4bit") or fields.get("load_in_8bit") else ""
+    return str(fields.get(METHOD) or oldest)
 
 
 @frozen
@@ -112,16 +129,16 @@ class Patterns:
 
     def matches(self, pattern: str, name: str) -> bool:
         """Whether a pattern matches; FormatError if it is invalid or too slow."""
-        left = BUDGET - self._spent[0]
+        left = MAX_SECONDS - self._spent[0]
         started = time.monotonic()
         try:
-            if len(pattern) > LONGEST or left <= 0:
+            if len(pattern) > MAX_PATTERN or left <= 0:
                 raise TimeoutError
             if pattern not in self._compiled:
                 self._compiled[pattern] = regex.compile(pattern)
             return self._compiled[pattern].match(name, timeout=left) is not None
         except TimeoutError:
-            raise refuse("pattern", "one that is matched quickly", pattern, part=self.where) from None
+            raise refuse("pattern", "a shorter or simpler regular expression", pattern, part=self.where) from None
         except (regex.error, RecursionError, OverflowError, MemoryError):
             raise refuse("pattern", "a regular expression", pattern, part=self.where) from None
         finally:

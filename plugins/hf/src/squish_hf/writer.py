@@ -67,18 +67,18 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
-        return Refusal(why=f"hf without a method holds plain values, not {codec.id}; name one (hf:method=awq)")
+        return Refusal(why=f"hf without a method stores only dense tensors, not {codec.id} (choose one: hf:method=awq)")
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
         return accepts_layer(spec, encoding, method)
     if method not in INTEGERS:
-        return Refusal(why=f"{method} holds matrices called <layer>.weight of {LEGAL[method]}, not {codec.id}")
+        return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
         if layout and codec.inner == _codec(method, layout):  # the data decide whether groups are in activation order
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
-    return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {codec.id}")
+    return Refusal(why=f"{method} stores integer codes for matrices named <layer>.weight, not {codec.id}")
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
@@ -94,7 +94,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     if layout.table is not None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
         return None
     if layout.row_group is None:
-        return Refusal(why=f"{method} has groups of columns, and these are others")
+        return Refusal(why=f"{method} stores groups along rows, not across them")
     if layout.bits not in BITS[method]:
         return Refusal(why=_no_width(method, layout.bits), code="bits")
     codec = _codec(method, layout)
@@ -108,22 +108,22 @@ def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
     return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in codec.parts(spec, params).items()}
 
 
-def recipe(method: str, bits: int) -> Encoding | Refusal:
+def default_encoding(method: str, bits: int) -> Encoding | Refusal:
     """Return a method's default encoding for a width, with groups of 128 and float16 scales if it has a choice."""
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
-    default = FLOAT_RECIPES.get((method, bits))
+    default = FLOAT_DEFAULTS.get((method, bits))
     encoding = Encoding(codec=default or _codec(method, layout), parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
 
 
-FLOAT_RECIPES = {
+FLOAT_DEFAULTS = {
     (GPT_OSS, 4): CodecSpec("mx", MXFP4), (FP8, 8): CodecSpec("float8", {"block": [128, 128]}),
     (FBGEMM, 8): CodecSpec("float8", {"block": [1, 0]}), (MODELOPT, 8): CodecSpec("float8"),
     (MODELOPT, 4): CodecSpec("mx", {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}),
 }  # fmt: skip
-"""What a method of float codes stores by default, by its bits."""
+"""(method, bits) -> default codec of a method with float codes."""
 
 
 def chosen(options: Options) -> str:
@@ -131,14 +131,14 @@ def chosen(options: Options) -> str:
     method = options.get(METHOD, "")
     if METHOD in options and method not in METHODS:
         raise FormatError(
-            "hf writes no such method", expected=", ".join(METHODS), found=repr(method),
+            "hf cannot write this method", expected=", ".join(METHODS), found=repr(method),
             code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
 
 
 def _no_width(method: str, bits: int) -> str:
-    return f"{method} has {', '.join(map(str, BITS[method]))} bits, not {bits}"
+    return f"{method} stores codes of {', '.join(map(str, BITS[method]))} bits, not {bits}"
 
 
 def _codec(method: str, layout: CodeLayout) -> CodecSpec:
@@ -203,11 +203,11 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return a configuration with the dtype of most matrices; unchanged if already correct."""
+    """Return a configuration with the dtype of most matrices; unchanged if already correct, or if there is none."""
     common = Counter(spec.dtype for spec in specs if len(spec.shape) > 1).most_common(1)
     name = TORCH_DTYPES.get(common[0][0]) if common else None
     stated = config.get("torch_dtype", config.get("dtype"))
-    if name is None or name == stated:
+    if name is None or name == stated or not config:
         return dict(config)
     return {**{key: value for key, value in config.items() if key != "dtype"}, "torch_dtype": name}
 
@@ -231,8 +231,8 @@ def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict
     if len(several) > 1:
         choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
         raise FormatError(
-            f"{method} states one quantization for all layers", expected="one", found=choices, code="mixed",
-            hint="Take compressed-tensors or MLX.",
+            f"{method} allows only one setting for all layers", expected="one setting", found=choices, code="mixed",
+            hint="Use hf:method=compressed-tensors or mlx, which allow several.",
         )  # fmt: skip
     ((bits, group),) = several
     common = {"bits": bits, "group_size": group}

@@ -53,7 +53,8 @@ class Mlx(Checkpoint):
         layers = collect_layers(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
         beside = config.get("quantization_config")
         if isinstance(beside, dict) and beside.get("quant_method") is not None:
-            message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"
+            method = str(beside["quant_method"])[:40]
+            message = f"quantization_config with method {method!r} is ignored in favor of {KEY}"
             problems.append(
                 Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=CONFIG_FILE, message=message)
             )
@@ -67,7 +68,7 @@ class Mlx(Checkpoint):
             override = declared.get(layer)
             if override is False:
                 raise FormatError(
-                    "the configuration says it is not quantized", part=CONFIG_FILE, code=ErrorCode.CONTRADICTION
+                    "quantized, although the configuration denies it", part=CONFIG_FILE, code=ErrorCode.CONTRADICTION
                 )
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 

@@ -34,7 +34,7 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 
 
 def read_mode(declared: Mapping[str, Any]) -> Mode:
-    """Parse the mode in a `quantization` object or a layer's override; FormatError if MLX does not have it."""
+    """Parse the mode in a `quantization` object or a layer's override; FormatError if MLX does not support it."""
     name = declared.get("mode", AFFINE)
     if not isinstance(name, str) or (name != AFFINE and name not in FLOATS):
         raise _refuse("mode", " or ".join((AFFINE, *FLOATS)), name)
@@ -51,7 +51,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
     """Read a layer's weight: `weight` u32 words, `scales`, and for affine `biases`."""
     if WHOLE in parts:
         raise FormatError(
-            "is not read: a scale of each expert above nvfp4's", part="global_scale", code="global-scale",
+            "unsupported global scales of nvfp4 experts", part="global_scale", code="global-scale",
             hint="Quantize it without global scales.",
         )  # fmt: skip
     words = require_part(parts, WEIGHT, ("u32",))
@@ -64,7 +64,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
         fields = {"data": ("weight", words), "scale": ("scales", scales), "offset": ("biases", biases)}
         return build_tensor(layer + WEIGHT, shape, codec, Affine(), fields)
     if BIASES in parts:
-        raise FormatError(f"{mode.name} has no biases", part="biases", code=ErrorCode.CONTRADICTION)
+        raise FormatError(f"unexpected biases: {mode.name} has none", part="biases", code=ErrorCode.CONTRADICTION)
     scales, params = require_part(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
     element = params.get("element")
     data = view_part(words, element, shape) if element else view_part(words, "u8", (*lead, 4 * width))
@@ -92,6 +92,6 @@ def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
 
 def _refuse(field: str, expected: str, found: Any) -> FormatError:
     return FormatError(
-        f"the declared {field} is none of MLX", part="config.json", expected=expected, found=repr(found)[:80],
+        f"invalid quantization setting {field}", part="config.json", expected=expected, found=repr(found)[:80],
         code=ErrorCode.CONFIG,
     )  # fmt: skip

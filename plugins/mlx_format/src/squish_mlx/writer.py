@@ -42,9 +42,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if refusal := _refusal(spec):
         return refusal
     if codec.id != "mx":
-        return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
+        return Refusal(why=f"MLX has no layout for codec {codec.id}; choose one with --encode", code="codec")
     if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
-        return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
+        return Refusal(why=f"MLX stores mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
     return Encoding(codec=codec, parts=bare_parts(encoding.parts))
 
 
@@ -59,17 +59,23 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
     group = spec.shape[-1] if layout.row_group == 0 else layout.row_group
     fitting = [size for size in AFFINE_GROUPS if group and group % size == 0]
     if layout.bits not in AFFINE_BITS or not fitting:
-        legal = f"{AFFINE_BITS} bits in groups of {AFFINE_GROUPS} columns"
-        return Refusal(why=f"MLX has {legal}, not {layout.bits} in {group or 'groups of rows'}", code="affine")
+        legal = f"{_listing(AFFINE_BITS)} bits in groups of {_listing(AFFINE_GROUPS)} columns"
+        other = f"{layout.bits} bits in {f'groups of {group}' if group else 'groups across rows'}"
+        return Refusal(why=f"MLX stores {legal}, not {other}", code="affine")
     return _declared(spec, CodecSpec("affine", affine_params(Mode(AFFINE, layout.bits, fitting[-1]), *_floats(layout))))
+
+
+def _listing(numbers: Sequence[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}"
 
 
 def _refusal(spec: TensorSpec) -> Refusal | None:
     """Return why MLX cannot quantize a tensor of this name or shape."""
     if not spec.name.endswith(WEIGHT):
-        return Refusal(why="MLX quantizes tensors called <layer>.weight only", code="name")
+        return Refusal(why="MLX quantizes only tensors named <layer>.weight", code="name")
     if not spec.elements or not spec.shape:
-        return Refusal(why=f"MLX quantizes nothing of the shape {list(spec.shape)}", code="shape")
+        return Refusal(why=f"MLX cannot quantize a tensor of the shape {list(spec.shape)}", code="shape")
     return None
 
 
@@ -91,20 +97,20 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     modes = {
         spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = without_declarations(config)
+    undeclared = without_declarations(config)
     if not modes:
-        return kept
+        return undeclared
     for spec in specs:
         if spec.encodings[0].codec.id == "dense" and spec.name.endswith((SCALES, BIASES)):
             raise TensorError(
-                f"in a quantized MLX checkpoint this name is that of a layer's {spec.name.rpartition('.')[2]}",
-                tensor=spec.name, found="a tensor of its own", code="names",
-                hint="Leave it out (only=), or write dense tensors alone (encode='f16').",
+                f"its name is reserved for a layer's {spec.name.rpartition('.')[2]} in a quantized MLX checkpoint",
+                tensor=spec.name, code="names",
+                hint="Exclude it (only=), or write only dense tensors (encode='f16').",
             )  # fmt: skip
     common = Counter(modes.values()).most_common(1)[0][0]
     declarations = {layer: _declaration(mode) for layer, mode in modes.items() if mode != common}
     declared = {**_declaration(common), **declarations}
-    return {**kept, "quantization": declared, "quantization_config": declared}
+    return {**undeclared, "quantization": declared, "quantization_config": declared}
 
 
 def _declaration(mode: Mode) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def _merged(shards: Iterable[Shard]) -> tuple[dict[str, str], list[Problem]]:
     for shard in shards:
         for key, value in shard.header.metadata.items():
             if meta.setdefault(key, value) != value:
-                message = f"the shards differ in {key[:80]!r}; the first value is taken"
+                message = f"the shards have different values of {key[:80]!r}; the first one is used"
                 problems.append(
                     Problem(code="metadata", severity="warning", where=shard.source.filename, message=message)
                 )

@@ -1,4 +1,4 @@
-"""Files around a safetensors file: the index and shards of a set, and the model's other files."""
+"""Files around a safetensors file: index and shards of a set, and the model's other files."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
 CONFIG_FILE = "config.json"
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Assets in which a method may declare its quantization besides config.json."""
-MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
-"""Bytes of a JSON file, and of one entry of it: a quantization may list every layer."""
+"""Assets other than config.json in which a method may declare its quantization."""
+MAX_JSON, MAX_ENTRY = 16 << 20, 4 << 20
+"""Maximum bytes of a JSON file and of one entry: a quantization may list every layer."""
 MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
 )  # fmt: skip
 
-STANDING = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
-"""Names by which a model is looked for where nothing lists its folder."""
+MODEL_FILES = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
+"""Names of a model's main file, tried if its folder cannot be listed."""
 
 
 @frozen
@@ -51,7 +51,7 @@ class Shard:
 
 def choose(folder: Source) -> str:
     """Return the file of a folder to open; FormatError if it is ambiguous."""
-    names = folder.members(likely=STANDING)
+    names = folder.members(likely=MODEL_FILES)
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
@@ -62,10 +62,10 @@ def choose(folder: Source) -> str:
     if len(candidates) != 1:
         listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
         raise FormatError(
-            "is a folder with several safetensors files and none that stands for all"
-            if candidates else "is a folder without a safetensors file",
+            "a folder with several safetensors files and no index"
+            if candidates else "a folder without a safetensors file",
             expected=f"one file, or one {INDEX_SUFFIX}", found=listing or None, code=ErrorCode.FOLDER,
-            hint="Name one of its files.",
+            hint="Open one of its files." if candidates else None,
         )  # fmt: skip
     return candidates[0]
 
@@ -81,7 +81,7 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     listing = load_json(text_of(index, 0, index.size), "index", limits)
     places = listing.get("weight_map")
     if type(places) is not dict:
-        raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")
+        raise FormatError("the index has no object weight_map", found=type(places).__name__, code="index")
     names, members = _shard_names(places, index), index.members()
     names = names or [name for name in members if name.endswith(SUFFIX)]
     shards = [_shard(index, name, file, limits) for file, name in enumerate(names)]
@@ -92,8 +92,8 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
 def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
     """Read the object in a model's JSON file; a typed error if missing or too large."""
     if source.size > MAX_JSON:
-        raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
-    return load_json(source.read(0, source.size), name, limits, piece=LONGEST_ENTRY, constants=True)
+        raise FormatError("file too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
+    return load_json(source.read(0, source.size), name, limits, piece=MAX_ENTRY, constants=True)
 
 
 def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
@@ -104,7 +104,7 @@ def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
             try:
                 read_json(file, file.filename, limits)
             except SquishError as error:
-                message = f"{error.reason()} What it declares is unknown: tensors are given as stored"
+                message = f"{error.reason()}. Its quantization is unknown, so tensors are read as stored"
                 problems.append(Problem(code="json", severity="error", where=file.filename, message=message))
     return problems
 
@@ -120,7 +120,7 @@ def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
     beside = [index for index in set_index(name) if index in members]
     if not beside:
         return []
-    message = f"is part of a sharded set; open {beside[0]} for all its tensors"
+    message = f"one shard of a set; open {beside[0]} for all tensors"
     return [Problem(code=ErrorCode.SHARD, severity="note", where=name, message=message)]
 
 
@@ -129,7 +129,12 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     first: dict[str, str] = {}
     for tensor, name in places.items():
         if type(name) is not str:
-            raise FormatError("the index names no file", tensor=tensor, found=type(name).__name__, code="index")
+            raise FormatError(
+                "the weight_map must name a file for each tensor",
+                tensor=tensor,
+                found=type(name).__name__,
+                code="index",
+            )
         first.setdefault(name, tensor)
     folded: dict[str, str] = {}
     for name, tensor in first.items():
@@ -139,7 +144,7 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
             raise error.within(tensor=tensor) from None
         if folded.setdefault(name.casefold(), name) != name:
             raise FormatError(
-                "two shards differ only in case", tensor=tensor, expected=repr(folded[name.casefold()]),
+                "the names of two shards differ only in case", tensor=tensor, expected=repr(folded[name.casefold()]),
                 found=repr(name), code="path",
             )  # fmt: skip
     members = frozenset(index.members(likely=sorted(first)))
@@ -147,7 +152,7 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
         if name not in members:
             raise FormatError(
                 f"the shard {name!r} is missing", tensor=tensor, code="shard-missing",
-                hint="Fetch it into the same folder.",
+                hint="Download it to the same folder.",
             )  # fmt: skip
     return sorted(first)
 
@@ -155,7 +160,7 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
 def _unlisted(names: Sequence[str], members: Sequence[str]) -> list[Problem]:
     """Warn about shards of the numbered set that the index omits."""
     sets = {match.groups() for match in map(SHARD.fullmatch, names) if match}
-    message = "is a shard of this set, and the index does not name it: its tensors are left out"
+    message = "not in the index, although it is a shard of this set: its tensors are ignored"
     return [
         Problem(code="shard-unlisted", severity="warning", where=name, message=message)
         for name in members
@@ -177,19 +182,21 @@ def _check_agreement(places: dict[str, str], shards: list[Shard]) -> None:
         name = shard.source.filename
         for tensor in shard.header.records:
             if holder.setdefault(tensor, name) != name:
-                _disagree(tensor, shard, "lies in two shards", holder[tensor])
+                _disagree(tensor, shard, "stored in two shards", holder[tensor])
             if places.get(tensor) != name:
                 expected = places.get(tensor, "an entry in the index")
-                _disagree(tensor, shard, "lies in a shard that the index does not name for it", expected)
+                _disagree(tensor, shard, "stored in another shard than the index says", expected)
     for tensor, name in places.items():
         if tensor not in holder:
-            raise FormatError(f"is not in the shard {name!r} that the index names", tensor=tensor, code="shard-map")
+            raise FormatError(
+                f"missing from the shard {name!r}, which the index names", tensor=tensor, code="shard-map"
+            )
 
 
-def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
+def _disagree(tensor: str, shard: Shard, fault: str, expected: str) -> None:
     raise FormatError(
-        what, file=shard.source.name, tensor=tensor, expected=expected, found=shard.source.filename, code="shard-map",
-        hint="The index and its shards belong to different models, or the download is mixed.",
+        fault, file=shard.source.name, tensor=tensor, expected=expected, found=shard.source.filename, code="shard-map",
+        hint="The index and the shards may belong to different models; download all of them again.",
     )  # fmt: skip
 
 
@@ -199,5 +206,5 @@ def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
     total = sum(length for shard in shards for *_, length in shard.header.records.values())
     if size is None or size == total:
         return []
-    message = f"is {str(size)[:40]}, and the tensors have {total} bytes"
+    message = f"{str(size)[:40]}, but the tensors have {total} bytes"
     return [Problem(code="total-size", severity="warning", where="metadata.total_size", message=message)]

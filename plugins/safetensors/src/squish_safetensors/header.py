@@ -104,7 +104,7 @@ def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
     part = Part(dtype="u8", shape=(length,), segments=(Segment(file, offset, length),))
     return TensorSpec(
         name=name, shape=shape, dtype="unknown", extras={"data": part}, attrs={"dtype": tag},
-        problem=f"its dtype {tag[:40]!r} is unknown",
+        problem=f"unknown dtype {tag[:40]!r}",
     )  # fmt: skip
 
 
@@ -131,22 +131,23 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
     head = source.read(0, min(64, source.size))
     other = lookalike(head, text=True) if head[8:9] != b"{" else None
     if other:
-        raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
+        raise UnknownFormatError(f"this is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     if len(head) < 8:
         raise TruncatedError(
-            "the file ends inside the header length", offset=0, expected="8 bytes", found=f"{len(head)} bytes",
-            code="truncated", hint="Fetch the file again.",
+            "truncated: the file ends within the header length", offset=0, expected="8 bytes",
+            found=f"{len(head)} bytes", code="truncated", hint="Download the file again.",
         )  # fmt: skip
     length, cap = int.from_bytes(head[:8], "little"), min(limits.header, MAX_HEADER)
     if length == 0 or length > cap:
         raise LimitError(
-            "the header length is out of range", offset=0, expected=f"1..{cap} bytes", found=f"{length} bytes",
-            code="header-length", hint="It is another kind of file, or damaged; fetch it again.",
+            "not a safetensors file: the header length is out of range", offset=0, expected=f"1..{cap} bytes",
+            found=f"{length} bytes", code="header-length",
+            hint="If it should be one, it is damaged; download it again.",
         )  # fmt: skip
     if 8 + length > source.size:
         raise TruncatedError(
-            "the file ends inside the header", offset=8, expected=f"{8 + length} bytes at least",
-            found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
+            "truncated: the file ends within the header", offset=8, expected=f"at least {8 + length} bytes",
+            found=f"{source.size} bytes", code="truncated", hint="Download the file again.",
         )  # fmt: skip
     return text_of(source, 8, length)
 
@@ -169,31 +170,31 @@ def _check_count(raw: memoryview, limits: Limits) -> None:
 
 
 def _metadata(entry: Any, at: int) -> dict[str, Any]:
-    if entry is None:  # mlx writes null for none, and the reference implementation accepts it
+    if entry is None:  # MLX writes null if there is none, and the reference implementation accepts it
         return {}
     if type(entry) is not dict:
-        raise FormatError(f"{METADATA} is not an object", offset=at, found=type(entry).__name__, code="metadata")
+        raise FormatError(f"{METADATA} must be an object", offset=at, found=type(entry).__name__, code="metadata")
     return entry
 
 
 def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> TensorRecord:
     check_name(name, limits)
     if type(entry) is not dict:
-        raise FormatError("the entry is not an object", found=type(entry).__name__, code="entry")
+        raise FormatError("the entry must be an object", found=type(entry).__name__, code="entry")
     if not entry.keys() >= FIELDS:
-        raise FormatError("the entry lacks a field", expected=", ".join(sorted(FIELDS - entry.keys())), code="entry")
+        raise FormatError("missing field in the entry", expected=", ".join(sorted(FIELDS - entry.keys())), code="entry")
     tag, offsets = entry["dtype"], entry["data_offsets"]
     shape = check_shape(entry["shape"], limits, tensor=name)
     if type(tag) is not str:
-        raise FormatError("dtype is not text", found=type(tag).__name__, code="dtype")
+        raise FormatError("dtype must be text", found=type(tag).__name__, code="dtype")
     if type(offsets) is not list or [*map(type, offsets)] != [int, int]:
         raise FormatError(
-            "data_offsets is not a pair of integers", expected="[begin, end]", found=repr(offsets)[:80], code="offsets"
+            "data_offsets must be a pair of integers", expected="[begin, end]", found=repr(offsets)[:80], code="offsets"
         )  # fmt: skip
     begin, end = offsets
     if not 0 <= begin <= end < MAX_OFFSET:
         raise FormatError(
-            "data_offsets is negative, reversed or absurd", expected="0 <= begin <= end < 2**63",
+            "data_offsets out of range", expected="0 <= begin <= end < 2**63",
             found=repr(offsets)[:80], code="offsets",
         )  # fmt: skip
     if tag in TAGS:
@@ -205,11 +206,11 @@ def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
     bits = dtypes.count(shape) * dtypes.bits(TAGS[tag])
     if bits & 7:
         raise FormatError(
-            "the packed elements end inside a byte", expected="whole bytes", found=f"{bits} bits", code="size"
+            "the packed elements do not end at a byte", expected="whole bytes", found=f"{bits} bits", code="size"
         )  # fmt: skip
     if bits >> 3 != length:
         raise FormatError(
-            "data_offsets do not fit dtype and shape", expected=f"{bits >> 3} bytes for {tag} {list(shape)}"[:200],
+            "data_offsets do not match dtype and shape", expected=f"{bits >> 3} bytes for {tag} {list(shape)}"[:200],
             found=f"{length} bytes", code="size",
         )  # fmt: skip
 
@@ -220,23 +221,24 @@ def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int
     for name, (_, _, _, offset, length) in records:
         if offset + length > size:
             raise TruncatedError(
-                "the data runs past the end of the file", tensor=name, offset=offset,
-                expected=f"{max(record[3] + record[4] for _, record in records)} bytes in all",
+                "truncated: the data extends past the end of the file", tensor=name, offset=offset,
+                expected=f"{max(record[3] + record[4] for _, record in records)} bytes in total",
                 found=f"{size} bytes", code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
+                hint="The download may have been interrupted; download the file again.",
             )  # fmt: skip
         if offset != position:
-            what = f"overlaps that of {before[:80]!r}" if offset < position else "leaves a hole before it"
+            fault = f"overlaps that of {before[:80]!r}" if offset < position else "has a gap before it"
             raise FormatError(
-                f"the data {what}", tensor=name, offset=offset, expected=f"an offset of {position}", found=offset,
+                f"the data {fault}", tensor=name, offset=offset, expected=f"an offset of {position}", found=offset,
                 code="overlap" if offset < position else "hole",
                 hint="The file is damaged or malicious; do not trust its tensors.",
             )  # fmt: skip
         position, before = offset + length, name
     if position != size:
         raise FormatError(
-            f"{size - position} bytes follow the last tensor", offset=position, expected=f"{position} bytes in all",
-            found=f"{size} bytes", code="trailing", hint="Something was appended to the file.",
+            f"{size - position} unexpected bytes after the last tensor", offset=position,
+            expected=f"{position} bytes in total",
+            found=f"{size} bytes", code="trailing", hint="Data was appended to the file; download it again.",
         )  # fmt: skip
 
 
@@ -245,7 +247,7 @@ def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
     return [
         Problem(
             code="field", severity="warning", where=names[0],
-            message=f"has a field {field[:80]!r} that the format does not know ({len(names)} tensors in all)",
+            message=f"unknown field {field[:80]!r} (in {len(names)} tensors)",
         )
         for field, names in sorted(unknown.items())
     ]  # fmt: skip
@@ -255,7 +257,7 @@ def _not_text(metadata: Mapping[str, Any]) -> list[Problem]:
     return [
         Problem(
             code="metadata", severity="warning", where=f"{METADATA}.{key}",
-            message=f"is no text ({type(value).__name__}), and left out",
+            message=f"ignored: not text but {type(value).__name__}",
         )
         for key, value in metadata.items() if type(value) is not str
     ]  # fmt: skip

@@ -36,7 +36,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 
 @frozen
-class Planned:
+class PlannedFile:
     """An outgoing file: its name, tensors in data order, and header."""
 
     name: str
@@ -53,14 +53,14 @@ def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Accept dense values of supported dtypes, or refuse with a hint."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
-        return Refusal(why="safetensors holds plain arrays only", code="dense-only")
+        return Refusal(why="safetensors stores only dense arrays", code="dense-only")
     if dtype not in DTYPE_TAGS:
         return Refusal(why=f"safetensors has no dtype {dtype}", code="dense-only")
     if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
-        why = f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte"
+        why = f"{dtypes.count(spec.shape)} packed elements of {dtype} are not a whole number of bytes"
         return Refusal(why=why, code="dense-only")
     if spec.name == METADATA or not _encodable(spec.name):
-        return Refusal(why=f"safetensors cannot hold a tensor of the name {spec.name!a}", code="name")
+        return Refusal(why=f"safetensors does not allow the tensor name {spec.name!a}", code="name")
     packed = dtypes.bits(dtype) < 8
     part = (
         Part(dtype="u8", shape=(dtypes.nbytes(dtype, spec.shape),)) if packed else Part(dtype=dtype, shape=spec.shape)
@@ -74,12 +74,12 @@ def plan_file(
     """Predict the exact size of all files, and the dropped metadata and assets."""
     adapter = is_adapter(assets, options)
     files = plan(specs, meta, options, adapter=adapter)
-    kept = _kept_assets(assets, options)
-    size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in kept)
+    carried = _carried_assets(assets, options)
+    size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in carried)
     if MAX_SHARD_SIZE in options and not adapter:
         size += len(_index_json(files))
-    lost = dropped_assets(name for name in assets if name not in kept)
-    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *lost))
+    dropped = dropped_assets(name for name in assets if name not in carried)
+    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *dropped))
 
 
 def write(
@@ -105,7 +105,7 @@ def write(
     for file in files:
         with sink.member(file.name) as member:
             _write_file(member, file, by_name)
-    for name in _kept_assets(assets, options):
+    for name in _carried_assets(assets, options):
         with sink.member(name) as member:
             member.write(assets[name])
     if not adapter:
@@ -116,7 +116,7 @@ def write(
 def plan(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False,
     adapter: bool = False,
-) -> list[Planned]:  # fmt: skip
+) -> list[PlannedFile]:  # fmt: skip
     """Plan the files.
 
     Shards are filled in the order of the tensors. Within a file, data are ordered like in the reference implementation:
@@ -124,7 +124,7 @@ def plan(
     order, since they preserve alignment. An adapter is the single file that PEFT loads.
     """
     limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options and not adapter else None
-    groups = _filled(specs, limit)
+    groups = _shard_groups(specs, limit)
     files = []
     for number, group in enumerate(groups, 1):
         by_alignment = tuple(
@@ -132,7 +132,7 @@ def plan(
         )
         header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in by_alignment], text_metadata(meta))
         name = ADAPTER_FILE if adapter else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        files.append(Planned(name, by_alignment, header))
+        files.append(PlannedFile(name, by_alignment, header))
     return files
 
 
@@ -154,13 +154,13 @@ def parse_size(text: str) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
         raise FormatError(
-            f"{MAX_SHARD_SIZE} cannot be read", expected="a size such as 5GB or 500MiB", found=repr(text),
+            f"invalid value of {MAX_SHARD_SIZE}", expected="a size such as 5GB or 500MiB", found=repr(text),
             code=ErrorCode.OPTION
         )  # fmt: skip
     return int(match[1]) * unit
 
 
-def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
+def _shard_groups(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
     """Group tensors up to `limit` bytes; a larger tensor has its own group."""
     groups: list[list[TensorSpec]] = [[]]
     filled = 0
@@ -174,13 +174,13 @@ def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorS
     return groups
 
 
-def _write_file(sink: Sink, file: Planned, tensors: Mapping[str, OutgoingTensor]) -> None:
+def _write_file(sink: Sink, file: PlannedFile, tensors: Mapping[str, OutgoingTensor]) -> None:
     sink.write(file.header)
     for spec in file.specs:
         tensors[spec.name].parts["data"].write_to(sink)
 
 
-def _index_json(files: Sequence[Planned]) -> bytes:
+def _index_json(files: Sequence[PlannedFile]) -> bytes:
     places = {spec.name: file.name for file in files for spec in file.specs}
     listing = {"metadata": {"total_size": sum(file.data for file in files)}, "weight_map": places}
     return (json.dumps(listing, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
@@ -196,11 +196,11 @@ def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
 
 def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
     """Return the non-text metadata, which a header cannot store."""
-    kept = text_metadata(meta)
-    return dropped_metadata((key for key in meta if key not in kept), "not text")
+    text = text_metadata(meta)
+    return dropped_metadata((key for key in meta if key not in text), "not text")
 
 
-def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
+def _carried_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
     """Return the assets of a folder; a single file has none."""
     return [name for name in assets if MAX_SHARD_SIZE in options and name in MODEL_ASSETS]
 

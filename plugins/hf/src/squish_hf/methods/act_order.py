@@ -24,7 +24,7 @@ from squish_core.api import (
 
 ROLE = "g_idx"
 PANEL = 1 << 20
-"""Elements decoded at a time where groups are in disorder."""
+"""Elements decoded at a time if groups are not in order."""
 
 
 class ActOrder(Codec):
@@ -36,7 +36,7 @@ class ActOrder(Codec):
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         if not isinstance(inner, Affine):
-            raise CodecError("act-order is for affine codes only", found=inner.id, code="wrap")
+            raise CodecError("activation order requires affine codes", found=inner.id, code="wrap")
         return _Bound(inner, params)
 
 
@@ -82,8 +82,8 @@ class _Bound(Codec):
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:
             raise CodecError(
-                "its groups are in activation order, which the target cannot hold", part=ROLE, code="act-order",
-                hint="Ask for its values with encode=, or write the same method.",
+                "its groups are in activation order, which the target cannot store", part=ROLE, code="act-order",
+                hint="Encode it again with --encode, or write the same method.",
             )  # fmt: skip
         return self.inner.codes(parts, spec, self.own, region)
 
@@ -101,7 +101,7 @@ class _Bound(Codec):
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
-                "groups have different numbers of columns, which no compiled loop takes", part=ROLE,
+                "compiled kernels do not support groups with different numbers of columns", part=ROLE,
                 code=ErrorCode.UNCOVERED,
                 expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
                 hint="The NumPy backend runs this tensor.",
@@ -127,7 +127,7 @@ class _Bound(Codec):
         groups = spec.shape[-1] // size
         if order.size and not 0 <= int(order.min()) <= int(order.max()) < groups:
             raise CodecError(
-                "a column is of a group that is not there", part=ROLE, expected=f"0 to {groups - 1}",
+                "invalid group index of a column", part=ROLE, expected=f"0 to {groups - 1}",
                 found=f"{order.min()} to {order.max()}", code="g_idx",
             )  # fmt: skip
         return None if (order == np.arange(order.size) // size).all() else order

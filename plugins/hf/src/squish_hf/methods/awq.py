@@ -19,7 +19,7 @@ from squish_hf.methods.unsupported import refuse_marlin
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".scaled_zeros")
 LLM_AWQ = "llm-awq"
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-"""Which of eight codes lies in the first, the second, ... four bits of a word."""
+"""Number of the code in each group of four bits of a word, lowest first."""
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
@@ -38,7 +38,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if ".weight" in parts:
-            raise FormatError("is stored quantized and as it is", part="weight", code=ErrorCode.CONTRADICTION)
+            raise FormatError("stored both quantized and dense", part="weight", code=ErrorCode.CONTRADICTION)
         return MAKERS[version](layer, parts, group)
 
     return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)
@@ -96,4 +96,4 @@ def _extras(parts: StoredParts) -> dict[str, Part]:
 MAKERS: dict[str, Callable[[str, StoredParts, int], TensorSpec]] = {
     "gemm": _gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), LLM_AWQ: partial(_fast, "scaled_zeros"),
 }  # fmt: skip
-"""`version` -> what makes a weight of it, given the size of its groups, 0 for one."""
+"""`version` -> reader of a weight, given the group size (0: one group)."""

@@ -1,5 +1,5 @@
-"""AWQ for GEMV: codes in natural order along the input, scales and zero points padded to whole words; and the layout
-of its fast kernel."""
+"""AWQ for GEMV: codes in order along the input, with scales and zero points padded to whole words; and the layout of
+its fast kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from squish_codecs.api import Packing, Scheme, decode_affine
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
 
 TILE, ROWS = 64, 4
-"""Columns and rows whose codes one stretch of words holds, for the faster kernel."""
+"""Columns and rows of a tile of the fast kernel."""
 LANES = np.array([0, 4, 8, 12], np.uint16)
 NIBBLES = Packing(4, "i32", "lsb")
 
@@ -28,7 +28,7 @@ class AwqGemv(Codec):
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         padded, groups = params["padded"], _groups(spec, params)
         if 8 * padded < groups:
-            raise CodecError("too few zero points", expected=f"{groups} a row", found=8 * padded, code="shape")
+            raise CodecError("too few zero points", expected=f"{groups} per row", found=8 * padded, code="shape")
         rows, columns = spec.shape
         return {
             "data": ("i32", (rows, columns // 8)), "scale": ("f16", (rows, 8 * padded)),
@@ -56,11 +56,12 @@ class AwqFast(Codec):
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         padded, groups = params["padded"], _groups(spec, params)
         if 8 * padded < groups:
-            raise CodecError("too few scales", expected=f"{groups} a column", found=8 * padded, code="shape")
+            raise CodecError("too few scales", expected=f"{groups} per column", found=8 * padded, code="shape")
         rows, columns = spec.shape
         if rows % ROWS or columns % TILE:
             raise CodecError(
-                "the words do not divide the matrix", expected=f"multiples of {ROWS} rows and {TILE} columns",
+                "the shape is not a multiple of the kernel's tiles",
+                expected=f"multiples of {ROWS} rows and {TILE} columns",
                 found=f"shape {list(spec.shape)}", code="shape",
             )  # fmt: skip
         grid = ("f16", (8 * padded, rows))
@@ -86,7 +87,7 @@ class AwqFast(Codec):
 def _groups(spec: TensorSpec, params: Params) -> int:
     if len(spec.shape) != 2 or spec.shape[1] % params["group_size"] or params["group_size"] % 8:
         raise CodecError(
-            "the groups do not divide the rows", expected=f"a matrix, rows of {params['group_size']}, a multiple of 8",
+            "invalid group size", expected=f"a matrix, with columns divisible by {params['group_size']}",
             found=f"shape {list(spec.shape)}", code="group_size",
         )  # fmt: skip
     return spec.shape[1] // params["group_size"]

@@ -8,7 +8,7 @@ from attrs import frozen
 from squish_safetensors.api import LayerReader
 
 CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
-"""What a quantized cache of keys and values leaves beside the layers that fill it; no weight needs it."""
+"""Scales of a quantized key-value cache, stored beside the layers; no weight needs them."""
 
 
 @frozen(kw_only=True)

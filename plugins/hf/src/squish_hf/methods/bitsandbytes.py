@@ -51,7 +51,7 @@ class EightBit(Codec):
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         if len(spec.shape) != 2:
-            raise CodecError("int8 rows need a matrix", found=f"shape {list(spec.shape)}", code="shape")
+            raise CodecError("int8 rows require a matrix", found=f"shape {list(spec.shape)}", code="shape")
         return {"data": ("i8", spec.shape), "scale": ("f32", spec.shape[:1])}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
@@ -67,13 +67,13 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     """Read `load_in_4bit` or `load_in_8bit` checkpoints; each tensor declares its type."""
     both = [declared.get(name, bool, False) for name in ("load_in_4bit", "load_in_8bit")]
     if all(both):
-        raise refuse("load_in_4bit", "true for one of 4 and 8 bits", True, part=declared.where)
+        raise refuse("load_in_4bit", "true for either 4 or 8 bits", True, part=declared.where)
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if any(suffix in parts for suffix in FOUR):
             return _four(layer, parts, files)
         if both[0]:
-            raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code=ErrorCode.CONTRADICTION)
+            raise FormatError("an int8 layer in a 4-bit checkpoint", part="SCB", code=ErrorCode.CONTRADICTION)
         return _eight(layer, parts, files)
 
     return Method(
@@ -113,7 +113,9 @@ def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str,
     """Read the JSON quantization state of a tensor, the only source of its shape."""
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
-        raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
+        raise FormatError(
+            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes
+        )
     state = load_json(files.read(part, "the quantization state"), "quantization state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
@@ -132,8 +134,9 @@ def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec
         files.read(require_part(parts, ".weight_format", ("u8",), rank=0), "weight_format")
     ):
         raise FormatError(
-            "is in the order of one kind of GPU", part="weight_format", expected="0 (rows)", code="weight_format",
-            hint="Load it with the bitsandbytes that wrote it, and save the weights unquantized.",
+            "unsupported GPU-specific order of codes", part="weight_format", expected="0 (rows)",
+            code="weight_format",
+            hint="Load it with the version of bitsandbytes that wrote it, and save the weights unquantized.",
         )  # fmt: skip
     codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".SCB", ("f32",))
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))

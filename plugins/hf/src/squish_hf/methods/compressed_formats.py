@@ -147,7 +147,7 @@ def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:
         "tensor": None, "channel": (1, 0), "block": weights.block, "group": (1, weights.group_size),
     }  # fmt: skip
     if weights.strategy not in blocks or (weights.strategy == "tensor" and scale.shape not in ((), (1,), (1, 1))):
-        raise refuse("strategy", "one that the scales are stored for", weights.strategy)
+        raise refuse("strategy", "the strategy of the stored scales", weights.strategy)
     block = blocks[weights.strategy]
     return float8(layer, parts, scale, list(block) if block else None, "weight_scale")
 
@@ -156,7 +156,7 @@ def read_pair(parts: StoredParts, suffix: str, files: CheckpointFiles, layer: st
     """Read a matrix shape stored as a tensor [2] or [2, 1]."""
     part, field = require_part(parts, suffix, ("i64", "i32")), suffix.lstrip(".")
     if part.shape not in ((2,), (2, 1)):
-        raise FormatError("is no pair", part=field, expected="[2]", found=list(part.shape), code="shape")
+        raise FormatError("wrong number of elements", part=field, expected="[2]", found=list(part.shape), code="shape")
     raw, width = files.read(part, field), part.nbytes // 2
     rows, columns = (int.from_bytes(raw[at : at + width], "little", signed=True) for at in (0, width))
     check_shape([rows, columns], files.limits, tensor=f"{layer}.weight")

@@ -36,8 +36,8 @@ class Group:
 
 @frozen
 class Targets:
-    """Which group a layer is of: by its name, else by the first pattern, else by the class of its module. Which class
-    a module is of, a file does not say: a layer is of the first such group that its parts fit."""
+    """Assigns layers to groups: by name, else by the first matching pattern, else by the class of the module. Files do
+    not state the class of a module, so the first such group that the layer's parts match is used."""
 
     names: Mapping[str, Group]
     patterns: Mapping[str, Group]
@@ -73,7 +73,9 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
-            raise FormatError("is quantized, and `ignore` names it", part=declared.where, code=ErrorCode.CONTRADICTION)
+            raise FormatError(
+                "quantized, although `ignore` excludes it", part=declared.where, code=ErrorCode.CONTRADICTION
+            )
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
             return read_sparse(layer, parts, sparsity, files)
         mismatch: SquishError | None = None
@@ -83,7 +85,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             except SquishError as error:
                 mismatch = mismatch or error
         raise mismatch or FormatError(
-            "is quantized, and no group names it", part=declared.where, code=ErrorCode.CONTRADICTION
+            "quantized, but not in any configuration group", part=declared.where, code=ErrorCode.CONTRADICTION
         )  # fmt: skip
 
     return Method(
@@ -95,7 +97,9 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 def _layer_tensor(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
     """Build a layer's tensor in this group; SquishError if its parts do not fit."""
     if group.weights is None:
-        raise FormatError("is quantized, and its group has no weights", part=where, code=ErrorCode.CONTRADICTION)
+        raise FormatError(
+            "quantized, but its configuration group has no weights", part=where, code=ErrorCode.CONTRADICTION
+        )
     if group.format == "marlin-24":
         raise refuse_marlin(where)
     maker = FORMATS.get(group.format or "")
@@ -118,8 +122,8 @@ FORMATS: dict[str, Maker] = {
 
 
 def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) -> Targets:
-    """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole. A
-    name without dots that is none of the outermost `modules` is a class."""
+    """Return the targets of the configuration groups in order; a group without a format has the global one. A name
+    without dots that is not one of the outermost `modules` is a class."""
     whole, groups = declared.get("format", str), {}
     for name, group in declared.get("config_groups", dict, {}).items():
         targets = group.get("targets") if isinstance(group, dict) else None

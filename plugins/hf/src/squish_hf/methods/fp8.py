@@ -14,7 +14,7 @@ from squish_hf.methods.base import CACHE, Method
 WEIGHT, FUSED = ".weight", ""
 SUFFIXES = (".weight_scale_inv", ".weight_scale")
 INVERSE, SCALE, DOTTED_SCALE = "_scale_inv", "_scale", ".scale"
-"""After the name of a weight; the last one (DeepSeek's own files) after that of its layer."""
+"""Suffixes after the name of a weight; the last one (DeepSeek's own files) follows the name of the layer."""
 BESIDE = (
     *CACHE, ".input_scale", ".activation_scale", ".input_scale_ub", DOTTED_SCALE, INVERSE, SCALE, "_activation_scale",
     "_input_scale",
@@ -25,7 +25,7 @@ WHOLE = ((1, 0), (0, 1), (0, 0))
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """`quant_method` fp8, mxfp8 and fbgemm_fp8; the block is that of `weight_block_size`. Fused experts (`gate_up_proj`
+    """Read `quant_method` fp8, mxfp8 and fbgemm_fp8, with blocks of `weight_block_size`. Fused experts (`gate_up_proj`
     and `gate_up_proj_scale_inv`, [experts, ...]) have no `.weight` in their names."""
     block = declared.get("weight_block_size", list)
     if block is not None and not (len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
@@ -45,7 +45,10 @@ def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec
     fields = [name for name in (base + INVERSE, base + SCALE, DOTTED_SCALE) if name in parts]
     if len(fields) > 1:
         raise FormatError(
-            "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code=ErrorCode.CONTRADICTION
+            "several scales of a weight",
+            part=fields[1].lstrip("."),
+            found=", ".join(fields),
+            code=ErrorCode.CONTRADICTION,
         )
     field = fields[0] if fields else base + INVERSE
     scale, weight = (

@@ -21,7 +21,7 @@ BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
 EXCLUDED = "-:"
 WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
 FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
-"""`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
+"""`checkpoint_format` -> amount subtracted from the stored zero points, and the legal bits."""
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
@@ -53,7 +53,7 @@ class Settings:
             if self._names(key, layer):
                 if key.startswith(EXCLUDED):
                     raise FormatError(
-                        f"is quantized, and {key[:80]!r} excludes it",
+                        f"quantized, although {key[:80]!r} excludes it",
                         part=self.declared.where,
                         code=ErrorCode.CONTRADICTION,
                     )
@@ -80,7 +80,7 @@ def _make(
     if word is None:
         raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
     if ".weight" in parts:
-        raise FormatError("is stored quantized and as it is", part="weight", code=ErrorCode.CONTRADICTION)
+        raise FormatError("stored both quantized and dense", part="weight", code=ErrorCode.CONTRADICTION)
     codes = require_part(parts, ".qweight", (word,), rank=2)
     zeros = require_part(parts, ".qzeros", (word,), rank=2)
     scales = require_part(parts, ".scales", FLOATS, rank=2)

@@ -80,8 +80,8 @@ def _experts(layer: str, parts: StoredParts, algorithm: str) -> TensorSpec:
     """Read fused experts (`gate_up_proj` and `gate_up_proj_weight_scale`) with one scale in total or per expert."""
     if algorithm.upper() != "FP8":
         raise FormatError(
-            "are experts stored in the transposed order", part="_weight_scale", expected="FP8", found=algorithm,
-            code="layout", hint="Export them from a model whose experts are modules of their own.",
+            "unsupported transposed order of fused experts", part="_weight_scale", expected="FP8", found=algorithm,
+            code="layout", hint="Export them from a model whose experts are separate modules.",
         )  # fmt: skip
     weight, scale = require_part(parts, FUSED, FLOAT8_DTYPES), require_part(parts, "_weight_scale", FLOATS)
     return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "_weight_scale", FUSED)
@@ -126,4 +126,4 @@ ALGORITHMS: dict[str, Callable[[str, StoredParts], TensorSpec]] = {
     "MXFP8": _mxfp8,
     "FP8_PB_WO": _fp8_blocks,
 }
-"""`quant_algo` -> what makes a weight of it; those with AWQ or SQ leave a scale of the inputs beside some layers."""
+"""`quant_algo` -> reader of a weight. Those with AWQ or SQ store a scale of the inputs beside some layers."""

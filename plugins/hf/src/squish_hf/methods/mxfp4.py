@@ -19,11 +19,11 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 def _make(layer: str, parts: StoredParts) -> TensorSpec:
     if "" in parts:
-        raise FormatError("is stored quantized and as it is", tensor=layer, code=ErrorCode.CONTRADICTION)
+        raise FormatError("stored both quantized and dense", tensor=layer, code=ErrorCode.CONTRADICTION)
     blocks, scales = require_part(parts, "_blocks", ("u8",)), require_part(parts, "_scales", ("u8",))
     if len(blocks.shape) < 2 or blocks.shape[-1] != 16:
         raise FormatError(
-            "is not made of blocks",
+            "invalid shape of blocks",
             part="_blocks",
             expected="[..., in / 32, 16]",
             found=list(blocks.shape),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from enum import IntEnum
 
 import numpy as np
@@ -12,6 +12,8 @@ from squish_core.api import FormatError, LimitError
 
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
+MOST_MERGES = 8 << 20
+"""Sixteen times the merges of the largest vocabulary in use."""
 MOST_TEMPLATE = 4 << 20
 """Characters of a chat template, a hundred times the largest in use."""
 SPACE = "\u2581"
@@ -78,9 +80,9 @@ class Tokenizer:
 
 def _check(tokenizer: Tokenizer) -> None:
     """Check for wrong lengths, ids out of range, duplicate tokens, and merges that are not tokens."""
+    check_count("tokens", tokenizer.tokens, MOST_TOKENS)
+    check_count("merges", tokenizer.merges, MOST_MERGES)
     count = len(tokenizer.tokens)
-    if count > MOST_TOKENS:
-        raise LimitError("too many tokens", expected=f"at most {MOST_TOKENS}", found=count, code="count")
     for name, values in (("kinds", tokenizer.kinds), ("scores", tokenizer.scores)):
         if values is not None and len(values) != count:
             raise tokenizer_error(f"the tokenizer has a different number of {name} than of tokens", count, len(values))
@@ -124,6 +126,12 @@ def _check_texts(tokenizer: Tokenizer) -> None:
                 f"a {what} contains half a character (a surrogate)", expected="text that UTF-8 can hold",
                 found=repr(error.object[error.start : error.end]), code="encoding",
             ) from None  # fmt: skip
+
+
+def check_count(what: str, values: Sized, limit: int) -> None:
+    """LimitError for more values than any vocabulary has."""
+    if len(values) > limit:
+        raise LimitError(f"too many {what}", expected=f"at most {limit}", found=len(values), code="count")
 
 
 def tokenizer_error(message: str, expected: object, found: object) -> FormatError:

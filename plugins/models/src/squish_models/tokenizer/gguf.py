@@ -9,7 +9,7 @@ import numpy as np
 
 from squish_core.api import FormatError, Typed
 
-from .base import Kind, Tokenizer, tokenizer_error
+from .base import MOST_MERGES, MOST_TOKENS, Kind, Tokenizer, check_count, tokenizer_error
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -51,6 +51,11 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
         raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing")
     if model == "bpe" and merges is None:
         raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing")
+    try:  # before any of them is decoded
+        check_count("tokens", tokens, MOST_TOKENS)
+        check_count("merges", merges or (), MOST_MERGES)
+    except TypeError as error:
+        raise tokenizer_error("a key of the tokenizer has another type", "lists of text", error) from None
     tokens = tuple(tokens)
     special = _special(values, model, len(tokens))
     templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}

@@ -36,9 +36,9 @@ class Checkpoint(Refinement):
         part = assets.get(CONFIG_FILE)
         config = read_config(b"{}" if part is None or part.data is None else bytes(part.data))
         declared = declaration_paths(self.declare(config, specs, options))
-        lost = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
+        dropped = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
         undeclared = () if declared else dropped_declarations(config)
-        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *lost, *undeclared))
+        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *dropped, *undeclared))
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
@@ -48,7 +48,7 @@ class Checkpoint(Refinement):
         stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
         # The source's declarations do not apply to the target.
-        kept = {name: data for name, data in assets.items() if name not in DECLARING}
-        declared = with_config(kept, lambda config: self.declare(config, specs, options))
+        carried = {name: data for name, data in assets.items() if name not in DECLARING}
+        declared = with_config(carried, lambda config: self.declare(config, specs, options))
         size = {writer.MAX_SHARD_SIZE: options.get(writer.MAX_SHARD_SIZE, "5GB")}
         writer.write(sink, stored, {**meta, "format": self.framework}, declared, size, in_order=True)

@@ -12,7 +12,7 @@ from .layers import CheckpointFiles
 
 KeyPath = tuple[str, ...]
 PART = "_config"
-"""End of the keys under which a configuration has those of the model's parts (`text_config`)."""
+"""Suffix of the keys of a configuration for the configurations of the model's parts (`text_config`)."""
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 """Keys of a method's declaration, the newer one first."""
 _MLX = "quantization"
@@ -47,7 +47,7 @@ def without_declarations(config: Mapping[str, Any]) -> dict[str, Any]:
 def dropped_declarations(config: Mapping[str, Any]) -> tuple[Dropped, ...]:
     """Return the declarations dropped from a written configuration."""
     paths = map(".".join, declaration_paths(config))
-    return tuple(Dropped("declaration", path, "not how the tensors are written", CONFIG_FILE) for path in paths)
+    return tuple(Dropped("declaration", path, "does not describe the written tensors", CONFIG_FILE) for path in paths)
 
 
 def storage_declarations(files: CheckpointFiles) -> dict[str, tuple[KeyPath, ...]]:

@@ -33,13 +33,13 @@ from squish_core.api import (
     load_json,
 )
 
-from ..folder import CONFIG_FILE, LONGEST_ENTRY, read_json
+from ..folder import CONFIG_FILE, MAX_ENTRY, read_json
 
 _ANY_RANK = Limits(rank=sys.maxsize)
-"""For shapes that a codec is asked about: the rank is checked in `refine_layers`, with the limits of the caller."""
+"""No limit: `refine_layers` checks the rank with the limits of the caller."""
 StoredParts = Mapping[str, Part]
 LayerReader = Callable[[str, StoredParts], TensorSpec]
-"""A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
+"""Returns a layer's tensor from the layer's name and its parts by suffix; raises SquishError if they do not match."""
 
 
 @frozen
@@ -50,9 +50,11 @@ class CheckpointFiles:
     source: Source
     limits: Limits
 
-    def read(self, part: Part, what: str) -> bytes:
-        """Read the bytes of a small part; `what` names it in errors."""
-        return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
+    def read(self, part: Part, label: str) -> bytes:
+        """Read the bytes of a small part; `label` names it in errors."""
+        return b"".join(
+            self.file(segment.file).read(segment.offset, segment.length, label) for segment in part.segments
+        )
 
     def json(self, name: str) -> dict[str, Any]:
         """Read the JSON object in an asset; {} if missing or unreadable (the container reports it)."""
@@ -74,12 +76,14 @@ def collect_layers(
     tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, bases: Sequence[str] = (".weight",),
     beside: Iterable[str] = (), packed: Iterable[str] = (),
 ) -> dict[str, dict[str, Part]]:  # fmt: skip
-    """Layers by name, their parts by suffix. `<layer><base>` is a plain tensor where none of `suffixes` is there,
-    unless its dtype is one of `packed`: values that mean nothing without the parts that are missing then. Suffixes
-    `beside` belong to a layer that there is, and are plain tensors otherwise."""
+    """Return layers by name, with their parts by suffix.
+
+    `<layer><base>` without any of `suffixes` is a dense tensor, unless its dtype is one of `packed`, whose values are
+    meaningless without the other parts. Suffixes `beside` belong to an existing layer, or else are dense tensors.
+    """
     key = frozenset(suffixes)
-    every = sorted({*key, *beside, *bases}, key=len, reverse=True)
-    pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
+    all_suffixes = sorted({*key, *beside, *bases}, key=len, reverse=True)
+    pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, all_suffixes))})", re.DOTALL)
     layers: dict[str, dict[str, Part]] = {}
     for name, spec in tensors.items():
         split = pattern.fullmatch(name)
@@ -97,10 +101,10 @@ def refine_layers(
     problems: Iterable[Problem], *,
     bases: Sequence[str] = (".weight",),
 ) -> Index:  # fmt: skip
-    """The Index with each layer's tensors replaced by one, in the place of the first of them.
+    """Return the Index with each layer's tensors replaced by one tensor, in the place of the first of them.
 
-    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding, with the first base where none is
-    there: its parts are extras, and a Problem says why.
+    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding (by default with the first base):
+    its parts are extras, and a Problem has the reason.
     """
     index = files.index
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
@@ -117,7 +121,7 @@ def refine_layers(
             base = next((each for each in bases if each in layers[layer]), bases[0])
             spec = _layer_tensor(make, layer, layers[layer], layer + base, findings, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:
-            message = "is stored twice, quantized and as it is; the second one is left out"
+            message = "stored twice, quantized and dense; the second one is ignored"
             findings.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
     return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *findings))
 
@@ -143,28 +147,30 @@ def build_tensor(
     name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
     extras: StoredParts | None = None, dtype: str = "f32",
 ) -> TensorSpec:  # fmt: skip
-    """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
-    be, FormatError naming the field where it is not."""
-    spread = check_shape(tuple(shape), _ANY_RANK, tensor=name)
-    tensor = TensorSpec(name=name, shape=spread, dtype=dtype)
+    """Return a tensor with the codec `spec`; `parts` maps roles to the name of the stored field and the part.
+
+    FormatError names the field whose dtype or shape differs from what the codec requires.
+    """
+    logical = check_shape(tuple(shape), _ANY_RANK, tensor=name)
+    tensor = TensorSpec(name=name, shape=logical, dtype=dtype)
     try:
         declared = codec.parts(tensor, spec.params)
     except CodecError as error:
         raise FormatError(
-            f"does not fit what is declared: {error.message}", tensor=name, expected=error.expected, found=error.found,
-            code=error.code,
+            f"does not match the declared quantization: {error.message}", tensor=name, expected=error.expected,
+            found=error.found, code=error.code,
         ) from None  # fmt: skip
     for role, (kind, dims) in declared.items():
         field, part = parts[role]
         if (part.dtype, part.shape) != (kind, tuple(dims)):
             raise FormatError(
-                "does not fit what is declared", tensor=name, part=field, expected=f"{kind} {list(dims)}",
+                "does not match the declared quantization", tensor=name, part=field, expected=f"{kind} {list(dims)}",
                 found=f"{part.dtype} {list(part.shape)}", code="shape",
                 hint="The configuration and the tensors belong to different models, or a file is damaged.",
             )  # fmt: skip
     stored = {role: parts[role][1] for role in declared}
     encodings = (Encoding(codec=spec, parts=stored),)
-    return TensorSpec(name=name, shape=spread, dtype=dtype, encodings=encodings, extras=extras or {})
+    return TensorSpec(name=name, shape=logical, dtype=dtype, encodings=encodings, extras=extras or {})
 
 
 def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
@@ -173,13 +179,14 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
     field = suffix.lstrip(".")
     if part is None:
         raise FormatError(
-            "is missing", part=field, expected=field, found=", ".join(each.lstrip(".") for each in parts),
-            code=ErrorCode.MISSING, hint="It may be in a shard that is missing.",
+            "missing tensor of a layer", part=field, expected=field,
+            found=", ".join(each.lstrip(".") for each in parts), code=ErrorCode.MISSING,
+            hint="A shard of the model may be missing.",
         )  # fmt: skip
     if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
-        axes = "" if rank is None else f" of rank {rank}"
+        axes = "" if rank is None else f" with {rank} dimensions"
         raise FormatError(
-            "has another dtype or shape than the format", part=field, expected=" or ".join(allowed) + axes,
+            "wrong dtype or shape", part=field, expected=" or ".join(allowed) + axes,
             found=f"{part.dtype} {list(part.shape)}", code="dtype",
         )  # fmt: skip
     return part
@@ -192,7 +199,7 @@ def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     view = evolve(part, dtype=dtype, shape=tuple(shape))
     if dtypes.bits(dtype) * dtypes.count(view.shape) != 8 * part.nbytes:
         raise FormatError(
-            "has another size than declared", expected=f"{dtype} {list(view.shape)}",
+            "the size does not match the declaration", expected=f"{dtype} {list(view.shape)}",
             found=f"{part.dtype} {list(part.shape)}", code="size",
         )  # fmt: skip
     return view
@@ -200,7 +207,7 @@ def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
 
 def unmatched_override(override: str) -> Problem:
     """Return the warning about layer settings that match no quantized layer."""
-    message = "has settings of its own, and names no quantized layer"
+    message = "settings for a layer that is not quantized"
     return Problem(code="override", severity="note", where=override[:80], message=message)
 
 
@@ -218,7 +225,7 @@ def bare_parts(parts: StoredParts) -> dict[str, Part]:
 def lower_layer(
     tensor: OutgoingTensor, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]
 ) -> list[OutgoingTensor]:
-    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
+    """Return the stored tensors of a layer to write; `fields` are (name, dtype, shape, role or bytes) of each."""
     arrays = []
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
@@ -229,8 +236,10 @@ def lower_layer(
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
-    """The assets with a config.json that `change` makes of theirs, of {} if there is none; one that it leaves as it is
-    keeps its bytes, and none is made of nothing."""
+    """Return the assets with their config.json (or {} without one) changed by `change`.
+
+    An unchanged config.json keeps its bytes, and an empty one is not created.
+    """
     config = read_config(assets.get(CONFIG_FILE, b"{}"))
     changed = change(config)
     if changed == config and (CONFIG_FILE in assets or not config):
@@ -241,9 +250,9 @@ def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], 
 def read_config(raw: bytes) -> dict[str, Any]:
     """Read the object in a config.json; FormatError if unreadable."""
     try:
-        return load_json(raw, CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True)
+        return load_json(raw, CONFIG_FILE, Limits(), piece=MAX_ENTRY, constants=True)
     except SquishError as error:
         raise FormatError(
-            f"the config of the source cannot be read: {error.message}", part=CONFIG_FILE, offset=error.offset,
-            expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
+            f"cannot read the source's {CONFIG_FILE}: {error.message}", part=CONFIG_FILE, offset=error.offset,
+            expected=error.expected, found=error.found, code="json", hint="Correct it, or download it again.",
         ) from None  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from squish_core.api import ErrorCode, File, Typed, UsageError, save, with_names
+from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file, save, with_names
 from squish_core.api import open as open_file
 
 from ..modules import CompressedLinear
@@ -20,6 +20,8 @@ from .language_model import LanguageModel
 from .windows import Progress, Window, Windows
 
 SUMS, COUNTS = ".in_sum2", ".counts"
+LEGACY = ".dat"
+"""Suffix of llama.cpp's older imatrix files."""
 NAMES = ("keep", "hf", "gguf")
 
 
@@ -53,7 +55,8 @@ def collect_activations(
     model
         A file or folder of any format, or an open `File`.
     target
-        A GGUF file: for each matrix `NAME.in_sum2` and `NAME.counts`, as llama.cpp writes them.
+        A GGUF file: for each matrix `NAME.in_sum2` and `NAME.counts`, as llama.cpp writes them. With the suffix `.dat`,
+        llama.cpp's older format.
     text
         File with the text, in UTF-8.
     window
@@ -87,8 +90,12 @@ def collect_activations(
             if progress is not None:
                 progress(subject.file.name, number * window, windows.total)
             subject.logits(Window(each.ids, window - 2))
+    statistics = renamed(sums, subject.file, original, names)
+    if Path(target).suffix == LEGACY:
+        write_legacy(Path(target), statistics, Path(text).name, len(windows))
+        return len(statistics)
     arrays: dict[str, np.ndarray] = {}
-    for name, columns in renamed(sums, subject.file, original, names).items():
+    for name, columns in statistics.items():
         arrays[f"{name}{SUMS}"] = np.stack([each.sums.numpy() for each in columns]).astype(np.float32)
         arrays[f"{name}{COUNTS}"] = np.array([[each.rows] for each in columns], np.float32)
     metadata = {
@@ -96,7 +103,22 @@ def collect_activations(
         "imatrix.chunk_count": Typed("u32", len(windows)), "imatrix.chunk_size": Typed("u32", window),
     }  # fmt: skip
     save(target, arrays, format="gguf", metadata=metadata)
-    return len(arrays) // 2
+    return len(statistics)
+
+
+def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: str, chunks: int) -> None:
+    """Write llama.cpp's older format: mean squares times the number of chunks."""
+
+    def number(value: int) -> bytes:
+        return value.to_bytes(4, "little", signed=True)
+
+    with atomic_file(path) as sink:
+        sink.write(number(len(statistics)))
+        for name, columns in statistics.items():
+            values = np.concatenate([each.sums.numpy() / each.rows * chunks for each in columns]).astype("<f4")
+            sink.write(number(len(name.encode())) + name.encode() + number(chunks) + number(values.size))
+            sink.write(values.tobytes())
+        sink.write(number(chunks) + number(len(text.encode())) + text.encode())
 
 
 @contextmanager

@@ -117,7 +117,9 @@ def write(path: str, text: str) -> None:
 def activations(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
     text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write.")],
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write; .dat for the older format.")
+    ],
     window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
     names: Annotated[
         str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")

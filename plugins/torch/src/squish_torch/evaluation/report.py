@@ -87,9 +87,10 @@ class Evaluation:
     def lines(self) -> list[str]:
         """The same for people."""
         score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
+        scored = f"{DEFINITIONS[windows.definition]} ({len(windows)} windows of {windows.size})"
         lines = [
             f"perplexity {score.value:.4f} +- {score.uncertainty:.4f}",
-            f"{score.tokens:,} tokens scored: {DEFINITIONS[windows.definition]} ({len(windows)} of {windows.size})",
+            f"{score.tokens:,} tokens scored: {scored}",
         ]
         if windows.definition == LM_EVAL and windows.content:
             units = score.per_unit(windows.words, windows.bytes)

@@ -1,0 +1,269 @@
+"""Jobs: what tasks, journal and workers cost, and one of 160 shards and 10^5 tensors whose bytes are simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import squish_core as squish
+from squish_core import dtypes
+from squish_core.api import Scheduler, SchedulerInfo, hookimpl, job_document, plan_conversion
+from squish_core.conversion import job_run
+from squish_core.conversion.distribution import JobOptions
+from squish_core.conversion.job import dumps
+from squish_core.conversion.journal import Journal
+from squish_core.conversion.tasks import JobLayout
+from squish_core.conversion.worker import Answer, Job, OpenJob, PanelError
+
+HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
+"""Sizes of DeepSeek V3, with the layer that predicts a second token."""
+SHARD = 4_300_000_000
+TASK = 2 << 20
+
+
+def run(quick: bool) -> str:
+    """The sections of the page."""
+    return f"{measured(quick)}\n{simulated(quick)}"
+
+
+def measured(quick: bool) -> str:
+    """Real jobs on this machine."""
+    rounds, rows = (1, 512) if quick else (3, 2048)
+    with tempfile.TemporaryDirectory(prefix="squish-") as folder:
+        place = Path(folder)
+        random = np.random.default_rng(0)
+        arrays = {f"model.layers.{n}.mlp.up_proj.weight": random.standard_normal((rows, 4096), np.float32)
+                  for n in range(8)}  # fmt: skip
+        squish.save(place / "in.safetensors", arrays)
+        os.environ["SQUISH_THREADS"] = "1"
+        cases = {"serial": None, "1 process": "local:1", "2 processes": "local:2"}
+        seconds: dict[str, list[float]] = {name: [] for name in cases}
+        rates: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(rounds):
+            for name, scheduler in cases.items():
+                ends: list[float] = []
+                more = {"scheduler": scheduler, "task_bytes": TASK} if scheduler else {}
+                started = time.perf_counter()
+                squish.convert(
+                    place / "in.safetensors", place / "out.gguf", encode="q4_k", **more,
+                    progress=lambda *_, ends=ends: ends.append(time.perf_counter()),
+                )  # fmt: skip
+                seconds[name].append(time.perf_counter() - started)
+                first = int(scheduler[-1]) - 1 if scheduler else 0  # from here on, all processes are at work
+                rates[name].append((ends[-1] - ends[first]) / max(len(ends) - 1 - first, 1))
+        del os.environ["SQUISH_THREADS"]
+        best = {name: min(values) for name, values in seconds.items()}
+        task = {name: min(values) for name, values in rates.items()}
+        append = journal_seconds(place)
+        size = (place / "in.safetensors").stat().st_size
+    return "\n".join((
+        "## Jobs", "",
+        (f"{size / 1e6:.0f} MB of f32 to q4_k, one thread in each process, tasks of {TASK >> 10} KiB; the fastest of "
+        f"{rounds}, on a machine of {os.cpu_count()} cores whose load was {os.getloadavg()[0]:.1f}."), "",
+        "| | | |", "|---|---|---|",
+        f"| without a scheduler | {best['serial']:.2f} s | |",
+        f"| `local:1` | {best['1 process']:.2f} s | a task: {task['1 process'] * 1e3:.0f} ms |",
+        (f"| `local:2` | {best['2 processes']:.2f} s | a task: {task['2 processes'] * 1e3:.0f} ms, "
+        f"{task['1 process'] / task['2 processes']:.2f}x as many; target 1.8x on two free cores |"),
+        f"| a line of the journal, synced | {append * 1e3:.1f} ms | one for each task |", "",
+    ))  # fmt: skip
+
+
+def journal_seconds(place: Path) -> float:
+    """Median seconds of a synced line."""
+    journal = Journal(place / "x.squish-journal")
+    journal.start({})
+    entry = {"task": 1, "sha256": "0" * 64, "errors": [[1, 0, 0.1, 0.1, 0.1, 0.1, 0]] * 16, "bytes": 1 << 28}
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        journal.append(entry)
+        times.append(time.perf_counter() - started)
+    journal.remove()
+    return statistics.median(times)
+
+
+class Simulated(Scheduler):
+    """Answers as workers would, without reading or writing a byte of a tensor."""
+
+    def map(
+        self, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        job: Job = pickle.loads(Path(items[0].job).read_bytes())
+        for number, item in enumerate(items):
+            errors = [
+                PanelError(piece.step, piece.start, 0.1, 1.0, 100.0, 100.0, 0)
+                for piece in job.tasks[item.task].pieces
+                if job.plan.steps[piece.step].is_lossy
+            ]
+            yield number, Answer(
+                task=item.task, nbytes=256 << 20, sha256="0" * 64, errors=tuple(errors), worker="simulated:1",
+                seconds=0.0,
+            )  # fmt: skip
+
+
+@hookimpl
+def squish_schedulers() -> list[SchedulerInfo]:
+    """The scheduler of this module."""
+    return [SchedulerInfo(id="simulated", title="no work", factory="benchmarks.jobs:Simulated")]
+
+
+def simulated(quick: bool) -> str:
+    """A job of full size: all but the bytes of tensors is real."""
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="squish-") as folder, enough_space():
+        place = Path(folder)
+        source = place / "checkpoint"
+        stored = sparse_checkpoint(source, 5 if quick else LAYERS)
+        registry = squish.Registry(extra=[SimpleNamespace(squish_schedulers=squish_schedulers)])
+        for title, target, arguments in (
+            ("copied into 5 GB shards", "copy", {"to": "safetensors:max_shard_size=5GB", "format": "safetensors"}),
+            ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
+        ):
+            lines += one_job(title, source, place / target, registry, **arguments)
+    shards, tensors, nbytes = stored
+    head = f"{shards} sparse files of {nbytes / 1e9:.0f} GB with {tensors:,} tensors, as DeepSeek V3 has them."
+    return "\n".join(("## A job of full size, simulated", "", head, "", "| | |", "|---|---|", *lines, ""))
+
+
+def one_job(title: str, source: Path, target: Path, registry: Any, format: str | None = None, **arguments: Any) -> Any:  # noqa: A002
+    """Rows with the times of a job's steps."""
+    clock = Clock()
+    with squish.open(source, format, registry=registry) as file:
+        clock.lap("open")
+        to, encode = arguments.get("to"), arguments.get("encode")
+        plan = plan_conversion(
+            file, target, to, encode, rename=arguments.get("rename"), requantize=arguments.get("requantize", False)
+        )
+        clock.lap("plan")
+        document = job_document(plan, file, {"src": "a", "dst": "b"})
+        size = len(dumps(document))
+        clock.lap("document")
+        squish.convert(file, target, scheduler="simulated", registry=registry, **arguments)
+        clock.lap("all of `convert --scheduler`, plan included")
+        options = JobOptions.parse("simulated", None, False, None, registry)
+        assert options is not None
+        worker_seconds = worker_opening(file, plan, target, options)
+        tensors = len(file)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    yield f"| **{title}** | {tensors:,} tensors |"
+    yield from (f"| {name} | {seconds:.1f} s |" for name, seconds in clock.laps.items())
+    yield f"| plan as JSON | {size / 1e6:.0f} MB |"
+    yield f"| {worker_seconds['tasks']:.0f} tasks; a worker reads the job of | {worker_seconds['bytes'] / 1e6:.0f} MB |"
+    yield f"| and has it open after | {worker_seconds['seconds']:.1f} s |"
+    yield f"| peak memory of the client | {peak / 1e6:.0f} MB |"
+
+
+def worker_opening(file: squish.File, plan: Any, target: Path, options: JobOptions) -> dict[str, float]:
+    """What the first task of a worker costs before it writes."""
+    from squish_core.conversion.canaries import canaries
+    from squish_core.conversion.image import output_image
+
+    image = output_image(plan, file)
+    document = job_document(plan, file, {"src": "a", "dst": "b"})
+    layout = JobLayout(plan, image, file, None)
+    job = Job(
+        plan=plan, image=image, source=str(file.path), format=file.format, assets=None, activations=None,
+        limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
+        canaries=canaries(plan, file, None), files=tuple("x" for _ in image.files),
+        tasks=layout.tasks(options.task_bytes),
+    )  # fmt: skip
+    data = pickle.dumps(job, protocol=5)
+    started = time.perf_counter()
+    OpenJob(pickle.loads(data))
+    return {"seconds": time.perf_counter() - started, "bytes": len(data), "tasks": len(job.tasks)}
+
+
+class Clock:
+    """Seconds between laps."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """End a lap."""
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+@contextmanager
+def enough_space() -> Iterator[None]:
+    """Sparse files need no space."""
+    original, job_run.check_space = job_run.check_space, lambda *_: None
+    try:
+        yield
+    finally:
+        job_run.check_space = original
+
+
+def sparse_checkpoint(folder: Path, layers: int) -> tuple[int, int, int]:
+    """Shards with true headers and sizes, and holes for data; the numbers of shards, tensors and bytes."""
+    folder.mkdir()
+    shards, shard, size, total = list[dict[str, Any]](), dict[str, Any](), 0, 0
+    for name, dtype, shape in tensors_of(layers):
+        nbytes = dtypes.nbytes({"F8_E4M3": "f8_e4m3", "BF16": "bf16", "F32": "f32"}[dtype], shape)
+        if shard and size + nbytes > SHARD:
+            shards.append(shard)
+            shard, size = {}, 0
+        shard[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [size, size + nbytes]}
+        size += nbytes
+        total += nbytes
+    shards.append(shard)
+    weight_map = {}
+    for number, header in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):06}.safetensors"
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(folder / name, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + max(entry["data_offsets"][1] for entry in header.values()))
+        weight_map |= dict.fromkeys(header, name)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "acme", "quantization_config": fp8}))
+    return len(shards), len(weight_map), total
+
+
+def tensors_of(layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Names, dtypes and shapes."""
+    yield "model.embed_tokens.weight", "BF16", (129280, HIDDEN)
+    for layer in range(layers):
+        base = f"model.layers.{layer}"
+        yield f"{base}.input_layernorm.weight", "BF16", (HIDDEN,)
+        yield f"{base}.post_attention_layernorm.weight", "BF16", (HIDDEN,)
+        shapes = {
+            "q_a_proj": (1536, HIDDEN), "q_b_proj": (24576, 1536), "kv_b_proj": (32768, 512), "o_proj": (HIDDEN, 16384),
+        }  # fmt: skip
+        yield from scaled({f"{base}.self_attn.{name}": shape for name, shape in shapes.items()})
+        for expert in range(EXPERTS + 1 if layer >= DENSE else 1):
+            place = f"{base}.mlp" if layer < DENSE else f"{base}.mlp.experts.{expert}"
+            width = 18432 if layer < DENSE else EXPERT
+            yield from scaled({
+                f"{place}.gate_proj": (width, HIDDEN), f"{place}.up_proj": (width, HIDDEN),
+                f"{place}.down_proj": (HIDDEN, width),
+            })  # fmt: skip
+    yield "model.norm.weight", "BF16", (HIDDEN,)
+    yield "lm_head.weight", "BF16", (129280, HIDDEN)
+
+
+def scaled(shapes: dict[str, tuple[int, int]]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """FP8 weights with a scale for each block of 128 x 128."""
+    for name, (rows, columns) in shapes.items():
+        yield f"{name}.weight", "F8_E4M3", (rows, columns)
+        yield f"{name}.weight_scale_inv", "F32", (-(-rows // 128), -(-columns // 128))

@@ -1,0 +1,150 @@
+"""Whole models between layouts: time and memory against llama.cpp's converter, mlx_lm.convert, and no map at all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import oracles
+from attrs import frozen
+from oracles import vocabularies
+
+import squish_core as squish
+from benchmarks.data import FOLDER
+from benchmarks.table import Row, markdown
+from squish_core.testing import write_model
+
+CONVERTER = "convert_hf_to_gguf.py"
+VENDOR = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/gguf/")
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 49152, "rope_theta": 10000.0,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+}  # fmt: skip
+KEEP = ["--names", "keep"]
+
+
+@frozen
+class Cost:
+    """Seconds of a process, and the most private memory that it had at once."""
+
+    seconds: float
+    peak: int
+
+
+def run(quick: bool) -> str:
+    """The least of interleaved runs of whole processes."""
+    with TemporaryDirectory(dir=FOLDER.parent if FOLDER.parent.exists() else None) as name:
+        folder = Path(name)
+        source = make_model(folder / "source", 1 if quick else 9)
+        size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
+        squish.convert(source, folder / "model.gguf")
+        costs = interleave(commands(folder, source), folder, 1 if quick else 3)
+    seconds = {name: min(cost.seconds for cost in runs) for name, runs in costs.items()}
+    peaks = {name: min(cost.peak for cost in runs) for name, runs in costs.items()}
+    rows = [
+        Row("HF to GGUF", seconds["to gguf"], {
+            "llama.cpp": seconds["llama.cpp"], "without a map": seconds["to gguf, kept"]}, size,
+            ">= 5x llama.cpp, <= 1.15x without a map"),
+        Row("HF to MLX", seconds["to mlx"], {"mlx_lm": seconds["mlx_lm"], "without a map": seconds["to mlx, kept"]},
+            size, ">= 5x mlx_lm, <= 1.15x without a map"),
+        Row("GGUF to HF", seconds["to hf"], {"without a map": seconds["to hf, kept"]}, size, "<= 1.15x without a map"),
+    ]  # fmt: skip
+    memory = ", ".join(f"{name} {peak / 1e6:.0f} MB" for name, peak in peaks.items())
+    note = (
+        f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports, each the least of interleaved runs; "
+        f"private memory at most: {memory} (target: 300 MB)."
+    )
+    return markdown("Whole models", note, rows)
+
+
+def make_model(folder: Path, layers: int) -> Path:
+    """A seeded model with the vocabulary that llama.cpp's source package has for StarCoder, whose kind it knows."""
+    config = {**CONFIG, "num_hidden_layers": layers}
+    return write_model(folder, squish.registry().family("llama"), config, files=tokenizer())
+
+
+def tokenizer() -> dict[str, bytes]:
+    """Files of the vocabulary of StarCoder, which llama.cpp's converter knows."""
+    from squish_models.tokenizer import huggingface_files, read_gguf
+
+    with squish.open(vocabularies.vocabulary("starcoder")) as file:
+        stored = read_gguf(file.meta)
+    assert stored is not None
+    return dict(huggingface_files(stored, gemma=False))
+
+
+def commands(folder: Path, source: Path) -> dict[str, list[str]]:
+    """Name -> command; `{out}` is a path that does not exist."""
+    ours = [sys.executable, "-m", "squish_core", "convert", "--quiet"]
+    gguf, out = str(folder / "model.gguf"), "{out}"
+    converter = llama_cpp_converter()
+    torch, mlx = (str(oracles.peer(name).python) for name in ("transformers", "mlx-lm"))
+    return {
+        "to gguf": [*ours, str(source), out, "--to", "gguf"],
+        "to gguf, kept": [*ours, str(source), out, "--to", "gguf", *KEEP],
+        "llama.cpp": [torch, str(converter), str(source), "--outfile", out, "--outtype", "bf16"],
+        "to mlx": [*ours, str(source), out, "--to", "mlx"],
+        "to mlx, kept": [*ours, str(source), out, "--to", "mlx", *KEEP],
+        "mlx_lm": [mlx, "-m", "mlx_lm", "convert", "--hf-path", str(source), "--mlx-path", out],
+        "to hf": [*ours, gguf, out, "--to", "hf"],
+        "to hf, kept": [*ours, gguf, out, "--to", "safetensors:max_shard_size=5GB", *KEEP],
+    }
+
+
+def llama_cpp_converter() -> Path:
+    """llama.cpp's converter out of the source package of llama-cpp-python, unpacked once."""
+    home = vocabularies.FOLDER.with_name(vocabularies.FOLDER.name.replace("vocabularies", "llama-cpp-converter"))
+    if not home.exists():
+        with TemporaryDirectory(dir=home.parent) as temporary:
+            package = vocabularies.download(temporary)
+            with tarfile.open(package) as archive:
+                for member in archive:
+                    inside = member.name.partition("vendor/llama.cpp/")[2]
+                    content = archive.extractfile(member) if inside.startswith(VENDOR) else None
+                    if content is not None:
+                        place = Path(temporary, "whole", inside)
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                        place.write_bytes(content.read())
+            Path(temporary, "whole").rename(home)
+    return home / CONVERTER
+
+
+def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) -> dict[str, list[Cost]]:
+    """The costs of each command, in turns; what is written is removed."""
+    costs: dict[str, list[Cost]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, command in calls.items():
+            target = folder / "out"
+            costs[name].append(measured([part.replace("{out}", str(target)) for part in command]))
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
+    return costs
+
+
+def measured(command: Sequence[str]) -> Cost:
+    """Run a command; RssAnon of its process is looked at every 10 ms."""
+    start, peak = time.perf_counter(), 0
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    errors: list[str] = []
+    reader = threading.Thread(target=lambda: errors.append(child.stderr.read() if child.stderr else ""))
+    reader.start()
+    status = Path(f"/proc/{child.pid}/status")
+    while child.poll() is None:
+        try:
+            line = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
+            peak = max(peak, int(line.split()[1]) * 1024)
+        except (OSError, StopIteration):
+            pass
+        time.sleep(0.01)
+    reader.join()
+    if child.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {errors[-1][-2000:]}")
+    return Cost(time.perf_counter() - start, peak)
