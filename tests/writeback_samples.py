@@ -17,7 +17,7 @@ from squish_core.file import File
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVES = ("plugins/npydir/tests/data/squish-9.34.15.tar.xz", "plugins/ane_backend/tests/data/packages.zip")
-SUFFIXES = (".gguf", ".safetensors", ".zt", ".squizd", ".uqff")
+SUFFIXES = (".gguf", ".safetensors", ".zt", ".squizd", ".uqff", ".onnx")
 WRITERS = {
     "gguf": "gguf", "hf": "hf", "mlpackage": "mlpackage", "mlpackage-ios16": "mlpackage:target=iOS16", "mlx": "mlx",
     "npydir": "npydir", "safetensors": "safetensors", "safetensors-shards": "safetensors:max_shard_size=8KiB",
