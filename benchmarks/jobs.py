@@ -56,10 +56,10 @@ def measured(quick: bool) -> str:
         for _ in range(rounds):
             for name, scheduler in cases.items():
                 ends: list[float] = []
-                more = {"scheduler": scheduler, "task_bytes": TASK} if scheduler else {}
                 started = time.perf_counter()
                 squish.convert(
-                    place / "in.safetensors", place / "out.gguf", encode="q4_k", **more,
+                    place / "in.safetensors", place / "out.gguf", encode="q4_k", scheduler=scheduler,
+                    task_bytes=TASK if scheduler else None,
                     progress=lambda *_, ends=ends: ends.append(time.perf_counter()),
                 )  # fmt: skip
                 seconds[name].append(time.perf_counter() - started)
@@ -224,7 +224,7 @@ def sparse_checkpoint(folder: Path, layers: int) -> tuple[int, int, int]:
         size += nbytes
         total += nbytes
     shards.append(shard)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, header in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):06}.safetensors"
         text = json.dumps(header).encode()
