@@ -14,6 +14,7 @@ from squish_core.api import Typed
 from squish_core.errors import FormatError, TensorError
 from squish_core.io.local import open_source
 from squish_core.testing.sources import CountingSource, fetched_part
+from squish_core.text import format_bytes
 
 SHAPE = (1024, 4096)
 """16 MiB of f32: four panels."""
@@ -88,6 +89,17 @@ def test_a_repack_is_decided_on_the_first_panel_and_checked_on_the_others(folder
         source.log.clear()
         squish.convert(file, tmp_path / "planned", "mlx", plan=tmp_path / "plan.json")
         assert ratio(source, file) == 1.0  # all codes are read before, and kept
+
+
+def test_a_dry_run_of_a_remote_file_says_what_it_leaves_unread(folder: Path, tmp_path: Path) -> None:
+    source = CountingSource(open_source(folder / "layer.gguf"))
+    source.is_remote = True
+    with squish.open(source) as file:
+        source.log.clear()
+        report = squish.convert(file, tmp_path / "dry", "mlx", dry_run=True)
+        assert report.steps[0].action == "repack"
+        assert ratio(source, file) < 0.5
+        assert any(f"would read {format_bytes(report.steps[0].stored)}" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("mmap", [True, False])

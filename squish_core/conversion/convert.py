@@ -18,7 +18,7 @@ from squish_core.conversion.activations import open_activations
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
-from squish_core.conversion.evidence import Evidence
+from squish_core.conversion.evidence import Evidence, undecided_notes
 from squish_core.conversion.execute import execute, outgoing_tensors
 from squish_core.conversion.job import ARGUMENTS, JobFile, document_arguments, job_document
 from squish_core.conversion.observer import ConversionObserver
@@ -165,9 +165,11 @@ def convert(
             only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
             requantize=requantize,
         )  # fmt: skip
-        first_panels = not (dry_run or delete_source or plan_file is not None or options is not None)
+        needs_all = delete_source or plan_file is not None or options is not None
+        first_panels = not needs_all and (not dry_run or file.source.is_remote)
         decided, model = plan_of(first_panels=first_panels)
-        decided = evolve(decided, notes=(*decided.notes, *evidence.notes()))
+        notes = undecided_notes(decided.steps) if dry_run and first_panels else ()
+        decided = evolve(decided, notes=(*decided.notes, *evidence.notes(), *notes))
         if plan_file is not None:
             plan_file.settle(decided, file)
         to_delete: tuple[Path, ...] = ()

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -23,11 +23,13 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import SATURATE, error_at
 from squish_core.conversion.panel_encoder import reader_of
 from squish_core.conversion.panels import CodePanels
+from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
+from squish_core.text import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +55,16 @@ class Evidence:
 
 
 _AGAIN = f"decisions that depend on whole tensors are kept up to {MEMORY_LIMIT >> 20} MiB"
+
+
+def undecided_notes(steps: Iterable[Step]) -> tuple[str, ...]:
+    """A note on the tensors of a remote file whose codes a dry run judges by their first panel alone."""
+    sizes = [step.stored for step in steps if step.action == "repack"]
+    if not sizes:
+        return ()
+    size = format_bytes(sum(sizes))
+    judged = f"tensors judged by their first codes: {len(sizes)}"
+    return (f"{judged}; judging by all would read {size}, which the conversion does as it writes",)
 
 
 def repack_exactness(
