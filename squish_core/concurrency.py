@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from squish_core.guard import quietly
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from concurrent.futures import Future
+    from threading import Thread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -114,6 +116,33 @@ class Pool:
         self.close()
 
 
+def start_daemon(function: Callable[[], object], name: str) -> Thread:
+    """Run a function in a thread that ends with the process.
+
+    Parameters
+    ----------
+    function
+        What to run; what it raises ends the thread.
+    name
+        Name of the thread.
+
+    Returns
+    -------
+    threading.Thread
+        The running thread.
+
+    Examples
+    --------
+    >>> thread = start_daemon(lambda: None, "squish example")
+    >>> thread.join()
+    """
+    import threading
+
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
 class EventLoop:
     """A thread that runs coroutines: many requests wait in it at once. It computes nothing, so SQUISH_THREADS does not
     count it. `close` cancels what runs; so does the garbage collector, for a loop that nobody uses any more.
@@ -136,8 +165,7 @@ class EventLoop:
         self._futures = weakref.WeakSet[Any]()
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="squish-io", daemon=True)
-        self._thread.start()
+        self._thread = start_daemon(partial(_run_loop, self._loop), "squish-io")
         self._stop = weakref.finalize(self, _stop_loop, self._loop, self._process)
 
     def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:

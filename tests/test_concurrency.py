@@ -193,12 +193,14 @@ def test_with_one_thread_none_is_started(
     assert not started
 
 
-def test_threads_are_started_in_one_module() -> None:
+def test_threads_are_started_in_one_module_and_processes_in_another() -> None:
+    homes = {"squish_core/concurrency.py": {"ThreadPoolExecutor", "Thread"}}
+    homes["squish_core/schedulers/local.py"] = {"ProcessPoolExecutor"}
     folders = (ROOT / "squish_core", *ROOT.glob("plugins/*/src"))
-    starters = []
+    starters: dict[str, set[str]] = {}
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             if name in ("ThreadPoolExecutor", "ProcessPoolExecutor", "Thread"):
-                starters.append(path.relative_to(ROOT).as_posix())
-    assert set(starters) == {"squish_core/concurrency.py"}
+                starters.setdefault(path.relative_to(ROOT).as_posix(), set()).add(name)
+    assert starters == homes

@@ -139,7 +139,7 @@ def test_a_checkpoint_opens_as_another_format_without_being_written(
 def test_a_virtual_file_closes_with_the_file_that_it_presents(source: Path, to: str) -> None:
     with squish.open(source) as file:
         virtual: Any = as_format(file, to)
-        member = virtual.member("config.json") if virtual.is_dir else virtual
+        member = virtual.member(virtual.members()[0]) if virtual.is_dir else virtual
         first = member.read(0, 4)
         panels = member.read(member.size - 4, 4)
     assert len(first) == len(panels) == 4

@@ -15,7 +15,7 @@ import squish_core as squish
 from squish_core import api
 from squish_core.codecs.base import Codec
 from squish_core.conversion.rules import expand, parse_spec
-from squish_core.errors import CodecError, SquishError
+from squish_core.errors import CodecError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
 
 SHAPE = 32, 256
@@ -62,6 +62,8 @@ def encodes(name: str, reg: Registry) -> bool:
     codec = reg.encoder(spec)
     try:
         codec.params_for(api.TensorSpec(name="w", shape=SHAPE, dtype="f32"), spec.params)
+    except MissingPluginError:  # libggml's encoders need its own package
+        return False
     except CodecError as error:
         return can_encode(codec) and error.code != "encode" and (error.code, spec.id) != ("dtype", "tca_tbe")
     return True

@@ -23,6 +23,8 @@ def test_dir_and_all_list_every_exported_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", INTERFACES)
 def test_every_exported_name_loads_from_its_home(name: str) -> None:
+    if name.startswith("squish_torch"):
+        pytest.importorskip("torch", reason="needs torch: `make oracles` has an environment with it")
     interface = importlib.import_module(name)
     for home, members in interface._NAMES.items():
         for each in members:

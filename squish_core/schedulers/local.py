@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from squish_core.codes import ErrorCode
-from squish_core.concurrency import MOST, VARIABLE, workers
+from squish_core.concurrency import MOST, VARIABLE, start_daemon, workers
 from squish_core.errors import UsageError
 from squish_core.schedulers.base import RETRIES, Scheduler, lost_worker
 
@@ -87,7 +87,6 @@ def _pool(count: int) -> ProcessPoolExecutor:
 
 def _begin(threads: int) -> None:
     """Prepare a worker process: the client handles interrupts, and its workers end with it."""
-    import threading
     from multiprocessing import parent_process
 
     with suppress(ValueError):  # not the main thread
@@ -100,4 +99,4 @@ def _begin(threads: int) -> None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    start_daemon(follow, "squish parent")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from squish_core.codes import ErrorCode
+from squish_core.concurrency import Pool
 from squish_core.errors import ClosedError, MissingFileError, SquishError, TruncatedError
 from squish_core.io.pin import Pin
 from squish_core.io.source import Source
@@ -82,9 +82,8 @@ class SourceSuite(Suite):
             actual = bytes(source.view(offset, length))
             assert actual == content[offset : offset + length], f"view({offset}, {length}) gives other bytes"
         source.read_ahead(())
-        assert bytes(source.view(100_000, 50_000)) == content[100_000:150_000], (
-            "other bytes at 100000 after read_ahead(())"
-        )
+        actual = bytes(source.view(100_000, 50_000))
+        assert actual == content[100_000:150_000], f"view(100000, {len(actual)}) gives other bytes after read_ahead(())"
         source.close()
 
     def test_a_range_outside_the_file_is_an_error(self) -> None:
@@ -98,12 +97,13 @@ class SourceSuite(Suite):
         """MissingFileError, also for a file beside another one; the URL is shown without its secret."""
         with pytest.raises(MissingFileError) as caught:
             self.open("no-such-file.gguf")
-        assert caught.value.code == ErrorCode.MISSING, f"the code is {caught.value.code!r}, 1 of 'missing' expected"
+        assert caught.value.code == ErrorCode.MISSING, f"the code is {caught.value.code!r}, expected 'missing'"
         self._assert_no_secret(str(caught.value))
         with closing(self.open()) as source:
-            assert not source.has("no-such-file.gguf"), "has() claims 1 file that is not there"
+            absent = "no-such-file.gguf"
+            assert not source.has(absent), f"has({absent!r}) claims a file that is not there"
             with pytest.raises(MissingFileError):
-                source.member("no-such-file.gguf").read(0, 1)
+                source.member(absent).read(0, 1)
 
     def test_files_beside_it_are_there(self) -> None:
         """`has`, `members` and `member` agree, and names that lead elsewhere are refused."""
@@ -131,17 +131,18 @@ class SourceSuite(Suite):
             wrong = Pin(url=self.url(next(iter(self.files()))), size=one.size + 1)
             again = Pin(**{**one.pin.to_dict(), "url": wrong.url})
         with closing(open_target(again, self.registry, self.options())) as source:
-            assert source.read(0, 100) == self.content()[:100], "the pin leads to 100 other bytes"
+            data = source.read(0, 100)
+            assert data == self.content()[:100], f"the pin leads to {len(data)} other bytes"
         with pytest.raises(SquishError) as caught:
             open_target(wrong, self.registry, self.options())
-        assert caught.value.code == ErrorCode.CHANGED, f"another size is {caught.value.code!r}, 1 of 'changed' expected"
+        assert caught.value.code == ErrorCode.CHANGED, f"another size is {caught.value.code!r}, expected 'changed'"
 
     def test_after_closing_views_stay_valid_and_reads_fail(self) -> None:
         """ClosedError for new reads, also of files beside it."""
         source = self.open()
         view, member = source.view(0, 1000), source.member(next(iter(self.files())))
         source.close()
-        assert bytes(view) == self.content()[:1000], "1000 bytes of a view changed by closing"
+        assert bytes(view) == self.content()[:1000], f"{len(view)} bytes of a view changed by closing"
         for each in (source, member):
             with pytest.raises(ClosedError):
                 each.view(0, 1000)
@@ -149,7 +150,7 @@ class SourceSuite(Suite):
     def test_threads_share_a_source(self) -> None:
         """Eight threads read ranges of their own."""
         content = self.content()
-        with closing(self.open()) as source, ThreadPoolExecutor(8) as pool:
+        with closing(self.open()) as source, Pool(8) as pool:
             starts = [number * 997 % (len(content) - 5000) for number in range(64)]
             for start, data in zip(starts, pool.map(lambda start: bytes(source.view(start, 5000)), starts)):
                 assert data == content[start : start + 5000], f"a thread read other bytes at {start}"

@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 
-from squish_core.api import Encoding, File, SquishError, load_json
+from squish_core.api import Encoding, File, SquishError, load_json, start_daemon
 from squish_core.api import open as open_model
 
 from . import cache, panels
@@ -29,15 +29,23 @@ _builds: dict[str, Build] = {}
 _lock = threading.Lock()
 
 
-class Build(threading.Thread):
+class Build:
     """A build in progress; `error` is set if it failed."""
 
     def __init__(self, folder: Path, tier: str) -> None:
-        super().__init__(name=f"squish tier {tier}", daemon=True)
         self.folder, self.tier = folder, tier
         self.error: SquishError | None = None
+        self._thread = start_daemon(self._run, f"squish tier {tier}")
 
-    def run(self) -> None:
+    def is_alive(self) -> bool:
+        """Whether it is still in progress."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
+
+    def _run(self) -> None:
         try:
             cache.build(self.folder, self.tier)
         except SquishError as error:  # the model stays readable, so the load succeeds
@@ -58,7 +66,6 @@ def start(folder: Path) -> Build | None:
         if tier is None:
             return None
         _builds[key] = build = Build(folder, tier)
-        build.start()
         return build
 
 
