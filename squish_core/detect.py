@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePath
 from typing import Any
 
 from attrs import frozen
@@ -156,11 +157,15 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     absent = catalog.absent_format(probe.head, probe.members)
     if absent and absent not in registry.containers:
-        refusal = catalog.absent("container", absent)
-        raise UnknownFormatError(
-            f"looks like {absent}, whose plugin is not installed",
-            file=source.name, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{refusal.install}`.",
-        )  # fmt: skip
+        raise _not_installed(absent, source)
+
+
+def _not_installed(absent: str, source: Source) -> UnknownFormatError:
+    refusal = catalog.absent("container", absent)
+    return UnknownFormatError(
+        f"looks like {absent}, whose plugin is not installed",
+        file=source.name, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{refusal.install}`.",
+    )  # fmt: skip
 
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
@@ -203,6 +208,9 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
     text = catalog.lookalike(probe.head, text=True)
     if text:
         return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
+    absent = catalog.SUFFIXES.get(PurePath(probe.name).suffix.lower())  # of a format without a signature, such as ONNX
+    if absent and absent not in registry.containers:
+        return _not_installed(absent, source)
     return UnknownFormatError(
         "has no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
         code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` describes them.",

@@ -156,6 +156,14 @@ def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 
+def test_a_format_without_a_signature_is_known_by_its_suffix(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
+    with pytest.raises(UnknownFormatError) as caught:
+        squish.open(tmp_path / "model.onnx", registry=toys.registry())
+    assert caught.value.code == "not-installed"
+    assert "onnx" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(("scheme", "package"), [("https", "squish-remote"), ("sftp", "squish-remote[fsspec]")])
 def test_a_url_without_a_plugin_names_the_package_that_reads_it(
     scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
