@@ -133,9 +133,9 @@ def test_stored_codes_of_other_widths_are_widened(bits: int, zeros: bool, width:
 
 
 def test_values_are_not_encoded_in_another_width(tmp_path: Path) -> None:
-    squish.save(tmp_path / "in.safetensors", {"w.weight": np.ones((64, 128), np.float32)})
+    squish.save(tmp_path / "in.zt", {"w.weight": np.ones((64, 128), np.float32)})
     with pytest.raises(SquishError) as caught:
-        squish.convert(tmp_path / "in.safetensors", tmp_path / "out.zt", "ztensor:wire=2", {"*": "affine:bits=3"})
+        squish.convert(tmp_path / "in.zt", tmp_path / "out.zt", "ztensor:wire=2", {"*": "affine:bits=3"})
     assert (caught.value.code, caught.value.tensor) == ("refused", "w.weight")
 
 
