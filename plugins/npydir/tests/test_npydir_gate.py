@@ -18,8 +18,8 @@ from squish_core.cli import main
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = source(tmp_path / "s.safetensors", up__weight=np.ones((8, 128), np.float32))
-    squish.convert(made, tmp_path / "m", "npydir", "int8")
+    path = source(tmp_path / "s.safetensors", up__weight=np.ones((8, 128), np.float32))
+    squish.convert(path, tmp_path / "m", "npydir", "int8")
     return tmp_path / "m"
 
 
@@ -56,8 +56,8 @@ def test_a_gate_without_torch_is_an_error_and_leaves_no_tier(
 
 
 def test_only_arrays_beside_int8_ones_are_removed(tmp_path: Path) -> None:
-    made = source(tmp_path / "s.safetensors", up__weight=np.ones((8, 128), np.float32))
-    squish.convert(made, tmp_path / "m", "npydir", "int4")
+    path = source(tmp_path / "s.safetensors", up__weight=np.ones((8, 128), np.float32))
+    squish.convert(path, tmp_path / "m", "npydir", "int4")
     before = sorted((tmp_path / "m").rglob("*"))
     delete_tier(tmp_path / "m", "int4", "")
     assert sorted((tmp_path / "m").rglob("*")) == before

@@ -42,6 +42,12 @@ def test_metadata_is_that_of_the_model(types):
     assert types.metadata["onnx.ir_version"] == 10
 
 
+def test_properties_do_not_take_the_place_of_the_models_own_fields():
+    entry = message(14, message(1, "onnx.ir_version"), message(2, "text"))
+    with squish.open(number(1, 10) + message(7) + entry, format="onnx") as file:
+        assert (file.metadata["onnx.ir_version"], file.index.version) == (10, "10")
+
+
 def test_a_folder_is_its_model(tmp_path):
     shutil.copy(DATA / "external.onnx", tmp_path / "model.onnx")
     shutil.copy(DATA / "external.data", tmp_path)

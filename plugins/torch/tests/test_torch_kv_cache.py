@@ -57,7 +57,7 @@ def test_fewer_bits_are_fewer_bytes_and_further_away(model: transformers.PreTrai
 def test_a_long_prompt_keeps_the_tokens_that_snapkv_selects(model: transformers.PreTrainedModel) -> None:
     keep, window = 40, 16
     states: list[tuple[torch.Tensor, torch.Tensor]] = []
-    plain = after(model, None)
+    dense = after(model, None)
     own = squish_torch.kv_cache.sdpa_attention_forward
 
     def attention(module, query, key, *rest, **options):
@@ -69,8 +69,8 @@ def test_a_long_prompt_keeps_the_tokens_that_snapkv_selects(model: transformers.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(squish_torch.kv_cache, "sdpa_attention_forward", attention)
         shown = after(model, cache)
-    assert torch.equal(shown[0], plain[0])
-    assert not torch.equal(shown[1], plain[1])
+    assert torch.equal(shown[0], dense[0])
+    assert not torch.equal(shown[1], dense[1])
     assert cache.get_seq_length() == PROMPT.shape[1] + IDS.shape[1]
     for layer, (query, key) in zip(cache.layers, states, strict=True):
         tokens = select_tokens(query[..., -window:, :].numpy(), key.numpy(), keep)[..., None]

@@ -73,11 +73,11 @@ def test_numbers_are_those_of_the_decoded_model(folder: Path) -> None:
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    plain = squish_torch.from_pretrained(folder / "q4.zt")
-    plain.dequantize()
-    plain = HFLM(pretrained=plain, tokenizer=squish_torch.tokenizer_of(folder / "q4.zt"))
+    dequantized = squish_torch.from_pretrained(folder / "q4.zt")
+    dequantized.dequantize()
+    dequantized = HFLM(pretrained=dequantized, tokenizer=squish_torch.tokenizer_of(folder / "q4.zt"))
     answers = []
-    for model, arguments in (("squish", f"pretrained={folder / 'q4.zt'}"), (plain, None)):
+    for model, arguments in (("squish", f"pretrained={folder / 'q4.zt'}"), (dequantized, None)):
         manager = TaskManager(include_path=str(folder), include_defaults=False)
         answers.append(
             lm_eval.simple_evaluate(model, arguments, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0)

@@ -61,32 +61,30 @@ def read_model(source: Source, limits: Limits) -> Model:
         The file is no model, or two tensors of a graph have the same name.
     """
     meta: dict[str, str | int] = {}
+    own: dict[str, str | int] = {}
     graph = None
     reader = _GraphReader(limits)
-    try:
-        for item in protobuf.Message.of(source):
-            if item.number == GRAPH:
-                graph = item
-            elif item.number == METADATA:
-                reader.count(item)
-                key, value = pair(item, limits)
-                meta[key] = value
-            elif item.number in _TEXTS and item.size:
-                reader.count(item)
-                meta[f"onnx.{_TEXTS[item.number]}"] = item.text
-            elif item.number in _NUMBERS:
-                meta[f"onnx.{_NUMBERS[item.number]}"] = item.integer
-        if graph is None:
-            raise FormatError("the model has no graph", code="graph", hint="Is the file an ONNX model, and complete?")
-        for tensor in reader.tensors(graph, "", 0):
-            if tensor.name in reader.names:
-                raise FormatError(
-                    "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
-                )
-            reader.names[tensor.name] = tensor
-    except RecursionError:
-        raise FormatError("graphs are nested too deeply", code="depth") from None
-    return Model(ir_version=int(meta.get("onnx.ir_version", 0)), meta=meta, tensors=reader.names)
+    for item in protobuf.Message.of(source):
+        if item.number == GRAPH:
+            graph = item
+        elif item.number == METADATA:
+            reader.count(item)
+            key, value = pair(item, limits)
+            meta[key] = value
+        elif item.number in _TEXTS and item.size:
+            reader.count(item)
+            own[f"onnx.{_TEXTS[item.number]}"] = item.text
+        elif item.number in _NUMBERS:
+            own[f"onnx.{_NUMBERS[item.number]}"] = item.integer
+    if graph is None:
+        raise FormatError("the model has no graph", code="graph", hint="Is the file an ONNX model, and complete?")
+    for tensor in reader.tensors(graph, "", 0):
+        if tensor.name in reader.names:
+            raise FormatError(
+                "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
+            )
+        reader.names[tensor.name] = tensor
+    return Model(ir_version=int(own.get("onnx.ir_version", 0)), meta=meta | own, tensors=reader.names)
 
 
 class _GraphReader:

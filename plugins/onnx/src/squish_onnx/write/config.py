@@ -26,10 +26,9 @@ _LARGEST = {"num_hidden_layers": 4096}
 
 @frozen(kw_only=True)
 class Rope:
-    """Angles per position: `frequencies` [head size / 2], and a factor of sines and cosines."""
+    """Angles per position: one frequency for each rotated pair of a head."""
 
     frequencies: tuple[float, ...]
-    factor: float = 1.0
 
 
 @frozen(kw_only=True)

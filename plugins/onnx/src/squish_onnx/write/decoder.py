@@ -109,10 +109,7 @@ def _angles(graph: Graph, rope: Rope) -> tuple[str, str]:
     positions = graph.op("Cast", "position_ids", to=proto.CODES["f32"])
     positions = graph.op("Unsqueeze", positions, graph.integers(1, 3))
     angles = graph.op("Mul", positions, graph.constant(rope.frequencies))
-    results = (graph.op("Cos", angles), graph.op("Sin", angles))
-    if rope.factor != 1:
-        results = tuple(graph.op("Mul", each, graph.constant(rope.factor)) for each in results)  # type: ignore[assignment]
-    return results
+    return graph.op("Cos", angles), graph.op("Sin", angles)
 
 
 def _layer(graph: Graph, decoder: Decoder, shared: Shared, layer: int, x: str) -> str:

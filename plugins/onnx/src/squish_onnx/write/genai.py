@@ -18,7 +18,7 @@ def genai_config(decoder: Decoder, filename: str) -> bytes:
         "logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"
     }  # fmt: skip
     model = {
-        "type": {"gemma3_text": "gemma3_text"}.get(decoder.family, decoder.family),
+        "type": decoder.family,
         **tokens,
         "context_length": decoder.context,
         "vocab_size": decoder.vocabulary,

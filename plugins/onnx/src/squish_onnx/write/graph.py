@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import OutgoingTensor, Part, TensorSpec, dtypes
+from squish_core.api import TensorSpec, dtypes
 
 from . import proto
 
@@ -164,11 +164,6 @@ class Graph:
 def is_dense(spec: TensorSpec) -> bool:
     """Whether a tensor is stored as plain values."""
     return spec.encodings[0].codec.id == "dense"
-
-
-def stored_part(tensors: dict[str, OutgoingTensor], initializer: Initializer) -> Part:
-    """The part behind an initializer."""
-    return tensors[initializer.tensor].spec.encodings[0].parts[initializer.role]
 
 
 def named_dtype(array: np.ndarray) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from squish_core.api import dtypes, protobuf
+from squish_core.api import protobuf
 
 from ..types import DTYPES
 
@@ -65,8 +65,3 @@ def model(graph: Sequence[bytes], opsets: Mapping[str, int], ir_version: int, me
     imports = [message(8, message(1, domain), number(2, version)) for domain, version in opsets.items()]
     pairs = [message(14, message(1, key), message(2, value)) for key, value in meta.items()]
     return [head, *imports, *pairs, protobuf.header(7, sum(map(len, graph))), *graph]
-
-
-def nbytes(dtype: str, shape: Sequence[int]) -> int:
-    """Size of a tensor in bytes."""
-    return dtypes.nbytes(dtype, tuple(shape))

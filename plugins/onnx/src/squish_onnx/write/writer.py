@@ -58,7 +58,7 @@ def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapp
             hint="Leave them out with only=, if the model runs without.",
         )  # fmt: skip
     lost = dropped_assets(name for name in assets if name not in ASSETS)
-    return WritePlan(size=None, dropped=(*dropped_metadata(meta, "the graph says it"), *lost))
+    return WritePlan(size=None, dropped=(*dropped_metadata(meta, "not written"), *lost))
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, bytes]) -> None:
