@@ -80,12 +80,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with state.lock:
             state.in_flight += 1
             state.most_in_flight = max(state.most_in_flight, state.in_flight)
-        try:
-            time.sleep(state.latency)
-            self._answer(state)
-        finally:
-            with state.lock:
-                state.in_flight -= 1
+        time.sleep(state.latency)
+        with state.lock:  # before the answer: a client that has it may send its next request at once
+            state.in_flight -= 1
+        self._answer(state)
 
     def _answer(self, state: FaultServer) -> None:
         _, mode, name = unquote(urlsplit(self.path).path).split("/", 2)
