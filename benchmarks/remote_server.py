@@ -50,8 +50,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return None
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """A thread for each connection; a client that opens a hundred at once is not kept waiting for a place."""
+
+    request_queue_size, daemon_threads = 1024, True
+
+
 if __name__ == "__main__":
-    listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listening.daemon_threads = True
+    listening = Server(("127.0.0.1", 0), Handler)
     print(listening.server_port, flush=True)
     listening.serve_forever()
