@@ -137,31 +137,38 @@ class Mx(Codec):
         return form.non_defaults()
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Return the layout of float4 without a global scale, which other formats lack."""
+        """Return the layout of float4 codes."""
         element, block, scale, factor, _ = _check_params(params)
-        if element != "f4_e2m1" or factor != "none":
+        if element != "f4_e2m1":
             return None
-        return float4.float4_layout(len(spec.shape), block, scale)
+        return float4.float4_layout(len(spec.shape), block, scale, None if factor == "none" else factor)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         if self.code_layout(spec, params) is None:
             return None
-        block = _check_params(params).block_size
+        _, block, _, factor, _ = _check_params(params)
         *lead, last = region
         scale = parts["scale"][(*lead, slice(last.start // block, last.stop // block))]
         packed = (*lead, slice(last.start // 2, last.stop // 2))
-        return float4.float4_codes(scale, block, lambda: parts["data"][packed])
+        global_scale = None if factor == "none" else (factor, np.asarray(parts["global_scale"][...], np.float32))
+        return float4.float4_codes(scale, block, lambda: parts["data"][packed], global_scale)
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Store float4 codes with the same block size and scale dtype; a global scale is 1."""
+        """Store float4 codes with the same block size and scale dtype; without a global scale it is 1."""
         element, block, dtype, factor, _ = _check_params(params)
-        if element != "f4_e2m1" or not float4.is_float4(codes, block, dtype):
+        unscaled, global_scale = float4.split_global_scale(codes)
+        if element != "f4_e2m1" or not float4.is_float4(unscaled, block, dtype):
             return None
-        parts = {"data": float4.float4_pairs(codes), "scale": codes.scale}
-        if factor != "none":
-            parts["global_scale"] = np.array(1, np.float32)
+        if global_scale is not None and (factor == "none" or global_scale.ndim):
+            return None
+        parts = {"data": float4.float4_pairs(unscaled), "scale": codes.scale}
+        if factor == "none":
+            return parts, Exactness("values", "f32")
+        if codes.layout.global_scale not in (None, factor):
+            return None
+        parts["global_scale"] = np.array(1, np.float32) if global_scale is None else global_scale
         return parts, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:
