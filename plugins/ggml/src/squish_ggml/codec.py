@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import evolve
-from squish_codecs.api import float4_params
+from squish_codecs.api import mx_params
 
 from squish_core.api import (
     Codec,
@@ -55,7 +55,7 @@ def blocks_for(layout: CodeLayout) -> str | None:
     if layout.table is None:
         return _AFFINE.get((layout.bits, layout.offset_kind == "bias"))
     unscaled = evolve(layout, global_scale=None)
-    params = float4_params(unscaled)
+    params = mx_params(unscaled)
     name = next((name for name, form in float4.FORMS.items() if form == params), None)
     return name if layout == unscaled else _SCALED.get(name or "")
 
