@@ -194,6 +194,7 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
     fields = {
         "kind": HQQ, "line": -(-lines // codes), "size": line, "bits": bits, "word": 4 if bits == 3 else 1,
         "shift": 27 if bits == 3 else 8 - bits, "grid_row": axis, "grid_column": 1 - axis,
+        **dict.fromkeys(("scale_type", "offset_type"), TYPES[codec.params.get("scale_dtype", "f32")]),
     }  # fmt: skip
     pointers = {"data": part("data"), "scale": part("scale"), "offset": part("zero")}
     return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers)
