@@ -43,6 +43,22 @@ def serial(folder: Path) -> dict[str, Any]:
     return squish_torch.evaluate(folder / "q4.zt", **options(folder)).to_dict()
 
 
+def run_in_threads(
+    self: LocalScheduler, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0
+) -> Iterator[tuple[int, Any]]:
+    """`LocalScheduler.map` with threads, as a Dask worker may have."""
+    with ThreadPoolExecutor(3) as pool:
+        numbers = {pool.submit(function, item): number for number, item in enumerate(items)}
+        for future in as_completed(numbers):
+            yield numbers[future], future.result()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads instead of processes, which take long to start."""
+    monkeypatch.setattr(LocalScheduler, "map", run_in_threads)
+
+
 def test_processes_measure_what_each_tensor_costs(folder: Path, serial: dict[str, Any]) -> None:
     calls: list[tuple[str, int, int]] = []
     scheduled = squish_torch.evaluate(
@@ -62,9 +78,8 @@ def test_processes_sum_activations(folder: Path, tmp_path: Path) -> None:
     assert set(counts) == {400 // WINDOW * WINDOW}  # three pieces
 
 
-def test_the_commands_take_a_scheduler(
-    folder: Path, tmp_path: Path, serial: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("threads")
+def test_the_commands_take_a_scheduler(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--text", str(folder / "text.txt"), "--window", str(WINDOW), "--scheduler", "local:1", "--quiet"]
     assert main(["eval", str(folder / "q4.zt"), "--against", str(folder / "hf"), "--by", "kind", *words]) == 0
     assert "self_attn.q_proj" in capsys.readouterr().out
@@ -78,7 +93,8 @@ class Killed(Exception):  # noqa: N818 - stands for a signal
     """Raised by a progress function."""
 
 
-def test_a_run_in_processes_continues_in_this_one(folder: Path, tmp_path: Path, serial: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("threads")
+def test_a_scheduled_run_continues_without_a_scheduler(folder: Path, tmp_path: Path, serial: dict[str, Any]) -> None:
     calls: list[int] = []
 
     def progress(*call: Any) -> None:
@@ -92,22 +108,10 @@ def test_a_run_in_processes_continues_in_this_one(folder: Path, tmp_path: Path, 
     assert squish_torch.evaluate(folder / "q4.zt", **options(folder, resume=state)).to_dict() == serial
 
 
-def run_in_threads(
-    self: LocalScheduler, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0
-) -> Iterator[tuple[int, Any]]:
-    """`LocalScheduler.map` with threads, as a Dask worker may have."""
-    with ThreadPoolExecutor(3) as pool:
-        numbers = {pool.submit(function, item): number for number, item in enumerate(items)}
-        for future in as_completed(numbers):
-            yield numbers[future], future.result()
-
-
-def test_threads_of_a_worker_do_not_disturb_each_other(
-    folder: Path, tmp_path: Path, serial: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("threads")
+def test_threads_of_a_worker_do_not_disturb_each_other(folder: Path, tmp_path: Path, serial: dict[str, Any]) -> None:
     text = {"text": folder / "text.txt", "window": WINDOW}
     squish_torch.collect_activations(folder / "hf", tmp_path / "serial.gguf", **text)
-    monkeypatch.setattr(LocalScheduler, "map", run_in_threads)
     assert squish_torch.evaluate(folder / "q4.zt", **options(folder, scheduler="local")).to_dict() == serial
     squish_torch.collect_activations(folder / "hf", tmp_path / "threads.gguf", **text, scheduler="local")
     assert (tmp_path / "threads.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
@@ -125,7 +129,7 @@ def kill_once(run: Any) -> Any:
 def test_a_killed_worker_costs_its_runs(folder: Path, serial: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = workers.Processes.map
     monkeypatch.setattr(workers.Processes, "map", lambda self, _, items: run(self, kill_once, items))
-    scheduled = squish_torch.evaluate(folder / "q4.zt", **options(folder, scheduler="local:2"))
+    scheduled = squish_torch.evaluate(folder / "q4.zt", **options(folder, scheduler="local:1"))
     assert (folder / "killed").exists()
     assert scheduled.to_dict() == serial
 
