@@ -12,6 +12,7 @@ import pytest
 import squish_core as squish
 from squish_core.api import UsageError, output_image, plan_conversion
 from squish_core.cli.app import run
+from squish_core.cli.jobs import with_values
 from squish_core.conversion.tasks import JobLayout
 from squish_core.conversion.worker import Message
 
@@ -68,6 +69,12 @@ def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
     assert run([*words, "--task-bytes", "1MiB", "--resume"]) == 0
     squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
     assert files_of(tmp_path / "job.gguf") == files_of(tmp_path / "serial.gguf")
+
+
+def test_resume_takes_a_file_in_other_commands() -> None:
+    assert with_values(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
+    assert with_values(["eval", "a", "--resume", "state"]) == ["eval", "a", "--resume", "state"]
+    assert with_values([]) == []
 
 
 @pytest.mark.parametrize(
