@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from squish_core.api import Carried, Dropped, ErrorCode, FormatError, Model, Options, SquishError, TensorSpec, Typed
 
@@ -62,10 +62,10 @@ def carry_to_folder(
     files = {name: data for name, data in model.assets.items() if name not in REPORTS}
     meta, vectors = dict(model.meta), None
     if model.layout == "gguf":
-        files, vectors = _files(family, model, settings)
-        config = json.loads(files[CONFIG])
+        folder = _files(family, model, settings)
+        files, vectors = folder.files, folder.vectors
         keys, _ = config_keys(family, settings)
-        tokenizer = read_huggingface(files, config)
+        tokenizer = folder.tokenizer or read_huggingface(files, json.loads(files[CONFIG]))
         meta, keys = {"format": "pt"}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
         files |= kept_keys(model.meta, keys)
     if layout != "hf" or model.layout != "gguf":
@@ -128,8 +128,18 @@ def dump_json(config: Mapping[str, Any]) -> bytes:
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
-    """The files of a GGUF: kept ones that still agree with the keys, the others rebuilt; and the config's dtype."""
+@frozen
+class _Folder:
+    """The files of a GGUF, the dtype of vectors that its config states, and the tokenizer in the files if it was
+    compared with the keys."""
+
+    files: dict[str, bytes]
+    vectors: str | None
+    tokenizer: Tokenizer | None = None
+
+
+def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> _Folder:
+    """The files of a GGUF: kept ones that still agree with the keys, the others rebuilt."""
     kept, names = restored_files(model.meta)
     lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
     if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
@@ -146,13 +156,18 @@ def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> t
     else:
         files[CONFIG] = dump_json(written_config(settings, tokenizer))
     if tokenizer is None:
-        return files, vectors
-    if not _tokenizer_agrees(model, files):
-        files = {name: data for name, data in files.items() if name not in FILES or name == CONFIG}
+        return _Folder(files, vectors)
     from_keys = huggingface_files(tokenizer, gemma=family.gemma_tokenizer)
-    if not names and "tokenizer.json" in files:
-        return files, vectors
-    return {**{name: data for name, data in from_keys.items() if not names or name in names}, **files}, vectors
+    own = {name for name in from_keys if name in names or not (names or "tokenizer.json" in files)}
+    rebuilt = {name: data for name, data in from_keys.items() if name in own}
+    describing = {name for name in files if name in FILES and name != CONFIG}
+    if not describing:
+        return _Folder({**rebuilt, **files}, vectors)
+    stored = _agreeing_tokenizer(model, {**rebuilt, **files})
+    if stored is not None:
+        return _Folder({**rebuilt, **files}, vectors, stored)
+    others = {name: data for name, data in files.items() if name not in describing}
+    return _Folder({name: data for name, data in from_keys.items() if not names or name in names} | others, vectors)
 
 
 def _rebuilt(
@@ -167,7 +182,7 @@ def _rebuilt(
         name="", layout="gguf", meta=meta, assets={}, tensors=tensors, vectors=constants, limits=None,
     )  # fmt: skip
     try:
-        return _files(family, model, family.settings(model))[0]
+        return _files(family, model, family.settings(model)).files
     except SquishError:
         return {}
 
@@ -202,13 +217,12 @@ def _config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
     return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)
 
 
-def _tokenizer_agrees(model: Model, files: Mapping[str, bytes]) -> bool:
-    """Whether the tokenizer's files agree with the keys, or both are missing."""
-    if not any(name in files for name in ("tokenizer.json", "tokenizer.model")):
-        return not any(name in files for name in FILES if name != CONFIG)
+def _agreeing_tokenizer(model: Model, files: Mapping[str, bytes]) -> Tokenizer | None:
+    """The tokenizer in files if it agrees with the keys."""
     try:
         tokenizer = read_huggingface(files, json.loads(files[CONFIG]))
     except SquishError:
-        return False
+        return None
     keys = {} if tokenizer is None else tokenizer_keys(tokenizer)
-    return all(same_value(model.meta[key], value) for key, value in keys.items() if key in model.meta)
+    agrees = all(same_value(model.meta[key], value) for key, value in keys.items() if key in model.meta)
+    return tokenizer if agrees else None

@@ -90,10 +90,9 @@ def _check(tokenizer: Tokenizer) -> None:
     kinds = set(np.unique(tokenizer.kinds).tolist())
     if kinds - set(Kind):
         raise tokenizer_error("a token has an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
-    ids: dict[str, int] = {}
-    for number, token in enumerate(tokenizer.tokens):
-        if ids.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
-            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
+    ids = dict(zip(tokenizer.tokens, range(count)))
+    if len(ids) < count:
+        _check_duplicates(tokenizer)
     for role, number in tokenizer.special.items():
         if not 0 <= number < count:
             raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
@@ -106,6 +105,14 @@ def _check(tokenizer: Tokenizer) -> None:
                 "tokens of the vocabulary",
                 f"{left[:40]!r} {right[:40]!r}",
             )
+
+
+def _check_duplicates(tokenizer: Tokenizer) -> None:
+    """Check that only unused tokens repeat others."""
+    ids: dict[str, int] = {}
+    for number, (token, kind) in enumerate(zip(tokenizer.tokens, tokenizer.kinds.tolist())):
+        if ids.setdefault(token, number) != number and kind != Kind.UNUSED:
+            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
 
 
 def _check_texts(tokenizer: Tokenizer) -> None:
