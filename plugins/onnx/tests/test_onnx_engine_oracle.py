@@ -43,12 +43,27 @@ def test_a_model_runs_as_its_source(source, tmp_path):
     assert engines.difference(*answers(source, tmp_path / "model.onnx"), BOUND) == ""
 
 
-@pytest.mark.parametrize("encoding", ["q8_0", "q4_0", "q4_1", "q5_0"])
+WIDE = {"hidden_size": 256, "intermediate_size": 256}
+"""Sizes that blocks of 256 divide."""
+
+
+@pytest.mark.parametrize("encoding", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
 def test_stored_codes_run_as_their_values(folder, encoding, tmp_path):
-    source = families.make("llama", folder / "codes") if not (folder / "codes").exists() else folder / "codes"
+    source = folder / "codes"
+    if not source.exists():
+        families.make("llama", source, **WIDE)
     squish.convert(source, tmp_path / "model.gguf", encode=encoding)
     report = squish.convert(tmp_path / "model.gguf", tmp_path / "model.onnx")
     assert {step.exactness.kind for step in report.steps} <= {"bytes", "values"}
+    squish.convert(tmp_path / "model.gguf", tmp_path / "values", "hf", encode="f32")
+    assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
+
+
+@pytest.mark.parametrize("family", ["mixtral", "lfm2"])
+def test_codes_of_experts_and_convolutions_run_as_their_values(folder, family, tmp_path):
+    source = families.make(family, folder / f"{family}-codes")
+    squish.convert(source, tmp_path / "model.gguf", encode="q4_1")
+    squish.convert(tmp_path / "model.gguf", tmp_path / "model.onnx")
     squish.convert(tmp_path / "model.gguf", tmp_path / "values", "hf", encode="f32")
     assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
 

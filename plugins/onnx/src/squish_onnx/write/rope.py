@@ -74,9 +74,13 @@ def read_rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
     kind = "default" if kind == "mrope" else kind  # the three positions of a token are one in a text
     if kind not in KINDS or rotated < 2:
         raise unsupported("rope_scaling", ", ".join(KINDS), kind)
-    powers = np.power(np.float32(base), _exponents(rotated))
     try:
-        return _FUNCTIONS[kind](powers, base, {**text, **scaling})
+        with np.errstate(all="ignore"):
+            powers = np.power(np.float32(base), _exponents(rotated))
+            rope: Rope = _FUNCTIONS[kind](powers, base, {**text, **scaling})
+        if not np.isfinite([*rope.frequencies, *rope.long, rope.factor, rope.stretch]).all():
+            raise ValueError("a frequency is not finite")
+        return rope
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise unsupported("rope_scaling", f"the settings of {kind}", repr(error)) from None
 
