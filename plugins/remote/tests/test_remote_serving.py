@@ -20,6 +20,8 @@ from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish
 
+PATIENCE = 120
+"""Seconds for what takes a moment, however loaded the machine is."""
 ARRAYS = {
     "up.weight": np.random.default_rng(3).standard_normal((64, 256), np.float32),
     "norm.weight": np.ones(256, np.float32),
@@ -35,7 +37,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        self._ready.wait(10)
+        assert self._ready.wait(PATIENCE)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._main())
@@ -55,7 +57,7 @@ class Served:
         self._thread.join()
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
             answer = connection.getresponse()
@@ -183,7 +185,7 @@ def test_the_command_prints_its_address_first(folder: Path) -> None:
             np.testing.assert_array_equal(file["up.weight"].numpy(), ARRAYS["up.weight"])
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_fsspec_reads_the_same_bytes(folder: Path) -> None:
