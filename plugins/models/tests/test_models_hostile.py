@@ -35,7 +35,7 @@ def refusal(folder: Path) -> squish.SquishError:
     start = time.monotonic()
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(folder, target)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60  # a guard against hanging
     assert not target.exists()
     return caught.value
 
@@ -117,7 +117,7 @@ def test_ten_million_tokens_are_too_many() -> None:
     start = time.monotonic()
     with pytest.raises(squish.LimitError) as caught:
         read_huggingface({"tokenizer.json": data}, LLAMA)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # a guard against hanging
     assert (caught.value.code, caught.value.part) == ("size", "tokenizer.json")
 
 
