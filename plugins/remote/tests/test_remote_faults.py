@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from squish_remote.store import RequestError, Store
 
 import squish_core as squish
 from squish_core import api as squish_api
@@ -134,6 +136,15 @@ def test_the_error_says_how_often_it_was_tried(
     error = refusal(lambda: read(server, str(status)))
     assert (error.code, error.found) == ("unreachable", f"4 attempts, status {status}")
     assert len(server.requests) == 4
+
+
+def test_attempts_without_an_answer_are_counted(server: Any) -> None:
+    """The client gives up by itself, before the deadline of the whole range."""
+    store = Store(server.url("", "silent").rstrip("/"), 1)
+    store._deadline = PATIENCE
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(store.range("m.safetensors", 0, 8, tag=None, version=None))
+    assert (caught.value.kind, caught.value.retries) in [("unreachable", 0), ("unreachable", 1)]
 
 
 def test_a_server_that_is_not_there_is_unreachable(closed_port: int) -> None:
