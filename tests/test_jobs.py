@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,15 @@ def test_a_job_writes_the_bytes_and_the_report_of_a_serial_conversion(
     assert files_of(tmp_path / "job") == files_of(tmp_path / "serial")
     assert facts(job) == facts(serial)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "serial"]
+
+
+def test_any_number_of_workers_writes_the_file_with_one_digest(source: Path, tmp_path: Path) -> None:
+    squish.convert(source, tmp_path / "out.gguf", encode="q4_k")
+    digests = {sha256((tmp_path / "out.gguf").read_bytes()).hexdigest()}
+    for count in (1, 2, 4):
+        squish.convert(source, tmp_path / "out.gguf", encode="q4_k", scheduler=f"local:{count}", task_bytes=TASK // 16)
+        digests.add(sha256((tmp_path / "out.gguf").read_bytes()).hexdigest())
+    assert len(digests) == 1
 
 
 def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
