@@ -15,6 +15,7 @@ from squish_core.analysis.verify import verify
 from squish_core.errors import FormatError, UsageError
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.testing import expect_error
 
 VALUES = np.ones((2, 3), np.float32)
 
@@ -70,7 +71,7 @@ def test_bytes_in_memory_take_assets_from_a_folder_but_not_from_a_file(tmp_path:
     box = toys.box({"w": VALUES})
     with squish.open(box, assets=tmp_path, registry=toys.registry()) as file:
         assert list(file.assets) == ["config.json"]
-    with pytest.raises(FormatError, match="is not a folder"):
+    with expect_error(FormatError, code="file-kind"):
         squish.open(box, assets=tmp_path / "config.json", registry=toys.registry())
 
 

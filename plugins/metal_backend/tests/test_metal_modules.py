@@ -8,6 +8,7 @@ from squish_metal.modules import fill, packed
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec
+from squish_core.testing import expect_error
 from squish_core.testing.sources import memory_file
 
 
@@ -84,5 +85,5 @@ def test_a_missing_tensor_is_named():
             super().__init__()
             self.head = nn.Linear(64, 3, bias=False)
 
-    with pytest.raises(SquishError, match=r"head\.weight"):
+    with expect_error(SquishError, code="missing", tensor="head.weight"):
         fill(More(), file_of())

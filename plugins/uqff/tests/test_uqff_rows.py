@@ -17,7 +17,7 @@ import pytest
 import squish_core as squish
 from squish_core.io.local import open_source
 from squish_core.limits import Limits
-from squish_core.testing import CountingSource
+from squish_core.testing import CountingSource, expect_error
 
 Q4K = "1.0.0-q4k/q4k-0.uqff"
 SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
@@ -138,7 +138,7 @@ def test_padding_rows_of_three_bit_words_are_unused_bits(data: Path) -> None:
 def test_group_sizes_that_do_not_divide_are_refused(group: int, uqff: SimpleNamespace) -> None:
     cfg = struct.pack("<3IBIBIBB", 2, 2, 64, 8, group, 0, 0, 1, 0)
     blob = uqff.head(2) + b"\0" + uqff.tensor(0, [64, 2], bytes(128)) + uqff.tensor(6, [1, 2], bytes(8)) * 2 + cfg
-    with squish.open(uqff.legacy(blob)) as file, pytest.raises(squish.TensorError, match="group"):
+    with squish.open(uqff.legacy(blob)) as file, expect_error(squish.TensorError, code="unreadable", tensor="0.weight"):
         file["0.weight"].numpy()
 
 
@@ -153,7 +153,7 @@ def test_the_callers_limits_are_obeyed(uqff: SimpleNamespace) -> None:
     blob = uqff.head(1) + b"\0" + uqff.tensor(6, [1, 1, 1], bytes(4))
     with squish.open(uqff.legacy(blob), limits=Limits(rank=2)) as file:
         assert "at most 2" in (file["0.weight"].spec.problem or "")
-    with pytest.raises(squish.SquishError, match="too many tensors"):
+    with expect_error(squish.SquishError, code="count", offset=8, expected="at most 1", found=2):
         squish.open(uqff.legacy(blob, blob), limits=Limits(tensors=1))
 
 
@@ -196,7 +196,9 @@ def test_a_newer_minor_version_opens_on_request(uqff: SimpleNamespace, refused: 
     assert squish.open(raw, "safetensors")
     with squish.open(raw, "uqff:allow_newer_minor=true") as file:
         assert (file.index.version, uqff.codes(file)) == ("1.3.0", ["version"])
-    with pytest.raises(squish.FormatError, match="unsupported UQFF version"):
+    with expect_error(
+        squish.FormatError, code="version", tensor="uqff.version.major", expected="1.0 to 1.2", found="2.0.0"
+    ):
         squish.open(named_version(uqff, 2, 0), "uqff:allow_newer_minor=true")
 
 
@@ -215,7 +217,7 @@ def test_rows_40_50_a_gap_names_the_missing_shards(missing: list[str], data: Pat
     for name in missing:
         (tmp_path / name).unlink()
     (left,) = sorted(set(SHARDS) - set(missing))[:1]
-    with pytest.raises(squish.FormatError, match="is missing") as caught:
+    with expect_error(squish.FormatError, code="shard-missing", expected="3 shards") as caught:
         squish.open(tmp_path / left)
     assert all(name in str(caught.value) for name in missing)
 
@@ -224,7 +226,7 @@ def test_rows_40_50_a_shard_listed_twice_is_refused(data: Path, tmp_path: Path) 
     shutil.copy(data / Q4K, tmp_path / "q4k-0.uqff")
     report = {"outputs": [{"shards": ["q4k-0.uqff", "Q4K-0.uqff"]}]}
     (tmp_path / "uqff_report.json").write_text(json.dumps(report))
-    with pytest.raises(squish.FormatError, match="lists a shard twice"):
+    with expect_error(squish.FormatError, code="shard-repeated", found="q4k-0.uqff, Q4K-0.uqff"):
         squish.open(tmp_path)
 
 
@@ -234,7 +236,7 @@ def test_missing_companion_files_are_reported(data: Path, tmp_path: Path) -> Non
         assert [problem.where for problem in file.problems if problem.code == "companion"] == [
             "residual.safetensors", "config.json",
         ]  # fmt: skip
-    with pytest.raises(squish.FormatError, match="strict"):
+    with expect_error(squish.FormatError, code="companion", tensor="residual.safetensors"):
         squish.open(tmp_path, strict=True)
 
 
@@ -249,7 +251,7 @@ def test_names_cannot_fake_output(uqff: SimpleNamespace) -> None:
         assert "\x1b" not in str(caught.value)
         assert "\u202e" not in str(caught.value)
     for name in ("", "x" * 1025, "a\0b"):
-        with pytest.raises(squish.FormatError, match="name"):
+        with expect_error(squish.FormatError, code="name", offset=9):
             squish.open(uqff.safetensors({name: ("F32", [1], bytes(4)), **version}))
 
 
@@ -270,5 +272,11 @@ def test_a_file_shrinking_while_open_is_reported(data: Path, tmp_path: Path) -> 
     with squish.open(target) as file:
         with target.open("r+b") as handle:
             handle.truncate(3000)
-        with pytest.raises(squish.SquishError, match="changed while it was open"):
+        with expect_error(
+            squish.SquishError,
+            code="changed",
+            tensor="model.layers.0.self_attn.k_proj.weight",
+            expected="20198 bytes",
+            found="3000 bytes",
+        ):
             file[next(iter(file))].numpy()
