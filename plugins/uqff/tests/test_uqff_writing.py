@@ -253,20 +253,23 @@ def test_experts_are_stacked_in_1_2_and_separate_in_0_1_3(tmp_path: Path, uqff: 
 
 
 @pytest.mark.parametrize(
-    ("tensors", "encode", "said"),
+    ("tensors", "encode", "code", "tensor", "reason"),
     [
-        (dense(("a.q_proj.weight", [32, 64])), "mxfp4", "no type for mx"),
-        (dense(("a.q_proj.weight", [32, 64])), "*=f8q8", "no type for uqff.f8q8"),
-        (dense(("a.q_proj.weight", [32, 64])), "hqq4", "not in the layer order"),
-        (dense(("model.embed_tokens.weight", [32, 64])), "*=hqq4", "stores embeddings only as dense values"),
+        (dense(("a.q_proj.weight", [32, 64])), "mxfp4", "encode", None, "no type for mx"),
+        (dense(("a.q_proj.weight", [32, 64])), "*=f8q8", "refused", "a.q_proj.weight",
+         "no type for uqff.f8q8"),
+        (dense(("a.q_proj.weight", [32, 64])), "hqq4", "names", "a.q_proj", "not in the layer order"),
+        (dense(("model.embed_tokens.weight", [32, 64])), "*=hqq4", "refused", "model.embed_tokens.weight",
+         "stores embeddings only as dense values"),
     ],
 )  # fmt: skip
-def test_tensors_0_1_3_cannot_store_are_refused(
-    tensors: Any, encode: str, said: str, tmp_path: Path, uqff: Any
+def test_tensors_0_1_3_cannot_store_are_refused_with_the_reason(
+    tensors: Any, encode: str, code: str, tensor: str | None, reason: str, tmp_path: Path, uqff: Any
 ) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
-    with pytest.raises(squish.SquishError, match=said):
+    with expect_error(squish.SquishError, code=code, tensor=tensor) as caught:
         squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", encode)
+    assert reason in caught.value.message
 
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 32,

@@ -131,15 +131,15 @@ def test_unseekable_files_are_refused_with_a_hint(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("table", "what"),
+    ("table", "found"),
     [
-        (seek_table([(1 << 20, 3000)]), "does not match the file"),
-        (seek_table([])[:-9] + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1), "corrupt seek table"),
-        (seek_table([(9, 3000)])[:-5] + struct.pack("<BI", 4, 0x8F92EAB1), "corrupt seek table"),
+        (seek_table([(1 << 20, 3000)]), "1048576 bytes"),
+        (seek_table([])[:-9] + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1), "2147483648 frames"),
+        (seek_table([(9, 3000)])[:-5] + struct.pack("<BI", 4, 0x8F92EAB1), "1 frames"),
     ],
 )
-def test_corrupt_seek_tables_are_refused(table: bytes, what: str):
-    with pytest.raises(FormatError, match=what):
+def test_corrupt_seek_tables_are_refused(table: bytes, found: str):
+    with expect_error(FormatError, code="zstd", found=found):
         opened(frames_of(SMALL)[0] + table)
 
 
