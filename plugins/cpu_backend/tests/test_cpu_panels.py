@@ -127,10 +127,24 @@ def test_stored_panels_are_read_in_place() -> None:
     weight = tensor.load("cpu")
     for role, part in tensor.parts().items():
         assert np.shares_memory(weight._handle.arrays[role], part.numpy())
-    with expect_error(SquishError, code="no-chain", tensor="w"):
-        random_tensor(
-            CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("panels", {"group_size": 32})), (32, 64)
-        ).plan("cpu")
+
+
+@pytest.mark.parametrize(
+    ("codec", "wish", "reason"),
+    [
+        (
+            CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("panels", {"group_size": 32})),
+            "cpu",
+            "a mask over codes not packed along rows",
+        ),
+        (CodecSpec("ggml.q8_0"), "cpu:activations=bf16", "bf16 activations need panels (repack=rows)"),
+        (CodecSpec("ggml.q8_0"), "cpu:threads=0", "threads is not a number of threads (expected 1..1024, found '0')"),
+    ],
+)
+def test_the_message_gives_the_reason_of_a_refusal(codec, wish, reason):
+    with expect_error(SquishError, code="no-chain", tensor="w") as caught:
+        random_tensor(codec, (32, 64)).load(wish)
+    assert caught.value.message == f"nothing installed can run it (cpu: {reason})"
 
 
 def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
