@@ -89,7 +89,7 @@ def test_an_explicit_format_is_used_or_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "text"),
     [
         (b"version https://git-lfs.github.com/spec/v1\n", r"git-lfs pointer.*git lfs pull"),
         (b"\n <!DOCTYPE html><html>", "HTML page"),
@@ -110,8 +110,8 @@ def test_an_explicit_format_is_used_or_fails() -> None:
         (bytes(20), "nothing but zeros.*Fetch the file again"),
     ],
 )
-def test_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
-    with pytest.raises(UnknownFormatError, match=said):
+def test_the_message_about_another_file_says_what_it_is(head: bytes, text: str) -> None:
+    with pytest.raises(UnknownFormatError, match=text):
         squish.open(head, registry=toys.registry())
 
 

@@ -33,6 +33,15 @@ def questions(container: str) -> Iterator[dict[str, Any]]:
         yield {one: {first, second}} if one == other else {one: first, other: second}
 
 
+def failures(**arguments: Any) -> list[str]:
+    """Exceptions of plugins while a chain is resolved."""
+    try:
+        chain = squish.registry().resolve(**arguments)
+    except SquishError as error:
+        return [str(error)] if error.code == "plugin-bug" or "failed: " in str(error) else []
+    return [refusal.why for refusal in chain.refused if refusal.code == "plugin-bug"]
+
+
 @pytest.mark.parametrize("container", FORMATS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_combination_of_features_makes_an_offer_fail(
@@ -41,13 +50,7 @@ def test_no_combination_of_features_makes_an_offer_fail(
     monkeypatch.setenv("SQUISH_METAL", "cpu")
     for features in questions(container):
         for op in (None, "experts", "dense"):
-            try:
-                chain = squish.registry().resolve(container=container, backend=backend, op=op, **features)
-            except SquishError as error:
-                failures = [str(error)] if error.code == "plugin-bug" or "failed: " in str(error) else []
-            else:
-                failures = [refusal.why for refusal in chain.refused if refusal.code == "plugin-bug"]
-            assert failures == [], features
+            assert failures(container=container, backend=backend, op=op, **features) == [], features
 
 
 @pytest.mark.parametrize("container", FORMATS)

@@ -200,7 +200,7 @@ def test_a_tensor_without_its_codec_says_what_to_install_and_gives_its_parts() -
     stored = {"blocks": np.arange(4, dtype="u1")}
     file = squish.open(toys.box({"w": ("ggml.q4_k", (4,), stored), "v": VALUES}), registry=toys.registry())
     for read in (file["w"].numpy, lambda: file["w"][0], file["w"].load):
-        with pytest.raises(MissingPluginError, match=r"w: .*pip install squish-ggml"):
+        with expect_error(MissingPluginError, tensor="w", hint="pip install squish-ggml"):
             read()
     assert bytes(file["w"].parts()["blocks"].raw) == b"\0\1\2\3"
     assert file["v"].numpy() is not None
@@ -243,7 +243,7 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
                   lambda: weight.embed([0.5]), lambda: weight.experts(operand, [0]), lambda: weight.linear("x"),
                   lambda: weight.linear([[1], [1, 2]]), lambda: weight.linear(operand * 1j),
                   lambda: weight.embed([[1], [1, 2]])):  # fmt: skip
-        with pytest.raises(SquishError, match="q: ") as caught:
+        with expect_error(SquishError, tensor="q") as caught:
             wrong()
         assert caught.value.code != "plugin-bug"
     assert weight.embed([]).shape == (0, 32)
@@ -323,7 +323,7 @@ def test_strict_fails_on_warnings_and_lists_nothing_else(monkeypatch: pytest.Mon
         squish.open(BOX, registry=toys.registry(), strict=True)
 
 
-def test_errors_pickle_and_hide_control_characters() -> None:
+def test_errors_pickle_and_their_text_hides_control_characters() -> None:
     error = FormatError("bad\x1b[31m", file="a", tensor="w\u202e", offset=3, expected=1, found=2, hint="Do this.")
     restored = pickle.loads(pickle.dumps(error))
     assert str(restored) == str(error) == "a: w\\u202e: bad\\x1b[31m (at byte 3, expected 1, found 2). Do this."

@@ -67,18 +67,18 @@ FILES = (FileRef("a", 100), FileRef("b", 10))
 
 
 @pytest.mark.parametrize(
-    ("extents", "problem"),
+    ("extents", "code", "tensor", "offset"),
     [
-        ([(0, 0, 101, "w")], "past the end"),
-        ([(1, 5, 6, "w")], "past the end"),
-        ([(0, -1, 2, "w")], "past the end"),
-        ([(0, 1 << 64, 1 << 64, "w")], "past the end"),
-        ([(0, 0, 11, "v"), (0, 10, 10, "w")], "overlaps that of 'v'"),
-        ([(0, 0, 50, "v"), (0, 0, 10, "w")], "overlaps"),
+        ([(0, 0, 101, "w")], "bounds", "w", 0),
+        ([(1, 5, 6, "w")], "bounds", "w", 5),
+        ([(0, -1, 2, "w")], "bounds", "w", -1),
+        ([(0, 1 << 64, 1 << 64, "w")], "bounds", "w", 1 << 64),
+        ([(0, 0, 11, "v"), (0, 10, 10, "w")], "overlap", "w", 10),
+        ([(0, 0, 50, "v"), (0, 0, 10, "w")], "overlap", "v", 0),
     ],
 )
-def test_ranges_outside_or_overlapping_are_refused(extents: Any, problem: str) -> None:
-    with pytest.raises(FormatError, match=problem):
+def test_ranges_outside_or_overlapping_are_refused(extents: Any, code: str, tensor: str, offset: int) -> None:
+    with expect_error(FormatError, code=code, tensor=tensor, offset=offset):
         check_extents(extents, FILES)
 
 

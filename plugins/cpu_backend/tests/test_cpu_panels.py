@@ -138,7 +138,7 @@ def test_stored_panels_are_read_in_place() -> None:
             "a mask over codes not packed along rows",
         ),
         (CodecSpec("ggml.q8_0"), "cpu:activations=bf16", "bf16 activations need panels (repack=rows)"),
-        (CodecSpec("ggml.q8_0"), "cpu:threads=0", "threads is not a number of threads (expected 1..1024, found '0')"),
+        (CodecSpec("ggml.q8_0"), "cpu:threads=0", "threads is not a number of threads (expected 1..1024, found 0)"),
     ],
 )
 def test_the_message_gives_the_reason_of_a_refusal(codec, wish, reason):

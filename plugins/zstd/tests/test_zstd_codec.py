@@ -75,7 +75,7 @@ def test_invalid_data_is_reported() -> None:
     assert error.found == b"garb".hex()
 
 
-def test_trailing_bytes_are_reported_with_their_offset() -> None:
+def test_the_message_about_trailing_bytes_gives_their_offset() -> None:
     error = refuse(RAW_ABC + b"junk", 3)
     assert error.offset == len(RAW_ABC)
     assert "trailing" in error.message
