@@ -40,9 +40,9 @@ _NAMES = {
         "NO_COMPANIONS", "NO_OUTGOING_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
         "OutgoingCompanions", "OutgoingWhole",
     ),
+    "squish_core.codecs.allocator": ("AliasResolver", "Allocator", "ModelFacts", "PanelReader"),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "Codec", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
-        "PartArray", "Parts", "Region",
+        "Codec", "Decoder", "Encoder", "MeasuringEncoder", "Params", "PartArray", "Parts", "Region",
     ),
     "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
@@ -126,13 +126,14 @@ if TYPE_CHECKING:
     from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
-    from squish_core.codecs.base import AliasResolver as AliasResolver
-    from squish_core.codecs.base import Allocator as Allocator
+    from squish_core.codecs.allocator import AliasResolver as AliasResolver
+    from squish_core.codecs.allocator import Allocator as Allocator
+    from squish_core.codecs.allocator import ModelFacts as ModelFacts
+    from squish_core.codecs.allocator import PanelReader as PanelReader
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
-    from squish_core.codecs.base import ModelFacts as ModelFacts
-    from squish_core.codecs.base import PanelReader as PanelReader
+    from squish_core.codecs.base import MeasuringEncoder as MeasuringEncoder
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts

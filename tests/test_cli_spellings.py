@@ -10,7 +10,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.cli import main
-from squish_core.cli.spellings import mlx_rules, preset_rules
+from squish_core.cli.spellings import graph_target, mlx_rules, preset_rules
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,23 @@ def test_a_command_line_of_mlx_lm(tmp_path: Path) -> None:
     with squish.open(tmp_path / "out") as file:
         (tensor,) = file.values()
         assert (tensor.codec, dict(tensor.spec.encodings[0].codec.params)["group_size"]) == ("affine", 32)
+
+
+@pytest.mark.parametrize(
+    ("to", "graph", "names", "result"),
+    [
+        ("zt", None, "hf", ("zt", "hf")),
+        (None, "g.onnx", None, ("onnx:graph=g.onnx", None)),
+        ("onnx", "g.onnx", "keep", ("onnx:graph=g.onnx", "keep")),
+        (None, "g.onnx", "hf:qwen3", ("onnx:graph=g.onnx", "hf:qwen3")),
+        ("onnx", "g.onnx", "names.json", ("onnx:graph=g.onnx,names=names.json", None)),
+    ],
+)
+def test_a_graph_is_an_option_of_onnx(to: str | None, graph: str | None, names: str | None, result: Any) -> None:
+    assert graph_target(to, graph, names) == result
+
+
+def test_a_graph_is_for_onnx_alone() -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        graph_target("gguf", "g.onnx", None)
+    assert caught.value.code == "usage"

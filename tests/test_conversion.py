@@ -174,6 +174,28 @@ def test_a_lossy_encoding_reports_the_error_a_reader_sees(run: Any) -> None:
     assert expected_text["bits"] == 8 * step.size / VALUES.size
 
 
+class Truncating:
+    """An external encoder with nothing but what `api.Encoder` requires."""
+
+    def params_for(self, spec: api.TensorSpec, params: Any) -> Any:
+        return params
+
+    def encode(self, panel: np.ndarray, params: Any, *, activations: Any = None) -> dict[str, np.ndarray]:
+        scale = np.ones(len(panel), np.float32)
+        return {"codes": np.trunc(panel).astype(np.int8), "scale": scale}
+
+
+def test_an_encoder_need_not_measure_its_error(tmp_path: Path) -> None:
+    info = api.EncoderInfo(id="toy.rows", title="truncates", factory=f"{__name__}:Truncating")
+    registry = toys.registry(toys.plugin("encoders", squish_encoders=[info]))
+    values = np.array([[1.5, -2.25], [3, 4]], np.float32)
+    with squish.open(toys.box({"w": values}), registry=registry) as file:
+        (step,) = squish.convert(file, tmp_path / "w.box", "toy.box", encode={"w": "toy.rows"}).steps
+    with squish.open(tmp_path / "w.box", registry=registry) as file:
+        assert file["w"].numpy().tolist() == [[1, -2], [3, 4]]
+    assert step.quality.max_error == 0.5
+
+
 def test_clipped_values_count_as_errors(run: Any) -> None:
     report, file = run({"w": np.float32([[1e6, 1], [2, 3]])}, "f16:overflow=saturate")
     assert (report.steps[0].quality.max_error, report.clipped) == (1e6 - 65504, 1)

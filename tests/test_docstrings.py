@@ -97,7 +97,8 @@ def test_public_callables_are_documented(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("function", unique(INTERFACES), ids=lambda function: function.__qualname__)
 def test_plugin_methods_are_documented(function: Callable[..., Any]) -> None:
-    owner = next((each for each in SHARED if function.__qualname__.startswith(f"{each.__name__}.")), None)
+    home = function.__qualname__.partition(".")[0]
+    owner = next((each for each in SHARED if home in [base.__name__ for base in each.__mro__]), None)
     assert not lacks(function, owner)
 
 

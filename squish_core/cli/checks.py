@@ -176,6 +176,7 @@ def convert(
     q_bits: spellings.Bits = None,
     q_group_size: spellings.GroupSize = None,
     q_mode: spellings.Mode = None,
+    graph: spellings.Graph = None,
     only: Only = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
     format: Format = None,  # noqa: A002
@@ -209,6 +210,7 @@ def convert(
     own = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
     rules = spellings.preset_rules(own, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
+    to, names = spellings.graph_target(to, graph, names)
     with ExitStack() as stack:
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
         progress = stack.enter_context(Progress("writing", quiet))

@@ -1,4 +1,4 @@
-"""Options of llama-quantize and mlx_lm.convert as rules of `--encode`."""
+"""Options of llama-quantize and mlx_lm.convert as rules of `--encode`; `--graph` as options of `--to onnx`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,18 @@ GroupSize = Annotated[
 Mode = Annotated[
     str | None, typer.Option("--q-mode", metavar="MODE", help="mlx_lm.convert: affine, mxfp4, mxfp8 or nvfp4.")
 ]
+Graph = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        metavar="MODEL.onnx",
+        help="ONNX: put the weights into this model's graph. --names FILE maps tensors to initializers (JSON).",
+    ),
+]
 
 GENERIC = "llama-quantize"
+WORDS, PREFIXES = ("keep", "hf", "gguf"), ("hf:", "gguf:")
+"""Values of `--names` that are no file."""
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """mlx_lm's modes with their default bits and group size; only affine takes others."""
 
@@ -77,6 +87,18 @@ def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, m
             )  # fmt: skip
         return [name, *encode]
     return ["q{}:group_size={}".format(*actual), *encode]
+
+
+def graph_target(to: str | None, graph: str | None, names: str | None) -> tuple[str | None, str | None]:
+    """The target and the naming: with a graph, `onnx` with its options, and a naming that is no word is a file."""
+    if graph is None:
+        return to, names
+    format_id, _, own = (to or "onnx").partition(":")
+    if format_id != "onnx":
+        raise UsageError("--graph is for ONNX targets", found=f"--to {to}", expected="--to onnx", code=ErrorCode.USAGE)
+    is_file = names is not None and names not in WORDS and not names.startswith(PREFIXES)
+    options = [own, f"graph={graph}", f"names={names}" if is_file else ""]
+    return f"onnx:{','.join(filter(None, options))}", None if is_file else names
 
 
 def escape(pattern: str) -> str:

@@ -1,11 +1,9 @@
-"""Interfaces of tensor codecs (stored parts to values and back), external encoders and allocators."""
+"""Interfaces of tensor codecs (stored parts to values and back) and of external encoders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-
-from attrs import field, frozen
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
@@ -40,11 +38,112 @@ Parts = Mapping[str, PartArray]
 """Role -> stored array."""
 
 
-class Codec(Renamed):
+class Encodes:
+    """The methods of a codec that encodes: it overrides `encode`, and the others where their defaults do not fit."""
+
+    id: str = ""
+    encoder_only_params: tuple[str, ...] = ()
+    """Parameters that affect encoding but are not stored; formats never see them."""
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Encode a panel: f32 values of a region that is aligned to the grain and spans the undivided axes.
+
+        May raise CodecError with code `range` for values that it cannot represent; the core also refuses values that
+        do not decode to finite ones.
+        """
+        raise self._decoded_only()
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        """Complete and check a user's parameters for encoding this tensor; CodecError if the codec only decodes."""
+        if type(self).encode is Encodes.encode:
+            raise self._decoded_only()
+        return params
+
+    def needs_activations(self, params: Params) -> bool:
+        """Whether encoding with these parameters needs `activations`: f32 [columns of the panel], the mean
+        magnitude of the inputs of each column."""
+        return False
+
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+        """Complete the parameters that depend on the values, such as counts and bases, before anything is written.
+
+        `panels` iterates over the values in their own dtype and in row order, on each call.
+        """
+        return params
+
+    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
+        """Parameters of one encoded panel; they differ from `params` if one is a count over the whole tensor."""
+        return params
+
+    def error_bound(self, params: Params) -> Exactness:
+        """Error bound of encoding and decoding."""
+        return Exactness("bounded")
+
+    def _decoded_only(self) -> CodecError:
+        hint = "`squish codecs` lists all codecs; choose one that encodes, such as int4 or f16."
+        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
+
+
+class Repacks:
+    """The methods of a codec with stored integers, which other codecs and kernels use without decoding values."""
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
+
+        Formats that do not know the codec use it to decide how to store the codes.
+        """
+        return None
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
+        return None
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Params
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        """Parts that represent exactly these codes; None if the codec cannot."""
+        return None
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        """The exactness that `from_codes` would return; called for every panel before anything is written."""
+        result = self.from_codes(codes, spec, params)
+        return None if result is None else result[1]
+
+    def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """A codec for the same tensor with permuted columns that compiled kernels support; None if there is none."""
+        return None
+
+    def permute_columns(
+        self, parts: Parts, spec: TensorSpec, params: Params
+    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
+        """The `column_permuted` codec, its parts, and the source column of each of its columns (None: unchanged).
+
+        Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
+        """
+        raise NotImplementedError
+
+
+class Wraps:
+    """The methods of a codec around another one: it overrides `wrap`."""
+
+    def wrap(self, inner: Codec, params: Params) -> Codec:
+        """This codec, bound to the one it wraps and to its parameters."""
+        raise CodecError("this codec does not wrap another one", code="wrap")
+
+    def lossless_params(self, params: Params) -> Params | None:
+        """Parameters for wrapping another encoding of the same values without changing any, as a mask does; None if
+        there are none."""
+        return None
+
+
+class Codec(Encodes, Repacks, Wraps, Renamed):
     """A tensor codec. Parameters are plain data from the file; `parts` declares shapes for the core to check.
 
-    `id` is the declared id, since one class may implement several codecs. Decoding needs `parts`, `grain` and
-    `decode`; encoding also needs `encode`.
+    A codec overrides `parts`, `grain` and `decode`. If it also encodes, has stored integers or wraps another codec, it
+    overrides what `Encodes`, `Repacks` and `Wraps` list; their defaults say that it does not. `id` is the declared id,
+    since one class may implement several codecs.
 
     Parameters
     ----------
@@ -56,9 +155,9 @@ class Codec(Renamed):
         Of methods: role -> stored array, read on indexing.
     region, out
         Of methods: one slice per axis, and the array of that shape to fill.
-    codec, inner
-        Of methods: the codec to encode for, and the wrapped one.
-    panel, values, panels
+    inner
+        Of methods: the wrapped codec.
+    panel, panels
         Of methods: f32 values of a region; a function that iterates over all regions in row order on each call.
     activations
         Of methods: activation statistics, f32 [columns of the panel], or None.
@@ -91,9 +190,6 @@ class Codec(Renamed):
         super().__init_subclass__(**options)
         adapt_encode(cls)
 
-    id: str = ""
-    encoder_only_params: tuple[str, ...] = ()
-    """Parameters that affect encoding but are not stored; formats never see them."""
     unsliced_parts: tuple[str, ...] = ()
     """Roles that every region may read as a whole: they locate the bytes of the other parts."""
 
@@ -130,164 +226,13 @@ class Codec(Renamed):
         Called before parts are copied without decoding. A codec that can decode any contents need not override it.
         """
 
-    def encode(
-        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        """Encode a panel: f32 values of a region that is aligned to the grain and spans the undivided axes.
-
-        May raise CodecError with code `range` for values that it cannot represent; the core also refuses values that
-        do not decode to finite ones.
-        """
-        raise self._decoded_only()
-
-    def compare(
-        self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
-    ) -> tuple[float, float, float, float] | None:
-        """See `Encoder.compare`; None makes the core decode and compare."""
-        return None
-
-    def decoder(
-        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
-    ) -> Decoder | None:
-        """See `Encoder.decoder`; None makes the codec decode."""
-        return None
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        """Complete and check a user's parameters for encoding this tensor; CodecError if the codec only decodes."""
-        if type(self).encode is Codec.encode:
-            raise self._decoded_only()
-        return params
-
-    def needs_activations(self, params: Params) -> bool:
-        """Whether encoding with these parameters needs `activations`: f32 [columns of the panel], the mean
-        magnitude of the inputs of each column."""
-        return False
-
     def canonical(self, params: Params) -> Params:
         """Normalize parameters, such as by removing defaults, so that those of two formats compare equal."""
         return params
 
-    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
-        """Complete the parameters that depend on the values, such as counts and bases, before anything is written.
-
-        `panels` iterates over the values in their own dtype and in row order, on each call.
-        """
-        return params
-
-    def wrap(self, inner: Codec, params: Params) -> Codec:
-        """Of wrapping codecs: bind this codec to the wrapped one and its parameters."""
-        raise CodecError("this codec does not wrap another one", code="wrap")
-
-    def lossless_params(self, params: Params) -> Params | None:
-        """Of wrapping codecs: parameters for wrapping another encoding of the same values without changing any of
-        them, as a mask does; None if there are none."""
-        return None
-
     def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
         """Share of pruned values, computed from the smallest part that shows it; None if the codec does not prune."""
         return None
-
-    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
-        """Parameters of one encoded panel; they differ from `params` if one is a count over the whole tensor."""
-        return params
-
-    def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """A codec for the same tensor with permuted columns that compiled kernels support; None if there is none."""
-        return None
-
-    def permute_columns(
-        self, parts: Parts, spec: TensorSpec, params: Params
-    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
-        """The `column_permuted` codec, its parts, and the source column of each of its columns (None: unchanged).
-
-        Raises CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
-        """
-        raise NotImplementedError
-
-    def error_bound(self, params: Params) -> Exactness:
-        """Error bound of encoding and decoding."""
-        return Exactness("bounded")
-
-    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Layout of this tensor's `codes`, declared without reading data; None if there are none.
-
-        Formats that do not know the codec use it to decide how to store the codes.
-        """
-        return None
-
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
-        return None
-
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Parts that represent exactly these codes; None if the codec cannot."""
-        return None
-
-    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        """The exactness that `from_codes` would return; called for every panel before anything is written."""
-        result = self.from_codes(codes, spec, params)
-        return None if result is None else result[1]
-
-    def _decoded_only(self) -> CodecError:
-        hint = "`squish codecs` lists all codecs; choose one that encodes, such as int4 or f16."
-        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
-
-
-PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
-"""Reads the values of a tensor, panel by panel."""
-AliasResolver = Callable[[str], CodecSpec]
-"""Resolves a short name for `--encode` in the target format."""
-
-
-@frozen
-class ModelFacts:
-    """Facts about the whole model for an allocator: names of all tensors in the target, metadata, and names of the
-    tensors with activation statistics (None without statistics)."""
-
-    names: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(factory=dict)
-    statistics: frozenset[str] | None = None
-
-
-class Allocator:
-    """Chooses an encoding for each tensor; users select it with `encode=ID` (`AllocatorInfo`).
-
-    Examples
-    --------
-    >>> from squish_core import api
-    >>> class Wide(api.Allocator):
-    ...     def choose(self, specs, params, values, short, model):
-    ...         return {spec.name: short("q8_0") if len(spec.shape) > 1 else "not a matrix" for spec in specs}
-    >>> spec = api.TensorSpec(name="norm", shape=(32,), dtype="f32")
-    >>> Wide().choose([spec], {}, iter, api.CodecSpec, api.ModelFacts())
-    {'norm': 'not a matrix'}
-    """
-
-    id: str = ""
-
-    def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
-    ) -> Mapping[str, CodecSpec | str]:
-        """Choose encodings: name -> codec, or the reason why the tensor stays unchanged.
-
-        Parameters
-        ----------
-        specs, params
-            The tensors to choose for, and the user's parameters.
-        values, short
-            A function from a tensor to an iterator over its row panels; a function that resolves a short name such as
-            int4 for the target, or raises SquishError.
-        model
-            Facts about the whole model, including tensors that are not to be encoded.
-
-        Raises
-        ------
-        CodecError
-            The parameters are invalid.
-        """
-        raise NotImplementedError
 
 
 class Encoder(Protocol):
@@ -298,6 +243,11 @@ class Encoder(Protocol):
     def encode(
         self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
     ) -> dict[str, np.ndarray]: ...
+
+
+@runtime_checkable
+class MeasuringEncoder(Protocol):
+    """An encoder that also decodes what it encoded, faster than the codec does."""
 
     def compare(
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params

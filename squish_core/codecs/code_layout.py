@@ -48,7 +48,8 @@ class CodeLayout:
     zero
         Constant zero point of all codes; not allowed with a bias.
     table
-        Codebook: the value of each code before scaling, or `STORED_TABLE`. None for integers.
+        Codebook: the value of each code before scaling; the dtype whose codes they are, such as "f8_e4m3" (256
+        values, among them NaN); or `STORED_TABLE`. None for integers.
     word
         Dtype of the integers that codes are packed into, where the codec packs into words: a format that has words of
         this width can keep it. It does not change a value.
@@ -81,11 +82,18 @@ class CodeLayout:
                 "a dtype if there are offsets",
             ),
             (not self.zero or self.offset_kind != "bias", "zero", "0 with a bias"),
-            (not isinstance(self.table, str) or self.table == STORED_TABLE, "table", f"numbers or {STORED_TABLE!r}"),
+            (self._has_legal_table, "table", f"numbers, a dtype of {self.bits} bits or {STORED_TABLE!r}"),
         )
         for holds, name, expected in rules:
             if not holds:
                 raise ValueError(f"{name} of a code layout must be {expected}, not {getattr(self, name)!r}")
+
+    @property
+    def _has_legal_table(self) -> bool:
+        table = self.table
+        if not isinstance(table, str) or table == STORED_TABLE:
+            return True
+        return dtypes.is_dtype(table) and dtypes.bits(table) == self.bits
 
     @property
     def low(self) -> int:
@@ -162,7 +170,12 @@ class Codes:
     def _table_of_layout(self) -> Any:
         import numpy as np
 
-        return np.array(self.layout.table, np.float32) if isinstance(self.layout.table, tuple) else None
+        table = self.layout.table
+        if table is None or table == STORED_TABLE:
+            return None
+        if isinstance(table, str):
+            return np.arange(1 << self.layout.bits, dtype=np.uint8).view(dtypes.to_numpy(table)).astype(np.float32)
+        return np.array(table, np.float32)
 
     @cached_property
     def values(self) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import ModelFacts
+from squish_core.codecs.allocator import ModelFacts
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool
 from squish_core.conversion.activations import Activations

@@ -99,6 +99,8 @@ def with_names(file: File, layout: str = HF) -> File:
     >>> api.with_names(file, "gguf") is file
     True
     """
+    if isinstance(file, MappedFile) and file.layout == layout:
+        return file
     naming = naming_of(file)
     if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
         return file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.base import Encoder
+from squish_core.codecs.base import Encoder, MeasuringEncoder
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import Region, sizes
 from squish_core.conversion.overflow import changed, check
@@ -36,7 +36,9 @@ def reader_of(
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:
         parts = {role: array[...] for role, array in arrays.items()}
-        fill = file.registry.encoder(origin.codec).decoder(bound.codec, parts, bound.spec, bound.params)
+        encoder = file.registry.encoder(origin.codec)
+        if isinstance(encoder, MeasuringEncoder):
+            fill = encoder.decoder(bound.codec, parts, bound.spec, bound.params)
     if fill is None:
         return bound.read
 
@@ -67,6 +69,7 @@ class PanelEncoder:
         registry, self._target, spec = file.registry, target, _typed(target.encodings[0].codec, target.dtype)
         self._spec, self._codec, self._params = spec, registry.codec(spec), spec.params
         self._encoder: Encoder = registry.encoder(spec)
+        self._metrics = self._encoder if isinstance(self._encoder, MeasuringEncoder) else None
         self._activations, self._dense = activations, spec.id == "dense"
         own = self._codec.value_dtype(target, spec.params)
         source = registry.codec(origin.codec).value_dtype(file[name].spec, origin.codec.params)
@@ -125,7 +128,9 @@ class PanelEncoder:
 
     def _sums(self, bound: BoundEncoding, values: np.ndarray) -> tuple[float, float, float, float] | None:
         """The encoder's own error sums; None if it has none, or one is not finite."""
-        sums = self._encoder.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
+        if self._metrics is None:
+            return None
+        sums = self._metrics.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
         return sums if sums and all(map(isfinite, sums)) else None
 
     def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> BoundEncoding:

@@ -114,14 +114,13 @@ class Rule:
 class Carried:
     """A mapped model without its tensors: metadata, files, and tensors computed from the settings.
 
-    `kept` names source files to copy unchanged. `vectors` is the dtype of the model's dense vectors in Hugging
-    Face's layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will
-    lack, `notes` go into the report.
+    `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
+    layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
+    go into the report.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
     assets: Mapping[str, bytes] = field(factory=dict)
-    kept: tuple[str, ...] = ()
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     dropped: tuple[Dropped, ...] = ()

@@ -125,6 +125,16 @@ class Field(NamedTuple):
     window: _Window
 
     @property
+    def end(self) -> int:
+        """The offset after the field."""
+        return self.start if self.wire == VARINT else self.start + self.size
+
+    @property
+    def encoded(self) -> memoryview:
+        """The field as stored, with its key."""
+        return self.window.source.view(self.offset, self.end - self.offset)
+
+    @property
     def bytes(self) -> memoryview:
         """The bytes of a string, a fixed-size number or a packed list."""
         message = self.message

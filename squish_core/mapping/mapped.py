@@ -17,11 +17,11 @@ from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
+from squish_core.mapping.assets import MappedAssets
 from squish_core.mapping.coverage import cover, without_prefix
 from squish_core.mapping.names import source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.values import read_vector
-from squish_core.model import Part
 from squish_core.plugins.hookspecs import FamilyInfo
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
@@ -79,11 +79,8 @@ class MappedFile(File):
                 layout=layout, sizes=sizes, vectors=self.carried.vectors, constants=self.carried.constants
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
-        assets = {name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in self.carried.assets.items()}
-        copies = {name: part for name, part in original.index.assets.items() if name in self.carried.kept}
-        index = evolve(
-            original.index, tensors=self.mapped, meta=self.carried.meta, assets={**copies, **assets}, children={}
-        )
+        assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
+        index = evolve(original.index, tensors=self.mapped, meta=self.carried.meta, assets=assets, children={})
         super().__init__(original.source, index, original.registry, original.limits)
 
     def sources(self, name: str) -> tuple[str, ...]:

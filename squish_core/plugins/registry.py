@@ -21,7 +21,8 @@ from squish_core.renamed import Renamed, adapt_encode
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.codecs.base import Allocator, Codec, Encoder
+    from squish_core.codecs.allocator import Allocator
+    from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.families.base import Family
     from squish_core.formats.base import Container

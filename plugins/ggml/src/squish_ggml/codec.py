@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from squish_codecs.api import float4_params
+from squish_codecs.api import mx_params
 
 from squish_core.api import (
     Codec,
@@ -50,7 +50,7 @@ def blocks_for(layout: CodeLayout) -> str | None:
     """
     if layout.table is None:
         return _AFFINE.get((layout.bits, layout.offset_kind == "bias"))
-    params = float4_params(layout)
+    params = mx_params(layout)
     return next((name for name, form in float4.FORMS.items() if form == params), None)
 
 

@@ -199,7 +199,7 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
 def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
     """PEFT's files: the source's own or kept ones, else built from GGUF's keys."""
     if model.layout != "gguf":
-        return Carried(meta=model.meta, kept=(CONFIG,))
+        return Carried(meta=model.meta, assets={CONFIG: model.assets[CONFIG]})
     kept, _ = restored_files(model.meta)
     alpha = model.value(ALPHA, 0.0)
     if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":

@@ -8,25 +8,19 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import Carried, Dropped, ErrorCode, FormatError, Model, Options, SquishError, TensorSpec, Typed
+from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec
 
-from .config.keys import gguf_keys
-from .config.rope import gguf_rope
-from .config.spelling import QUANTIZATION, has_other_parts
-from .keep import KEYS_FILE, kept_files, kept_keys, restored_files, restored_keys, same_value
-from .settings import TextSettings
-from .tokenizer import FILES, Tokenizer, huggingface_files, read_gguf, read_huggingface
+from .config.spelling import has_other_parts
+from .config_file import OUTPUT, config_keys, respelled, undeclared
+from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
+from .keep import KEYS_FILE, kept_files, restored_keys
+from .settings import CONFIG, TextSettings
 from .tokenizer import gguf_keys as tokenizer_keys
+from .tokenizer import read_huggingface
 
-CONFIG = "config.json"
-HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
-"""Settings derived from others, or for other modalities, which are not keys of config.json."""
-REPORTS = ("uqff_report.json",)
-"""Files that describe how a source is stored, not the model."""
-DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 FRAMEWORK = ("format",)
 """Metadata of a checkpoint that names the framework that saved it."""
-EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
+EMBEDDINGS = "token_embd.weight"
 
 
 def carry_to_gguf(
@@ -59,100 +53,15 @@ def carry_to_folder(
     family: TextSettings, model: Model, settings: Mapping[str, Any], layout: str, options: Options
 ) -> Carried:
     """The files of a folder for the settings; a Hugging Face folder gets back the files kept in a GGUF."""
-    files = {name: data for name, data in model.assets.items() if name not in REPORTS}
-    meta, vectors = dict(model.meta), None
-    if model.layout == "gguf":
-        files, vectors = _files(family, model, settings)
-        config = json.loads(files[CONFIG])
-        keys, _ = config_keys(family, settings)
-        tokenizer = read_huggingface(files, config)
-        meta, keys = {"format": "pt"}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
-        files |= kept_keys(model.meta, keys)
-    if layout != "hf" or model.layout != "gguf":
-        files[CONFIG] = respelled(family, files[CONFIG], settings)
-    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("tokenizer",)
-    kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
-    rebuilt = {name: data for name, data in files.items() if name not in kept}
     notes = family.ignored(settings, layout)
-    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing, notes=notes)
-
-
-def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """GGUF's keys and tensors for settings."""
-    scaling, constants = gguf_rope(settings, family.architecture)
-    if lost := [name for name in constants if name not in family.constants]:
-        raise FormatError(
-            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
-            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
-        )  # fmt: skip
-    keys = {
-        "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
-        **gguf_keys(family.keys, family.architecture, settings), **scaling,
-        "general.file_type": Typed("u32", 0), "general.quantization_version": Typed("u32", 2),
-    }  # fmt: skip
-    return keys, constants
-
-
-def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """config.json for settings that came from GGUF."""
-    config = {key: value for key, value in settings.items() if key not in HIDDEN}
-    if tokenizer is not None:
-        special = {f"{role}_token_id": tokenizer.special.get(role) for role in ("bos", "eos", "pad")}
-        config |= {key: number for key, number in special.items() if number is not None}
-        if len(tokenizer.end_ids) > 1:
-            config["eos_token_id"] = list(tokenizer.end_ids)
-    return config
-
-
-def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
-    """A config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
-    config = json.loads(data)
-    spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
-    if has_other_parts(config):
-        spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
-    spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
-    for key in family.layer_counts:  # mistral.rs needs them even without a sliding window
-        spelled.setdefault(key, settings["num_hidden_layers"])
-        spelled.setdefault("use_sliding_window", False)
-    return data if spelled == config else dump_json(spelled)
-
-
-def vector_dtype(config: Mapping[str, Any]) -> str | None:
-    """The dtype that a config declares for dense tensors."""
-    stated = config.get("torch_dtype", config.get("dtype"))
-    return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
-
-
-def dump_json(config: Mapping[str, Any]) -> bytes:
-    """JSON as transformers writes it."""
-    return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
-
-
-def _files(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
-    """The files of a GGUF: kept ones that still agree with the keys, the others rebuilt; and the config's dtype."""
-    kept, names = restored_files(model.meta)
-    lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
-    if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
-        raise FormatError(
-            "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
-            hint="Leave out assets=; the GGUF contains the settings.",
-        )  # fmt: skip
-    files = {**kept, **lent}
-    tokenizer = read_gguf(model.meta)
-    vectors = None
-    if CONFIG in files and _config_agrees(family, model, files[CONFIG]):
-        vectors = vector_dtype(json.loads(files[CONFIG]))
-        files[CONFIG] = _undeclared(files[CONFIG])
-    else:
-        files[CONFIG] = dump_json(written_config(settings, tokenizer))
-    if tokenizer is None:
-        return files, vectors
-    if not _tokenizer_agrees(model, files):
-        files = {name: data for name, data in files.items() if name not in FILES or name == CONFIG}
-    from_keys = huggingface_files(tokenizer, gemma=family.gemma_tokenizer)
-    if not names and "tokenizer.json" in files:
-        return files, vectors
-    return {**{name: data for name, data in from_keys.items() if not names or name in names}, **files}, vectors
+    if model.layout == "gguf":
+        files = FolderFiles(family, model, settings, layout)
+        missing = () if files.files.has_vocabulary else ("tokenizer",)
+        return Carried(meta={"format": "pt"}, assets=files, vectors=files.files.vectors, missing=missing, notes=notes)
+    assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
+    assets[CONFIG] = respelled(family, assets[CONFIG], settings)
+    missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
+    return Carried(meta=model.meta, assets=assets, missing=missing, notes=notes)
 
 
 def _rebuilt(
@@ -167,7 +76,7 @@ def _rebuilt(
         name="", layout="gguf", meta=meta, assets={}, tensors=tensors, vectors=constants, limits=None,
     )  # fmt: skip
     try:
-        return _files(family, model, family.settings(model))[0]
+        return dict(GgufFiles(family, model, family.settings(model)))
     except SquishError:
         return {}
 
@@ -176,39 +85,5 @@ def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
     """Whether a file is rebuilt exactly, apart from a config's description of quantization, which is not kept."""
     if rebuilt is None or rebuilt == data:
         return rebuilt == data
-    undeclared = _undeclared(data) if name == CONFIG else data
-    return undeclared != data and json.loads(undeclared) == json.loads(rebuilt)
-
-
-def _undeclared(config: bytes) -> bytes:
-    """A kept config without its description of quantization; the target's format declares its own."""
-    stated = json.loads(config)
-    if not any(key in stated for key in QUANTIZATION):
-        return config
-    return dump_json({key: value for key, value in stated.items() if key not in QUANTIZATION})
-
-
-def _config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
-    """Whether a config agrees with the keys."""
-    tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
-    try:
-        before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
-        keys, _ = config_keys(family, before)
-    except SquishError:
-        return False
-    prefix = f"{family.architecture}."
-    stated = {key for key in (*keys, *model.meta) if key.startswith(prefix) and key in keys and key in model.meta}
-    agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
-    return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)
-
-
-def _tokenizer_agrees(model: Model, files: Mapping[str, bytes]) -> bool:
-    """Whether the tokenizer's files agree with the keys, or both are missing."""
-    if not any(name in files for name in ("tokenizer.json", "tokenizer.model")):
-        return not any(name in files for name in FILES if name != CONFIG)
-    try:
-        tokenizer = read_huggingface(files, json.loads(files[CONFIG]))
-    except SquishError:
-        return False
-    keys = {} if tokenizer is None else tokenizer_keys(tokenizer)
-    return all(same_value(model.meta[key], value) for key, value in keys.items() if key in model.meta)
+    config = undeclared(data) if name == CONFIG else data
+    return config != data and json.loads(config) == json.loads(rebuilt)

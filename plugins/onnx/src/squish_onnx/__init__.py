@@ -22,6 +22,10 @@ def squish_containers() -> list[ContainerInfo]:
             signatures=(Signature(IR_VERSION), Signature(MODEL.encode(), where="member")),
             sniffs=True,
             can_write=True,
+            options={
+                "graph": "path of a model whose graph is kept; its initializers take the values",
+                "names": "path of a JSON object that maps tensors to initializers of graph=",
+            },
             codecs=("dense",),
         )
     ]

@@ -82,18 +82,18 @@ class Onnx(Container):
         return accept.accepts(spec, encoding)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        return accept.accepts_codes(spec, layout)
+        return accept.accepts_codes(spec, layout, any_name=writer.GRAPH in options)
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        return writer.plan_file(specs, meta, assets)
+        return writer.plan_file(specs, meta, assets, options)
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, assets)
+        writer.write(sink, tensors, assets, options)
 
 
 def build(name: str, record: Record) -> DenseFields | TensorSpec:

@@ -21,6 +21,12 @@ from .state import LazyState
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 QUANTIZATION = "quantization_config"
+VOCABULARIES = ("tokenizer.json", "tokenizer.model")
+TOKENIZER_FILES = (
+    CONFIG, *VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "vocab.json", "vocab.txt", "merges.txt",
+)  # fmt: skip
+"""What transformers reads of a folder to make a tokenizer. Other files may take longer to compute."""
 
 
 def from_pretrained(
@@ -139,15 +145,15 @@ def tokenizer_of(path: Any) -> Any:
         There is no tokenizer.
     """
     file = named_file(path)
-    if not {"tokenizer.json", "tokenizer.model"} & set(file.assets):
+    if not any(name in file.assets for name in VOCABULARIES):
         raise FormatError(
             "has no tokenizer", file=file.name, part="tokenizer.json", code="tokenizer",
             hint="Put tokenizer.json beside it.",
         )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        for name, buffer in file.assets.items():
-            if name.endswith((".json", ".model", ".jinja", ".txt")) and "/" not in name:
-                Path(folder, name).write_bytes(buffer.raw)
+        for name in TOKENIZER_FILES:
+            if name in file.assets:
+                Path(folder, name).write_bytes(file.assets[name].raw)
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 

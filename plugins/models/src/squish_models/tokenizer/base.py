@@ -32,6 +32,22 @@ class Kind(IntEnum):
     BYTE = 6
 
 
+@frozen
+class SpecialTokens:
+    """Ids by role ("bos", "eos" ...), and all ids that end generation, "eos" first."""
+
+    special: Mapping[str, int]
+    end_ids: tuple[int, ...]
+
+    def check(self, count: int) -> None:
+        """Raise FormatError for an id outside a vocabulary of `count` tokens."""
+        for role, number in self.special.items():
+            if not 0 <= number < count:
+                raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
+        if outside := [number for number in self.end_ids if not 0 <= number < count]:
+            raise tokenizer_error("an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0])
+
+
 @frozen(kw_only=True, eq=False)
 class Tokenizer:
     """A tokenizer without its file format.
@@ -94,11 +110,7 @@ def _check(tokenizer: Tokenizer) -> None:
     for number, token in enumerate(tokenizer.tokens):
         if ids.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
             raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
-    for role, number in tokenizer.special.items():
-        if not 0 <= number < count:
-            raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
-    if outside := [number for number in tokenizer.end_ids if not 0 <= number < count]:
-        raise tokenizer_error("an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0])
+    SpecialTokens(tokenizer.special, tokenizer.end_ids).check(count)
     for rank, (left, right) in enumerate(tokenizer.merges):
         if left not in ids or right not in ids or left + right not in ids:
             raise tokenizer_error(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import sentencepiece
-from .base import SPACE, Kind, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
+from .base import SPACE, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .huggingface import TEMPLATE_FOLDER
 from .pretokenizers import BY_NAME
 
@@ -44,13 +44,13 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
     files = {
         "tokenizer.json": stored,
         "tokenizer_config.json": options,
-        "generation_config.json": _generation(tokenizer),
     }
     # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
     encoded = {
         name: json.dumps(value, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2).encode()
         for name, value in files.items()
     }
+    encoded["generation_config.json"] = generation_config(tokenizer)
     if tokenizer.model == "spm":
         encoded["tokenizer.model"] = sentencepiece.write(tokenizer)
     others = {name: text for name, text in tokenizer.chat_templates.items() if name}
@@ -179,8 +179,9 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     return options
 
 
-def _generation(tokenizer: Tokenizer) -> dict[str, Any]:
+def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
     """generation_config.json: the ids, including all that end a text."""
-    ids = {f"{role}_token_id": tokenizer.special[role] for role in ("bos", "pad") if role in tokenizer.special}
-    ends = list(tokenizer.end_ids) or [tokenizer.special[role] for role in ("eos",) if role in tokenizer.special]
-    return ids | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
+    numbers = {f"{role}_token_id": ids.special[role] for role in ("bos", "pad") if role in ids.special}
+    ends = list(ids.end_ids) or [ids.special[role] for role in ("eos",) if role in ids.special]
+    settings = numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
+    return json.dumps(settings, ensure_ascii=False, indent=2).encode()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from squish_core.api import FormatError, Typed
 
-from .base import MOST_MERGES, MOST_TOKENS, Kind, Tokenizer, check_count, tokenizer_error
+from .base import MOST_MERGES, MOST_TOKENS, Kind, SpecialTokens, Tokenizer, check_count, tokenizer_error
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -36,33 +37,18 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
     FormatError
         `tokenizer` if its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
     """
-    values = {key: getattr(value, "value", value) for key, value in metadata.items() if key.startswith("tokenizer.")}
-    name = values.get(f"{PREFIX}model")
-    if name in (None, "none"):
+    values = _values(metadata)
+    if values is None:
         return None
-    if name not in MODELS:
-        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name)
-    model, tokens = MODELS[name], values.get(f"{PREFIX}tokens")
-    if tokens is None:
-        raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing")
+    model, tokens = MODELS[values[f"{PREFIX}model"]], tuple(values[f"{PREFIX}tokens"])
     kinds = values.get(f"{PREFIX}token_type")
     scores, merges = values.get(f"{PREFIX}scores"), values.get(f"{PREFIX}merges")
-    if model == "spm" and scores is None:
-        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing")
-    if model == "bpe" and merges is None:
-        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing")
-    try:  # before any of them is decoded
-        check_count("tokens", tokens, MOST_TOKENS)
-        check_count("merges", merges or (), MOST_MERGES)
-    except TypeError as error:
-        raise tokenizer_error("a key of the tokenizer has another type", "lists of text", error) from None
-    tokens = tuple(tokens)
     special = _special(values, model, len(tokens))
     templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
     templates |= {
         str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
     }
-    try:
+    with _typed_values():
         return Tokenizer(
             model=model, tokens=tokens, special=special, chat_templates=templates,
             kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
@@ -73,6 +59,54 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
             end_ids=_end_ids(tokens, kinds, special),
         )  # fmt: skip
+
+
+def read_special(metadata: Mapping[str, Any]) -> SpecialTokens | None:
+    """The special ids of the tokenizer in a GGUF file's metadata, without its vocabulary; None if there is none.
+
+    Raises
+    ------
+    FormatError
+        `tokenizer` where an id is not in the vocabulary, or a key is missing or has the wrong type.
+    """
+    values = _values(metadata)
+    if values is None:
+        return None
+    tokens = values[f"{PREFIX}tokens"]
+    with _typed_values():
+        special = _special(values, MODELS[values[f"{PREFIX}model"]], len(tokens))
+        ids = SpecialTokens(special, _end_ids(tokens, values.get(f"{PREFIX}token_type"), special))
+        ids.check(len(tokens))
+    return ids
+
+
+def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
+    values = {key: getattr(value, "value", value) for key, value in metadata.items() if key.startswith("tokenizer.")}
+    name = values.get(f"{PREFIX}model")
+    if name in (None, "none"):
+        return None
+    if name not in MODELS:
+        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name)
+    tokens, merges = values.get(f"{PREFIX}tokens"), values.get(f"{PREFIX}merges")
+    if tokens is None:
+        raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing")
+    if MODELS[name] == "spm" and values.get(f"{PREFIX}scores") is None:
+        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing")
+    if MODELS[name] == "bpe" and merges is None:
+        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing")
+    try:  # before any of them is decoded
+        check_count("tokens", tokens, MOST_TOKENS)
+        check_count("merges", merges or (), MOST_MERGES)
+    except TypeError as error:
+        raise tokenizer_error("a key of the tokenizer has another type", "lists of text", error) from None
+    return values
+
+
+@contextmanager
+def _typed_values() -> Iterator[None]:
+    try:
+        yield
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, FormatError):
             raise
@@ -98,12 +132,12 @@ def _joined(left: str, right: str) -> str:
     return f"{left.replace(' ', BYTE_SPACE)} {right.replace(' ', BYTE_SPACE)}"
 
 
-def _end_ids(tokens: tuple[str, ...], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
+def _end_ids(tokens: Sequence[str], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
     """Ids that end generation: eos and eot, then those recognized by their text."""
     ids = [special[role] for role in ("eos", "eot") if role in special]
     if kinds is not None:
         marked = np.flatnonzero(np.isin(np.asarray(kinds), (Kind.CONTROL, Kind.USER_DEFINED)))
-        ids += [int(number) for number in marked if number < len(tokens) and tokens[number] in END_TEXTS]
+        ids += [number for number in marked.tolist() if number < len(tokens) and tokens[number] in END_TEXTS]
     return tuple(dict.fromkeys(ids))
 
 

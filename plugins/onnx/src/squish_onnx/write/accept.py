@@ -26,9 +26,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=encoding.codec, parts={"data": Part(dtype=dtype, shape=spec.shape)})
 
 
-def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = False) -> Encoding | Refusal | None:
     """The form of MatMulNBits for these codes: wider codes if need be, scales and biases in f32."""
-    if len(spec.shape) != 2 or not spec.name.endswith(WEIGHT):
+    if len(spec.shape) != 2 or not (any_name or spec.name.endswith(WEIGHT)):
         return Refusal(why="ONNX multiplies codes of matrices called <layer>.weight only", code="shape")
     if layout.table is not None:
         return Refusal(

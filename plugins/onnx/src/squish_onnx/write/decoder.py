@@ -46,7 +46,7 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
     FormatError
         A tensor of the family is missing.
     """
-    graph = Graph(specs)
+    graph = Graph(specs, axes=2)
     _declare(graph, decoder)
     shared = Shared(
         {window: _mask(graph, window) for window in dict.fromkeys(decoder.windows)},

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import TensorSpec, dtypes
+from squish_core.api import TensorSpec
 
 from . import proto
 
@@ -29,9 +29,13 @@ class Initializer:
 
 
 class Graph:
-    """Nodes in order. Methods that add a node return the name of its output."""
+    """Nodes in order. Methods that add a node return the name of its output.
 
-    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+    `prefix` precedes the names of outputs and constants. `axes`: leading axes of every activation, None if they differ.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], prefix: str = "", axes: int | None = None) -> None:
+        self._prefix, self._axes = prefix, axes
         self.nodes: list[bytes] = []
         self.inputs: list[bytes] = []
         self.outputs: list[bytes] = []
@@ -59,7 +63,7 @@ class Graph:
         names = []
         for output in outputs:
             self._count += not output
-            names.append(output or f"{kind}.{self._count}")
+            names.append(output or f"{self._prefix}{kind}.{self._count}")
         self.nodes.append(proto.node(kind, inputs, names, domain, **attributes))
         self.domains.add(domain)
         return names
@@ -69,7 +73,7 @@ class Graph:
         array = np.asarray(value, dtype)
         key = array.tobytes(), array.dtype.str, array.shape
         if key not in self.constants:
-            self.constants[key] = f"constant.{len(self.constants)}", array
+            self.constants[key] = f"{self._prefix}constant.{len(self.constants)}", array
         return self.constants[key][0]
 
     def integers(self, *values: int) -> str:
@@ -88,16 +92,16 @@ class Graph:
         label = self.part(name)
         return label if self._specs[name].dtype == "f32" else self.op("Cast", label, to=proto.CODES["f32"])
 
-    def linear(self, name: str, x: str, bias: str = "") -> str:
+    def linear(self, name: str, x: str, bias: str = "", output: str = "") -> str:
         """`x @ weight.T`, plus a bias if there is one of this name."""
-        spec = self._specs[name]
-        y = self._dense_linear(name, x) if is_dense(spec) else self._quantized_linear(spec, x)
-        return self.op("Add", y, self.floats(bias)) if bias in self._specs else y
+        spec, last = self._specs[name], "" if bias in self._specs else output
+        y = self._dense_linear(name, x, last) if is_dense(spec) else self._quantized_linear(spec, x, last)
+        return self.op("Add", y, self.floats(bias), output=output) if bias in self._specs else y
 
-    def _dense_linear(self, name: str, x: str) -> str:
-        return self.op("MatMul", x, self.op("Transpose", self.floats(name), perm=(1, 0)))
+    def _dense_linear(self, name: str, x: str, output: str) -> str:
+        return self.op("MatMul", x, self.op("Transpose", self.floats(name), perm=(1, 0)), output=output)
 
-    def _quantized_linear(self, spec: TensorSpec, x: str) -> str:
+    def _quantized_linear(self, spec: TensorSpec, x: str, output: str) -> str:
         """MatMulNBits on the codes; biases through the sums of x over the blocks.
 
         A value is `code * scale + bias`, MatMulNBits multiplies by `(code - half) * scale`, so what is missing is the
@@ -108,38 +112,48 @@ class Graph:
         blocks = columns // block
         data = self.part(spec.name, "data", "_quant", (rows, blocks, block * bits // 8))
         scales = self.part(spec.name, "scale", "_scales", (rows * blocks,))
+        symmetric = params.get("offset", "none") == "none"
         y = self.op(
             "MatMulNBits", x, data, scales, domain=MICROSOFT, K=columns, N=rows, bits=bits, block_size=block,
-            accuracy_level=1,
+            accuracy_level=1, output=output if symmetric else "",
         )  # fmt: skip
-        if params.get("offset", "none") == "none":
+        if symmetric:
             return y
         biases = self.part(spec.name, "offset", "_biases")
         half = self.constant(HALF_BLOCKS[bits])
         offsets = self.op("Add", biases, self.op("Mul", self.op("Reshape", scales, self.integers(rows, blocks)), half))
-        grouped = self.op("Reshape", x, self.integers(0, 0, blocks, block))
-        sums = self.op("ReduceSum", grouped, self.integers(3), keepdims=0)
-        return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))))
+        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), self.integers(-1), keepdims=0)
+        return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))), output=output)
 
-    def embedding(self, name: str, ids: str) -> str:
+    def _with_last(self, x: str, like: str, *sizes: int, missing: int = 1) -> str:
+        """`x` with the leading axes of `like`, without its `missing` last ones, and last axes of these sizes."""
+        if self._axes is not None:
+            return self.op("Reshape", x, self.integers(*(0,) * self._axes, *sizes))
+        shape = self.op("Shape", like)
+        if missing:
+            shape = self.op("Slice", shape, self.integers(0), self.integers(-missing))
+        return self.op("Reshape", x, self.op("Concat", shape, self.integers(*sizes), axis=0))
+
+    def embedding(self, name: str, ids: str, output: str = "") -> str:
         """Rows of a matrix; of a quantized one, only the codes and scales of these rows are read."""
         spec = self._specs[name]
         if is_dense(spec):
-            rows = self.op("Gather", self.part(name), ids)
-            return rows if spec.dtype == "f32" else self.op("Cast", rows, to=proto.CODES["f32"])
+            last = output if spec.dtype == "f32" else ""
+            rows = self.op("Gather", self.part(name), ids, output=last)
+            return rows if spec.dtype == "f32" else self.op("Cast", rows, to=proto.CODES["f32"], output=output)
         params = spec.encodings[0].codec.params
         bits, block, columns = params["bits"], params["group_size"], spec.shape[-1]
-        packed = self.op("Gather", self.part(name, "data", "_quant", (spec.shape[0], *self._blocks(spec))), ids)
-        codes = self._unpacked(self.op("Reshape", packed, self.integers(0, 0, columns * bits // 8)), bits)
         blocks = columns // block
-        codes = self.op("Reshape", codes, self.integers(0, 0, blocks, block))
+        packed = self.op("Gather", self.part(name, "data", "_quant", (spec.shape[0], *self._blocks(spec))), ids)
+        codes = self._with_last(self._unpacked(packed, bits), ids, blocks, block, missing=0)
         scales = self._rows_of(name, "scale", "_scales", (spec.shape[0] * blocks,), blocks, ids)
         if params.get("offset", "none") == "none":
             values = self.op("Mul", self.op("Sub", codes, self.constant(HALF_BLOCKS[bits])), scales)
         else:
             biases = self._rows_of(name, "offset", "_biases", (), blocks, ids)
             values = self.op("Add", self.op("Mul", codes, scales), biases)
-        return self.op("Reshape", values, self.integers(0, 0, columns))
+        shape = self.op("Concat", self.op("Shape", ids), self.integers(columns), axis=0)
+        return self.op("Reshape", values, shape, output=output)
 
     def _blocks(self, spec: TensorSpec) -> tuple[int, int]:
         params = spec.encodings[0].codec.params
@@ -149,23 +163,17 @@ class Graph:
         """The scales or biases of rows, with an axis for the codes of a block."""
         part = self.part(name, role, suffix, shape)
         grid = self.op("Reshape", part, self.integers(-1, blocks))
-        return self.op("Unsqueeze", self.op("Gather", grid, ids), self.integers(3))
+        return self.op("Unsqueeze", self.op("Gather", grid, ids), self.integers(-1))
 
     def _unpacked(self, data: str, bits: int) -> str:
-        """Codes as f32, the first of a byte in its lowest bits."""
-        if bits == 8:
-            return self.op("Cast", data, to=proto.CODES["f32"])
-        shifts = self.constant(range(0, 8, bits), np.uint8)
-        shifted = self.op("BitShift", self.op("Unsqueeze", data, self.integers(3)), shifts, direction="RIGHT")
-        codes = self.op("BitwiseAnd", shifted, self.constant((1 << bits) - 1, np.uint8))
-        return self.op("Cast", codes, to=proto.CODES["f32"])
+        """Codes as f32, the first of a byte in its lowest bits; shifts drop what is above a code, then below."""
+        if bits < 8:
+            above, rest = self.constant(range(8 - bits, -1, -bits), np.uint8), self.constant(8 - bits, np.uint8)
+            shifted = self.op("BitShift", self.op("Unsqueeze", data, self.integers(-1)), above, direction="LEFT")
+            data = self.op("BitShift", shifted, rest, direction="RIGHT")
+        return self.op("Cast", data, to=proto.CODES["f32"])
 
 
 def is_dense(spec: TensorSpec) -> bool:
     """Whether a tensor is stored as plain values."""
     return spec.encodings[0].codec.id == "dense"
-
-
-def named_dtype(array: np.ndarray) -> str:
-    """The dtype of a constant."""
-    return str(dtypes.named(array.dtype))

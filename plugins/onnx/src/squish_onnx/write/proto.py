@@ -62,6 +62,11 @@ def value_info(tag: int, name: str, dtype: str, shape: Sequence[Dimension]) -> b
 def model(graph: Sequence[bytes], opsets: Mapping[str, int], ir_version: int, meta: Mapping[str, str]) -> list[bytes]:
     """The pieces of a ModelProto: the fields of its graph may be large, and are not copied."""
     head = number(1, ir_version) + message(2, "squish")
-    imports = [message(8, message(1, domain), number(2, version)) for domain, version in opsets.items()]
+    imports = [opset(domain, version) for domain, version in opsets.items()]
     pairs = [message(14, message(1, key), message(2, value)) for key, value in meta.items()]
     return [head, *imports, *pairs, protobuf.header(7, sum(map(len, graph))), *graph]
+
+
+def opset(domain: str, version: int) -> bytes:
+    """The field of a model that imports the operators of a domain."""
+    return message(8, message(1, domain), number(2, version))

@@ -9,6 +9,7 @@ from typing import Any
 from squish_core.api import (
     ErrorCode,
     FormatError,
+    Options,
     OutgoingTensor,
     Part,
     Sink,
@@ -21,18 +22,18 @@ from squish_core.api import (
 from . import proto
 from .config import Decoder, read_decoder
 from .decoder import decoder_graph
+from .existing import existing_model, rewritten
 from .genai import genai_config
-from .graph import Graph, Initializer, named_dtype
+from .graph import Graph
+from .splice import spliced
+from .weights import Weights, constant_fields
 
-CONFIG, GENAI = "config.json", "genai_config.json"
+CONFIG, GENAI, GRAPH = "config.json", "genai_config.json", "graph"
 ASSETS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
 """Files of a model that onnxruntime-genai and transformers read beside it."""
-ALIGNMENT = 1 << 16
-INLINE = 1 << 16
-"""Tensors of fewer bytes are stored in the model, so that they take no page of their own."""
 IR_VERSION, OPSET = 10, 21
 
 
@@ -47,36 +48,50 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
     return read_decoder(json.loads(bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)))
 
 
-def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part]) -> WritePlan:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+) -> WritePlan:
     """Build the graph once, so that what it lacks is an error before anything is written."""
-    graph = decoder_graph(decoder_of(assets), specs)
-    unused = {spec.name for spec in specs} - {each.tensor for each in graph.initializers.values()}
-    if unused:
-        raise FormatError(
-            "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
-            found=f"{len(unused)} tensors without a place",
-            hint="Leave them out with only=, if the model runs without.",
-        )  # fmt: skip
+    notes: tuple[str, ...] = ()
+    if GRAPH in options:
+        with existing_model(options) as model:
+            kept = sorted(set(model.initializers) - set(rewritten(model, options, specs).tensors))
+        notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
+    else:
+        graph = decoder_graph(decoder_of(assets), specs)
+        unused = {spec.name for spec in specs} - {each.tensor for each in graph.initializers.values()}
+        if unused:
+            raise FormatError(
+                "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
+                found=f"{len(unused)} tensors without a place",
+                hint="Leave them out with only=, if the model runs without.",
+            )  # fmt: skip
     lost = dropped_assets(name for name in assets if name not in ASSETS)
-    return WritePlan(size=None, dropped=(*dropped_metadata(meta, "not written"), *lost))
+    return WritePlan(size=None, dropped=(*dropped_metadata(meta, "not written"), *lost), notes=notes)
 
 
-def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, bytes]) -> None:
+def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, bytes], options: Options) -> None:
     """Write weights, files beside the model, and the model last."""
-    decoder = decoder_of(assets)
-    graph = decoder_graph(decoder, [tensor.spec for tensor in tensors])
-    weights = _Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
-    fields = [*graph.nodes, proto.message(2, decoder.family)]
-    with sink.member(weights.location) as data:
-        fields += [weights.write(data, each) for each in graph.initializers.values()]
-    for label, array in graph.constants.values():
-        values = proto.tensor(label, named_dtype(array), array.shape, proto.raw(array.tobytes()))
-        fields.append(proto.message(5, values))
-    fields += [*graph.inputs, *graph.outputs]
+    specs = [tensor.spec for tensor in tensors]
+    weights = Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
     for name in ASSETS:
         if name in assets:
             _write_file(sink, name, assets[name])
+    if GRAPH in options:
+        with existing_model(options) as model:
+            result = rewritten(model, options, specs)
+            with sink.member(weights.location) as data:
+                pieces = spliced(result, weights, data)
+            for piece in pieces:
+                sink.write(piece)
+        return
+    decoder = decoder_of(assets)
     _write_file(sink, GENAI, genai_config(decoder, sink.name))
+    graph = decoder_graph(decoder, specs)
+    fields = [*graph.nodes, proto.message(2, decoder.family)]
+    with sink.member(weights.location) as data:
+        fields += [weights.write(data, each, each.tensor) for each in graph.initializers.values()]
+    fields += [*constant_fields(graph), *graph.inputs, *graph.outputs]
     for piece in proto.model(fields, _opsets(graph), IR_VERSION, {}):
         sink.write(piece)
 
@@ -88,22 +103,3 @@ def _opsets(graph: Graph) -> dict[str, int]:
 def _write_file(sink: Sink, name: str, data: bytes) -> None:
     with sink.member(name) as member:
         member.write(data)
-
-
-class _Weights:
-    """Writes initializers: large ones aligned in the file of weights, small ones in the model."""
-
-    def __init__(self, tensors: Mapping[str, OutgoingTensor], location: str) -> None:
-        self._tensors, self.location = tensors, location
-
-    def write(self, data: Sink, initializer: Initializer) -> bytes:
-        """Write one; returns its field of the graph."""
-        stream = self._tensors[initializer.tensor].parts[initializer.role]
-        name, dtype, shape = initializer.name, initializer.dtype, initializer.shape
-        if stream.part.nbytes < INLINE:
-            values = proto.raw(b"".join(bytes(chunk) for chunk in stream.chunks()))
-        else:
-            data.pad(ALIGNMENT)
-            values = proto.external(self.location, data.tell(), stream.part.nbytes)
-            stream.write_to(data)
-        return proto.message(5, proto.tensor(name, dtype, shape, values))

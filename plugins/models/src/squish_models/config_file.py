@@ -1,0 +1,96 @@
+"""config.json of a model that GGUF's keys describe, and the keys of one that config.json describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import FormatError, Model, SquishError, Typed
+
+from .config.keys import gguf_keys
+from .config.rope import gguf_rope
+from .config.spelling import QUANTIZATION, has_other_parts
+from .keep import same_value
+from .settings import CONFIG, TextSettings
+from .tokenizer import SpecialTokens
+
+HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
+"""Settings derived from others, or for other modalities, which are not keys of config.json."""
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+OUTPUT = "output.weight"
+
+
+def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """GGUF's keys and tensors for settings."""
+    scaling, constants = gguf_rope(settings, family.architecture)
+    if lost := [name for name in constants if name not in family.constants]:
+        raise FormatError(
+            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
+            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
+        )  # fmt: skip
+    keys = {
+        "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
+        **gguf_keys(family.keys, family.architecture, settings), **scaling,
+        "general.file_type": Typed("u32", 0), "general.quantization_version": Typed("u32", 2),
+    }  # fmt: skip
+    return keys, constants
+
+
+def written_config(settings: Mapping[str, Any], special_tokens: SpecialTokens | None) -> dict[str, Any]:
+    """config.json for settings that came from GGUF."""
+    config = {key: value for key, value in settings.items() if key not in HIDDEN}
+    if special_tokens is not None:
+        special = {f"{role}_token_id": special_tokens.special.get(role) for role in ("bos", "eos", "pad")}
+        config |= {key: number for key, number in special.items() if number is not None}
+        if len(special_tokens.end_ids) > 1:
+            config["eos_token_id"] = list(special_tokens.end_ids)
+    return config
+
+
+def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
+    """A config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
+    config = json.loads(data)
+    spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
+    if has_other_parts(config):
+        spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
+    spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
+    for key in family.layer_counts:  # mistral.rs needs them even without a sliding window
+        spelled.setdefault(key, settings["num_hidden_layers"])
+        spelled.setdefault("use_sliding_window", False)
+    return data if spelled == config else dump_json(spelled)
+
+
+def vector_dtype(config: Mapping[str, Any]) -> str | None:
+    """The dtype that a config declares for dense tensors."""
+    stated = config.get("torch_dtype", config.get("dtype"))
+    return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
+
+
+def dump_json(config: Mapping[str, Any]) -> bytes:
+    """JSON as transformers writes it."""
+    return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def undeclared(config: bytes) -> bytes:
+    """A kept config without its description of quantization; the target's format declares its own."""
+    stated = json.loads(config)
+    if not any(key in stated for key in QUANTIZATION):
+        return config
+    return dump_json({key: value for key, value in stated.items() if key not in QUANTIZATION})
+
+
+def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
+    """Whether a config agrees with the keys."""
+    tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
+    try:
+        before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
+        keys, _ = config_keys(family, before)
+    except SquishError:
+        return False
+    prefix = f"{family.architecture}."
+    stated = {key for key in (*keys, *model.meta) if key.startswith(prefix) and key in keys and key in model.meta}
+    agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
+    return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)

@@ -1,0 +1,108 @@
+"""The files of a GGUF under transformers' names: config first, the vocabulary when it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_tokenizer import TOKENIZER
+from squish_models import gguf_files
+
+import squish_core as squish
+from squish_core.api import with_names
+from squish_core.model import Typed
+from squish_core.testing import write_model
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
+    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA, files=files)
+
+
+def gguf(folder: Path, target: Path, **keys: Typed) -> Path:
+    """The model as a GGUF with these keys of its tokenizer, without the files of its folder."""
+    squish.convert(folder, target.with_suffix(".own.gguf"), "gguf:keep=no")
+    with squish.open(target.with_suffix(".own.gguf")) as file:
+        meta = {**file.index.meta, **{f"tokenizer.ggml.{name}": value for name, value in keys.items()}}
+        squish.save(target, {name: file[name].numpy() for name in file}, metadata=meta)
+    return target
+
+
+@pytest.fixture
+def vocabulary_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that read a whole vocabulary, once for each call."""
+    calls: list[str] = []
+    for name in ("read_gguf", "huggingface_files", "read_huggingface"):
+        original = getattr(gguf_files, name)
+
+        def counted(*arguments: Any, _name: str = name, _original: Any = original, **options: Any) -> Any:
+            calls.append(_name)
+            return _original(*arguments, **options)
+
+        monkeypatch.setattr(gguf_files, name, counted)
+    return calls
+
+
+def test_config_and_generation_config_need_no_vocabulary(
+    folder: Path, tmp_path: Path, vocabulary_reads: list[str]
+) -> None:
+    path = gguf(folder, tmp_path / "m.gguf", eos_token_id=Typed("u32", 2))
+    vocabulary_reads.clear()
+    with squish.open(path) as file:
+        mapped = with_names(file)
+        config = json.loads(bytes(mapped.assets["config.json"].raw))
+        assert config["hidden_size"] == 32
+        assert config["eos_token_id"] == [2, 3]  # 3 is known by its text
+        assert "lm_head.weight" in mapped
+        assert "adapter_config.json" not in mapped.assets
+        generation = bytes(mapped.assets["generation_config.json"].raw)
+        assert vocabulary_reads == []
+        names = set(mapped.assets)
+    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert vocabulary_reads == ["read_gguf", "huggingface_files", "read_huggingface"]
+    squish.convert(path, tmp_path / "hf", "safetensors:max_shard_size=1GB")
+    assert (tmp_path / "hf" / "generation_config.json").read_bytes() == generation
+
+
+def test_a_damaged_vocabulary_is_an_error_where_it_is_read(folder: Path, tmp_path: Path) -> None:
+    kinds = Typed("array:i32", [9] * 64)
+    path = gguf(folder, tmp_path / "m.gguf", token_type=kinds)
+    with squish.open(path) as file:
+        mapped = with_names(file)
+        assert "config.json" in mapped.assets
+        with pytest.raises(squish.FormatError) as caught:
+            mapped.assets["tokenizer.json"]
+        assert caught.value.code == "tokenizer"
+        assert str(caught.value.file).endswith("m.gguf")
+        with pytest.raises(squish.FormatError):
+            list(mapped.assets)
+    with pytest.raises(squish.FormatError):
+        squish.convert(path, tmp_path / "hf", "safetensors:max_shard_size=1GB")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_special_id_outside_the_vocabulary_is_an_error_at_once(folder: Path, tmp_path: Path) -> None:
+    path = gguf(folder, tmp_path / "m.gguf", eos_token_id=Typed("u32", 1 << 20))
+    with squish.open(path) as file, pytest.raises(squish.FormatError) as caught:
+        with_names(file)
+    assert caught.value.code == "tokenizer"
+
+
+def test_a_file_beside_the_gguf_stays_the_part_that_it_is(folder: Path, tmp_path: Path) -> None:
+    path = gguf(folder, tmp_path / "m.gguf")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "notes.txt").write_text("notes")
+    with squish.open(path, assets=tmp_path / "beside") as file:
+        mapped = with_names(file)
+        assert mapped.index.assets["notes.txt"] is file.index.assets["notes.txt"]
+        assert "nothing" not in mapped.assets
+        assert len(mapped.assets) == len(list(mapped.assets))

@@ -1,0 +1,74 @@
+"""The bytes of an existing model with other weights: what does not change is copied field by field."""
+
+from __future__ import annotations
+
+from squish_core.api import Sink, protobuf
+
+from ..model import GRAPH, INITIALIZER, NODE
+from . import proto
+from .existing import Rewritten, new_opsets
+from .nodes import GRAPH_INPUT, VALUE_INFO, ExistingModel, value_name
+from .weights import Weights, constant_fields
+
+Piece = bytes | memoryview
+_NAME, _RAW, _EXTERNAL, _LOCATION = 8, 9, 13, 14
+
+
+def spliced(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
+    """Write the weights, and return the pieces of the model.
+
+    Parameters
+    ----------
+    result
+        What changes in the graph.
+    weights
+        The tensors to write.
+    data
+        The file beside the model.
+
+    Returns
+    -------
+    list of bytes
+        The fields of the model in their order; kept ones are views of its file.
+    """
+    graph = _graph_fields(result, weights, data)
+    pieces: list[Piece] = []
+    for item in result.model.items:
+        if item.number == GRAPH:
+            pieces += [protobuf.header(GRAPH, sum(map(len, graph))), *graph]
+        else:
+            pieces.append(item.encoded)
+    pieces += [proto.opset(domain, version) for domain, version in new_opsets(result).items()]
+    return pieces
+
+
+def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
+    """The fields of the graph: other nodes in the place of some, and initializers."""
+    model, first, number = result.model, list(result.first), 0
+    undeclared = {GRAPH_INPUT: result.removed | result.produced, VALUE_INFO: result.removed}
+    pieces: list[Piece] = []
+    for item in model.graph:
+        if item.number == NODE:
+            pieces += [*first, *result.nodes.get(number, (item.encoded,))]
+            first, number = [], number + 1
+        elif item.number == INITIALIZER:
+            pieces += _kept(model, item, result, weights, data)
+        elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
+            pieces.append(item.encoded)
+    graph = result.graph
+    pieces += [weights.write(data, each, result.tensors[each.tensor]) for each in graph.initializers.values()]
+    return [*pieces, *constant_fields(graph)]
+
+
+def _kept(model: ExistingModel, item: protobuf.Field, result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
+    """An initializer that keeps its values: as it is, or with its external data copied; nothing if it changes."""
+    name = next((each.text for each in item.message if each.number == _NAME), "")
+    if name in result.tensors:
+        return []
+    tensor = model.initializers[name]
+    if tensor.external is None:
+        return [item.encoded]
+    place = model.external.place(tensor, tensor.external)
+    values = weights.copy(data, model.external.files[place.path], place.offset, place.size)
+    others = [each.encoded for each in item.message if each.number not in (_RAW, _EXTERNAL, _LOCATION)]
+    return [proto.message(INITIALIZER, *map(bytes, others), values)]

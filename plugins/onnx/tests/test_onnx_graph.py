@@ -1,0 +1,187 @@
+"""Codes in an existing graph: the nodes that use a weight change, everything else stays byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.cli.app import run
+from squish_core.formats.protobuf import Message, message, number
+
+ROWS, COLUMNS = 32, 64
+TRANSPOSE = message(5, message(1, "perm"), number(8, 1), number(8, 0), number(20, 7))
+
+
+def node(kind: str, inputs: list[str], outputs: list[str], *attributes: bytes) -> bytes:
+    """A node of a graph."""
+    return message(1, *(message(1, each) for each in inputs), *(message(2, each) for each in outputs), message(4, kind),
+                   *attributes)  # fmt: skip
+
+
+def tensor(name: str, values: np.ndarray) -> bytes:
+    """An initializer in f32."""
+    sizes = [number(1, size) for size in values.shape]
+    return message(5, *sizes, number(2, 1), message(8, name), message(9, values.astype("<f4").tobytes()))
+
+
+def value(tag: int, name: str) -> bytes:
+    """An input (11), output (12) or inner value (13) in f32."""
+    return message(tag, message(1, name), message(2, message(1, number(1, 1))))
+
+
+def model(*fields: bytes, ir: int = 10, opset: int = 17) -> bytes:
+    """A model with metadata after its graph."""
+    entry = message(14, message(1, "key"), message(2, "value"))
+    return number(1, ir) + message(7, *fields) + message(8, message(1, ""), number(2, opset)) + entry
+
+
+def fields(data: bytes, *numbers: int) -> list[bytes]:
+    """The fields of a model's graph with these numbers, as stored."""
+    graph = next(item for item in Message.of(data) if item.number == 7)
+    return [bytes(item.encoded) for item in graph.message if item.number in numbers]
+
+
+def kinds(data: bytes) -> list[str]:
+    """The operators of a graph in order."""
+    graph = next(item for item in Message.of(data) if item.number == 7)
+    return [each.text for item in graph.message if item.number == 1 for each in item.message if each.number == 4]
+
+
+WEIGHT = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+OTHER = tensor("other", np.arange(4.0))
+RELU = node("Relu", ["y"], ["z"])
+EDGES = [value(11, "x"), value(12, "z"), value(13, "y")]
+GRAPHS = {
+    "MatMul": [tensor("w", WEIGHT.T), node("MatMul", ["x", "w"], ["y"])],
+    "Transpose": [tensor("w", WEIGHT), node("Transpose", ["w"], ["t"], TRANSPOSE), node("MatMul", ["x", "t"], ["y"])],
+    "Gemm": [tensor("w", WEIGHT.T), node("Gemm", ["x", "w", "other"], ["y"])],
+    "Gather": [tensor("w", WEIGHT), node("Gather", ["w", "x"], ["y"])],
+}
+
+
+@pytest.fixture
+def convert(tmp_path: Path):
+    """A function that puts a weight into a graph and returns the new model's bytes and the report."""
+
+    def run(
+        *parts: bytes,
+        encode: str | None = "affine:bits=4,group_size=32",
+        names: dict | None = None,
+        source=None,
+        **version,
+    ):
+        (tmp_path / "old.onnx").write_bytes(model(*parts, RELU, OTHER, *EDGES, **version))
+        source = source or {next(iter(names)) if names else "w": WEIGHT}
+        to = f"onnx:graph={tmp_path / 'old.onnx'}"
+        if names:
+            (tmp_path / "names.json").write_text(json.dumps(names))
+            to += f",names={tmp_path / 'names.json'}"
+        (tmp_path / "out").mkdir()
+        report = squish.convert(source, tmp_path / "out" / "new.onnx", to, encode)
+        return (tmp_path / "out" / "new.onnx").read_bytes(), report
+
+    return run
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_does_not_use_the_weight_stays_byte_for_byte(convert, name):
+    data, report = convert(*GRAPHS[name])
+    assert {RELU, OTHER, *EDGES} <= set(fields(data, 1, 5, 11, 12, 13))
+    assert data.endswith(message(8, message(1, "com.microsoft"), number(2, 1))) or name == "Gather"
+    assert message(14, message(1, "key"), message(2, "value")) in data
+    assert not {"MatMul", "Transpose", "Gemm"} & set(kinds(data))
+    assert report.steps[0].target.startswith("affine:bits=4,group_size=32")
+
+
+def test_codes_are_those_of_the_source(convert, tmp_path):
+    squish.save(tmp_path / "codes.gguf", {"w": WEIGHT}, encode="q4_0")
+    convert(*GRAPHS["MatMul"], encode=None, source=tmp_path / "codes.gguf")
+    with squish.open(tmp_path / "out" / "new.onnx") as file, squish.open(tmp_path / "codes.gguf") as source:
+        packed = file["w_quant"].numpy()
+        codes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(ROWS, -1, 32).astype(np.float32)
+        values = (codes - 8) * file["w_scales"].numpy().reshape(ROWS, -1, 1)
+        assert np.array_equal(values.reshape(WEIGHT.shape), source["w"].numpy())
+
+
+def test_names_map_tensors_to_initializers(convert):
+    data, _ = convert(tensor("onnx::MatMul_7", WEIGHT.T), node("MatMul", ["x", "onnx::MatMul_7"], ["y"]),
+                      names={"model.layers.0.mlp.up_proj.weight": "onnx::MatMul_7"})  # fmt: skip
+    assert b"onnx::MatMul_7_quant" in data
+    assert b"up_proj" not in data
+
+
+def test_dense_values_take_the_place_of_others(convert, tmp_path):
+    data, report = convert(tensor("w", np.zeros((COLUMNS, ROWS))), node("MatMul", ["x", "w"], ["y"]), encode=None)
+    assert kinds(data) == ["Transpose", "MatMul", "Relu"]
+    assert report.steps[0].exactness.kind == "bytes"
+    assert report.notes[0].startswith("1 initializers of the graph keep their values")
+    with squish.open(tmp_path / "out" / "new.onnx") as file:
+        assert np.array_equal(file["w_stored"].numpy(), WEIGHT)
+
+
+def test_external_data_of_the_graph_is_copied(convert, tmp_path):
+    (tmp_path / "old.data").write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    place = [
+        message(13, message(1, key), message(2, text)) for key, text in (("location", "old.data"), ("offset", "8"))
+    ]
+    far = message(5, number(1, 4), number(2, 1), message(8, "far"), *place, number(14, 1))
+    convert(far, *GRAPHS["MatMul"])
+    with squish.open(tmp_path / "out" / "new.onnx") as file:
+        assert file["far"].numpy().tolist() == [2, 3, 4, 5]
+
+
+ATTRIBUTE = message(5, message(1, "body"), message(6, message(1, message(1, "w"), message(2, "b"), message(4, "Abs"))))
+ERRORS = {
+    "no initializer": ([tensor("v", WEIGHT.T)], "tensor-unused"),
+    "another shape": ([tensor("w", WEIGHT[:8].T), node("MatMul", ["x", "w"], ["y"])], "shape"),
+    "the wrong side": ([tensor("w", WEIGHT), node("MatMul", ["x", "w"], ["y"])], "shape"),
+    "another operator": ([tensor("w", WEIGHT), node("Conv", ["x", "w"], ["y"])], "graph-use"),
+    "the left operand": ([tensor("w", WEIGHT), node("MatMul", ["w", "x"], ["y"])], "graph-use"),
+    "both operands": ([tensor("w", WEIGHT), node("MatMul", ["w", "w"], ["y"])], "graph-use"),
+    "no use": ([tensor("w", WEIGHT)], "graph-use"),
+    "an output": ([tensor("w", WEIGHT.T), node("MatMul", ["x", "w"], ["y"]), value(12, "w")], "graph-use"),
+    "a graph in a node": ([*GRAPHS["MatMul"], node("If", ["y"], ["q"], ATTRIBUTE)], "graph-use"),
+    "a cycle": ([tensor("w", WEIGHT), node("Transpose", ["w"], ["t"]), node("Transpose", ["t"], ["w"])], "graph-use"),
+    "a scaled product": ([tensor("w", WEIGHT.T),
+                          node("Gemm", ["x", "w"], ["y"], message(5, message(1, "alpha"), b"\x15\0\0\0\x40"))],
+                         "graph-use"),
+    "a name in use": ([*GRAPHS["MatMul"], tensor("w_quant", WEIGHT)], "duplicate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_graph_that_cannot_take_the_weight_is_refused(convert, tmp_path, name):
+    parts, code = ERRORS[name]
+    with pytest.raises(squish.SquishError) as caught:
+        convert(*parts)
+    assert caught.value.code == code
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("version", [{"ir": 3}, {"opset": 12}])
+def test_a_graph_of_an_older_version_is_refused(convert, version):
+    with pytest.raises(squish.SquishError) as caught:
+        convert(*GRAPHS["MatMul"], **version)
+    assert caught.value.code == "version"
+
+
+@pytest.mark.parametrize(("names", "code"), [({"a": 3}, "names"), ({"a": "absent"}, "tensor-unused")])
+def test_names_that_do_not_fit_are_refused(convert, names, code):
+    with pytest.raises(squish.SquishError) as caught:
+        convert(*GRAPHS["MatMul"], names=names)
+    assert caught.value.code == code
+
+
+def test_the_command_takes_the_graph_and_the_names(tmp_path):
+    (tmp_path / "old.onnx").write_bytes(model(*GRAPHS["MatMul"], RELU, *EDGES))
+    (tmp_path / "names.json").write_text('{"layer.weight": "w"}')
+    squish.save(tmp_path / "w.gguf", {"layer.weight": WEIGHT}, encode="q4_0")
+    (tmp_path / "out").mkdir()
+    graph = ["--graph", str(tmp_path / "old.onnx"), "--names", str(tmp_path / "names.json")]
+    assert run(["convert", str(tmp_path / "w.gguf"), str(tmp_path / "out" / "new.onnx"), *graph]) == 0
+    assert kinds((tmp_path / "out" / "new.onnx").read_bytes()) == ["MatMulNBits", "Relu"]
+    assert run(["convert", str(tmp_path / "w.gguf"), str(tmp_path / "new.gguf"), *graph, "--to", "gguf"]) == 2
