@@ -96,7 +96,7 @@ def test_resume_takes_a_file_in_other_commands() -> None:
         ({"resume": True}, "resume"), ({"journal": "j"}, "journal"),
     ],
 )  # fmt: skip
-def test_an_invalid_argument_is_a_usage_error(
+def test_the_message_about_an_invalid_argument_names_it(
     source: Path, tmp_path: Path, arguments: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
