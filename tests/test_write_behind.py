@@ -114,11 +114,15 @@ def test_a_full_disk_ends_the_write_and_leaves_the_old_file(tmp_path: Path, writ
 
 
 def test_an_interrupt_waits_for_the_write_under_way(tmp_path: Path, writes: Writes) -> None:
+    def interrupted() -> None:
+        with atomic_file(tmp_path / "out") as sink:
+            sink.copy(BytesSource(DATA), 0, 2 * _PIECE)
+            writes.wait()
+            raise KeyboardInterrupt
+
     threading.Timer(0.05, writes.may.set).start()
     before = descriptors()
-    with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "out") as sink:
-        sink.copy(BytesSource(DATA), 0, 2 * _PIECE)
-        writes.wait()
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not list(tmp_path.iterdir())
     assert descriptors() == before
