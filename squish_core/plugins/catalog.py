@@ -114,7 +114,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),
-    (bytes(16), "nothing but zeros at its start (an interrupted download?)", "Fetch the file again."),
+    (bytes(16), "a file that begins with zeros (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
 
 
