@@ -23,7 +23,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "boxes": "squish-codecs", "reshaped": "squish-codecs", "squizd": "squish-codecs", "tca_tbe": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
-        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
+        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-codecs",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "allocator": {
