@@ -66,8 +66,8 @@ def run(quick: bool) -> str:
     processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in least.items())
     note = (
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports, each the least of interleaved runs "
-        "onto a disk at rest. Squish waits until the disk has all bytes, which the peers do not; a synced copy of one file "
-        f"shows what that costs. Seconds on processors, of programs and system: {processor}. "
+        "onto a disk at rest. Squish waits until the disk has all bytes, which the peers do not; a synced copy of a "
+        f"file shows what that costs. Seconds on processors, of programs and system: {processor}. "
         f"Private memory at most: {memory} (target: 300 MB)."
     )
     return markdown("Whole models", note, rows)
