@@ -66,12 +66,12 @@ def address_of(file: File) -> Address:
 
 
 @lru_cache(maxsize=2)
-def opened(address: Address) -> File:
+def file_at(address: Address, mmap: bool = False) -> File:
     """The file at an address, opened once in a process; FormatError if it is another one."""
-    file = opening.open(address.path, mmap=False, limits=address.limits)
+    file = opening.open(address.path, mmap=mmap, limits=address.limits)
     if file.format != address.format:
         file.close()
-        file = opening.open(address.path, address.format, mmap=False, limits=address.limits)
+        file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
     found = (file.source.size, len(file))
     if found != (address.size, address.tensors):
         raise FormatError(
