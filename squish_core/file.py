@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.backends.plan import FilePlan, plan_tensors
 from squish_core.codecs.views import COPY_LIMIT, Views, dense_records
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import OfferOrder
+    from squish_core.backends.plan import FilePlan
     from squish_core.backends.whole import WholeModel
     from squish_core.io.source import Source
 
@@ -122,6 +122,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
+        from squish_core.backends.plan import plan_tensors
+
         return plan_tensors(
             self.registry, self.name, self.index, self.index.tensors.values(), backend=backend, policy=policy, op=op
         )

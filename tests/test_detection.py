@@ -246,6 +246,13 @@ def test_a_json_file_is_called_by_its_name() -> None:
     assert hint[0] == "JSON, not weights"
 
 
+@pytest.mark.parametrize("start", ['{"version": 1, "refs": {', '{\n "version":1,\n "templates": {},\n "refs" : {'])
+def test_a_reference_manifest_is_called_by_its_name(start: str) -> None:
+    hint = lookalike(start.encode(), text=True)
+    assert hint is not None
+    assert "reference manifest" in hint[0]
+
+
 @pytest.mark.parametrize(
     ("absent", "config"),
     [

@@ -155,7 +155,7 @@ def test_reads_that_race_close_finish_or_say_closed(tmp_path: Path, attempt: int
     ready.wait()
     file.close()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert not wrong
     assert all((array == values[row]).all() for row, array in kept)
     with pytest.raises(ClosedError):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from squish_core.analysis.maps import Span, map_spans, opened
+from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
@@ -222,7 +222,7 @@ def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
 
 def check_span(span: Span) -> Findings:
     """What a worker process finds in some tensors of a file."""
-    file = opened(span.files[0])
+    file = file_at(span.files[0])
     check = Check(file, None)
     check.problems = []
     check.tensors([file[name] for name in islice(file, span.start, span.stop)])

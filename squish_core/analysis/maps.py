@@ -59,19 +59,36 @@ def path_of(file: File) -> str:
 
 
 def address_of(file: File) -> Address:
-    """The address of an open file."""
+    """Return the address of an open file, with which another process opens the same one.
+
+    Parameters
+    ----------
+    file
+        A file on disk.
+
+    Returns
+    -------
+    Address
+        Plain data: the path, the format, the size in bytes, the number of tensors and the limits.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     address_of(file).tensors
+    3
+    """
     return Address(
         path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits
     )  # fmt: skip
 
 
 @lru_cache(maxsize=2)
-def opened(address: Address) -> File:
+def file_at(address: Address, mmap: bool = False) -> File:
     """The file at an address, opened once in a process; FormatError if it is another one."""
-    file = opening.open(address.path, mmap=False, limits=address.limits)
+    file = opening.open(address.path, mmap=mmap, limits=address.limits)
     if file.format != address.format:
         file.close()
-        file = opening.open(address.path, address.format, mmap=False, limits=address.limits)
+        file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
     found = (file.source.size, len(file))
     if found != (address.size, address.tensors):
         raise FormatError(

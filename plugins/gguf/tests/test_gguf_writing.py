@@ -241,11 +241,11 @@ def untyped(value: object) -> object:
 
 
 def test_a_scale_beside_quantized_weights_is_noted_and_kept(tmp_path):
-    """NVFP4's global scale and BitNet's scales are tensors by which llama.cpp multiplies products."""
-    weights = np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32)
+    """BitNet's scales are tensors by which llama.cpp multiplies products."""
+    weights = np.random.default_rng(0).normal(size=(4, 256)).astype(np.float32)
     tensors = {"blk.0.attn_q.weight": weights, "blk.0.attn_q.scale": np.array([0.5], np.float32)}
     squish.save(tmp_path / "in.safetensors", {**tensors, "blk.0.attn_k.weight": weights})
-    squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", encode={"*.weight": "nvfp4"})
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "out.gguf", encode={"*.weight": "tq2_0"})
     squish.convert(tmp_path / "out.gguf", tmp_path / "again.gguf")
     for path in (tmp_path / "out.gguf", tmp_path / "again.gguf"):
         with squish.open(path, strict=True) as file:
