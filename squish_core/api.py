@@ -63,6 +63,7 @@ _NAMES = {
     "squish_core.conversion.virtual": ("VirtualSource",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
+    "squish_core.plugins.schedulers": ("scheduler_named",),
     "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
@@ -71,10 +72,12 @@ _NAMES = {
     "squish_core.backends.whole": ("WholeHandle",),
     "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
+    "squish_core.analysis.maps": ("Address", "address_of", "file_at"),
     "squish_core.analysis.metrics": ("Distance",),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.conversion.execute": ("execute",),
     "squish_core.conversion.observer": ("ConversionObserver",),
+    "squish_core.conversion.range_writer": ("worker_name",),
     "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
@@ -108,6 +111,9 @@ _RENAMED = {
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
+    from squish_core.analysis.maps import Address as Address
+    from squish_core.analysis.maps import address_of as address_of
+    from squish_core.analysis.maps import file_at as file_at
     from squish_core.analysis.metrics import Distance as Distance
     from squish_core.backends.base import Backend as Backend
     from squish_core.backends.chain import Chain as Chain
@@ -174,6 +180,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
+    from squish_core.conversion.range_writer import worker_name as worker_name
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
@@ -297,6 +304,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.plugins.schedulers import scheduler_named as scheduler_named
     from squish_core.schedulers.base import Scheduler as Scheduler
     from squish_core.schedulers.base import lost_worker as lost_worker
     from squish_core.specs import parse_spec as parse_spec

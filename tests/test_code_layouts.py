@@ -30,6 +30,7 @@ LAYOUTS = {
         bits=4, group=(1, 32), scale_dtype="f8_e8m0",
         table=(0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6),
     ),
+    "float8": CodeLayout(bits=8, group=(1, 32), scale_dtype="f8_e8m0", table="f8_e4m3"),
     "columns": CodeLayout(bits=4, group=(32, 1), scale_dtype="f16", zero=8),
 }  # fmt: skip
 
@@ -129,7 +130,8 @@ class TestPlainest(CodecSuite):
         ("rows", "npydir", "affine"), ("rows", "hf:method=gptq", "hf.act_order"), ("boxes", "squizd", "squizd.int4"),
         ("boxes", "mlx", "affine"), ("float4", "gguf", "ggml.mxfp4"), ("float4", "mlx", "mx"),
         ("float4", "hf:method=compressed-tensors", "mx"), ("float4", "uqff", "mx"),
-        ("float4", "ztensor:wire=2", "zt.mx"), ("columns", "ztensor:wire=2", "affine"),
+        ("float4", "ztensor:wire=2", "zt.mx"), ("float8", "mlx", "mx"), ("float8", "ztensor:wire=2", "zt.mx"),
+        ("float8", "hf:method=compressed-tensors", "mx"), ("columns", "ztensor:wire=2", "affine"),
     ],
 )  # fmt: skip
 def test_codes_of_a_codec_that_nobody_knows_are_repacked(tmp_path: Path, form: str, to: str, codec: str) -> None:
@@ -146,7 +148,8 @@ def test_codes_of_a_codec_that_nobody_knows_are_repacked(tmp_path: Path, form: s
 
 @pytest.mark.parametrize(
     ("form", "to"),
-    [("float4", "npydir"), ("float4", "hf:method=gptq"), ("rows", "squizd"), ("columns", "mlx"), ("columns", "npydir"),
+    [("float8", "uqff"), ("float8", "gguf"), ("float8", "npydir"), ("float8", "squizd"), ("float4", "npydir"),
+     ("float4", "hf:method=gptq"), ("rows", "squizd"), ("columns", "mlx"), ("columns", "npydir"),
      ("columns", "hf:method=awq"), ("columns", "uqff"), ("zero points", "safetensors"), ("rows", "uqff")],
 )  # fmt: skip
 def test_codes_without_a_form_in_the_target_are_refused(tmp_path: Path, form: str, to: str) -> None:

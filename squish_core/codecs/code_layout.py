@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 OFFSET_KINDS = ("none", "zero_point", "bias")
+GLOBAL_SCALES = ("multiply", "divide")
 STORED_TABLE = "stored"
 """`CodeLayout.table` of codes whose table is stored with the tensor."""
 
@@ -48,7 +49,10 @@ class CodeLayout:
     zero
         Constant zero point of all codes; not allowed with a bias.
     table
-        Codebook: the value of each code before scaling, or `STORED_TABLE`. None for integers.
+        Codebook: the value of each code before scaling; the dtype whose codes they are, such as "f8_e4m3" (256
+        values, among them NaN); or `STORED_TABLE`. None for integers.
+    global_scale
+        "multiply" or "divide" if a scale of the whole tensor is multiplied with its scales or divides them; else None.
     word
         Dtype of the integers that codes are packed into, where the codec packs into words: a format that has words of
         this width can keep it. It does not change a value.
@@ -69,6 +73,7 @@ class CodeLayout:
     offset_dtype: str | None = None
     zero: int = 0
     table: tuple[float, ...] | str | None = None
+    global_scale: str | None = None
     word: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -81,11 +86,19 @@ class CodeLayout:
                 "a dtype if there are offsets",
             ),
             (not self.zero or self.offset_kind != "bias", "zero", "0 with a bias"),
-            (not isinstance(self.table, str) or self.table == STORED_TABLE, "table", f"numbers or {STORED_TABLE!r}"),
+            (self.global_scale in (None, *GLOBAL_SCALES), "global_scale", " or ".join(GLOBAL_SCALES)),
+            (self._has_legal_table, "table", f"numbers, a dtype of {self.bits} bits or {STORED_TABLE!r}"),
         )
         for holds, name, expected in rules:
             if not holds:
                 raise ValueError(f"{name} of a code layout must be {expected}, not {getattr(self, name)!r}")
+
+    @property
+    def _has_legal_table(self) -> bool:
+        table = self.table
+        if not isinstance(table, str) or table == STORED_TABLE:
+            return True
+        return dtypes.is_dtype(table) and dtypes.bits(table) == self.bits
 
     @property
     def low(self) -> int:
@@ -127,7 +140,8 @@ class Codes:
 
     `values`: integers in the region's `shape` (i8 or u8). `group`: elements per scale along each axis of the region;
     may be finer than the layout's. `scale` and `offset`: one element per group; `offset` excludes the constant zero
-    point. `table` (f32): only for a stored table. `words`: the same integers still packed, if the codec can provide
+    point. `table` (f32): only for a stored table. `global_scale` (f32): one for the tensor, or one for each of its
+    matrices if it is a stack. `words`: the same integers still packed, if the codec can provide
     them: unsigned little-endian words [..., words per row] with any strides, each row one bit stream with the first
     code in the lowest bits. `unpack` and `pack` compute `values` and `words` on demand.
     """
@@ -138,6 +152,7 @@ class Codes:
     scale: np.ndarray
     offset: np.ndarray | None = None
     table: np.ndarray | None = field()
+    global_scale: np.ndarray | None = None
     unpack: Callable[[], np.ndarray]
     pack: Callable[[], np.ndarray | None] = lambda: None
 
@@ -162,7 +177,12 @@ class Codes:
     def _table_of_layout(self) -> Any:
         import numpy as np
 
-        return np.array(self.layout.table, np.float32) if isinstance(self.layout.table, tuple) else None
+        table = self.layout.table
+        if table is None or table == STORED_TABLE:
+            return None
+        if isinstance(table, str):
+            return np.arange(1 << self.layout.bits, dtype=np.uint8).view(dtypes.to_numpy(table)).astype(np.float32)
+        return np.array(table, np.float32)
 
     @cached_property
     def values(self) -> np.ndarray:

@@ -20,6 +20,7 @@ from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
 from squish_core.io.atomic import atomic_file
+from squish_core.limits import default
 from squish_core.model import CodecSpec, to_json
 from squish_core.plugins.registry import Registry
 
@@ -49,6 +50,7 @@ class JobFile:
     def settle(self, plan: ConversionPlan, source: File) -> None:
         """Write the document, or raise UsageError naming the first difference from the stored one."""
         document = job_document(plan, source, self._document_arguments)
+        self._stored = self._stored or read_document(Path(self._file))  # another process may have written it meanwhile
         if self._stored is None:
             with atomic_file(Path(self._file)) as sink:
                 sink.write(dumps(document))
@@ -102,7 +104,10 @@ def job_id(document: Mapping[str, Any]) -> str:
 def read_document(path: Path) -> dict[str, Any] | None:
     """The document in a file; None if there is no file. FormatError for anything but a plan."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(64)
+            is_object = head.lstrip()[:1] == b"{" and os.fstat(file.fileno()).st_size <= default().header
+            data = head + file.read() if is_object else b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -128,9 +133,14 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
             found=_short(stored), code="plan",
         )  # fmt: skip
     for key, value in arguments.items():
-        if value and value != stored.get(key):
+        if value and _as_list(value) != _as_list(stored.get(key)):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
     return stored
+
+
+def _as_list(value: Any) -> Any:
+    """One rule or pattern like a list of one."""
+    return [value] if isinstance(value, str) else value
 
 
 def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +10,12 @@ from attrs import frozen
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
 from squish_core.io.crc32c import crc32c
+
+
+def _sha256() -> Any:
+    from hashlib import sha256  # loads OpenSSL, which takes longer than opening a file
+
+    return sha256()
 
 
 def _xxh3() -> Any:
@@ -25,7 +30,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (hashlib.sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (_sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 

@@ -118,6 +118,10 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
 )  # fmt: skip
 
 
+REFERENCES = re.compile(rb'"refs"\s*:\s*\{')
+"""In the first bytes of a reference manifest (kerchunk JSON, version 1)."""
+
+
 def package_for(kind: str, name: str) -> str | None:
     """The package of this repository that provides an id; `ggml.q4_k` is listed under its prefix `ggml`."""
     table = PACKAGES.get(kind, {})
@@ -216,6 +220,11 @@ def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
     for magic, what, hint in LOOKALIKES:
         if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
             return what, hint
+    if text and start.startswith(b"{") and REFERENCES.search(head):
+        return (
+            "a reference manifest, not weights: it may name any address, and is not opened",
+            "Open the files that it was made from; zarr reads the manifest.",
+        )
     if text and start.startswith(b"{") and start[1:].lstrip().startswith(b'"'):
         return "JSON, not weights", "Name the file with the weights, or the folder that contains both."
     line = head[:80].split(b"\n")[0].rstrip()

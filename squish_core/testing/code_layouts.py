@@ -24,6 +24,7 @@ LAYOUTS = {
     "groups of columns": CodeLayout(bits=4, group=(32, 1), scale_dtype="f16", zero=8),
     "boxes": CodeLayout(bits=4, signed=True, group=(4, 32), scale_dtype="f16"),
     "a table": CodeLayout(bits=2, group=(1, 32), scale_dtype="f32", table=(-1.0, 0.0, 0.5, 1.0)),
+    "float8": CodeLayout(bits=8, group=(1, 32), scale_dtype="f8_e8m0", table="f8_e4m3"),
     "a stored table": CodeLayout(bits=4, group=(1, 0), scale_dtype="f32", table="stored"),
 }
 """Layouts of codes for matrices; tensors of other ranks have groups of the same columns."""

@@ -210,28 +210,22 @@ def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str,
 
 def onnxruntime(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
     """Run a model through onnxruntime on the CPU, in f32, on the ids that it is given."""
-    import json
-    from pathlib import Path
-
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    decoder = json.loads(Path(path).with_name("genai_config.json").read_text())["model"]["decoder"]
-    empty = np.zeros((1, decoder["num_key_value_heads"], 0, decoder["head_size"]), np.float32)
-    names = [
-        decoder["inputs"][f"past_{part}_names"] % layer
-        for layer in range(decoder["num_hidden_layers"]) for part in ("key", "value")
-    ]  # fmt: skip
+    states = [each for each in session.get_inputs() if each.name.startswith("past")]
+    sizes = {"batch_size": 1, "past_sequence_length": 0}
+    empty = [np.zeros([sizes.get(size, size) for size in each.shape], np.float32) for each in states]
 
-    def step(row: list[int], past: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        seen = past[0].shape[2]
-        positions = np.arange(seen, seen + len(row), dtype=np.int64)[None]
+    def step(row: list[int], seen: int, past: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         feeds = {
-            "input_ids": np.array([row], np.int64), "position_ids": positions,
-            "attention_mask": np.ones((1, seen + len(row)), np.int64), **dict(zip(names, past)),
-        }  # fmt: skip
+            "input_ids": np.array([row], np.int64),
+            "position_ids": np.arange(seen, seen + len(row), dtype=np.int64)[None],
+            "attention_mask": np.ones((1, seen + len(row)), np.int64),
+            **{each.name: values for each, values in zip(states, past)},
+        }
         logits, *present = session.run(None, feeds)
         scores = logits[0, -1].astype(np.float64)
         scores -= scores.max()
@@ -239,11 +233,11 @@ def onnxruntime(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[
 
     logprobs, greedy = [], []
     for row in ids or []:
-        last, past = step(list(row), [empty] * len(names))
+        last, past = step(list(row), 0, empty)
         logprobs.append(last)
         generated: list[int] = []
         for _ in range(tokens):
             generated.append(int(last.argmax()))
-            last, past = step(generated[-1:], past)
+            last, past = step(generated[-1:], len(row) + len(generated) - 1, past)
         greedy.append(generated)
     return {"ids": ids, "logprobs": np.stack(logprobs), "greedy": greedy}

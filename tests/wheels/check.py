@@ -72,7 +72,7 @@ BRINGS = {
     "squish-onnx": Brings(containers=frozenset({"onnx"}), sample="sample.onnx"),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
-    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian", "scaled_nvfp4"))),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
     "squish-ane": Brings(

@@ -10,7 +10,8 @@ from squish_metal import device, forms, transcode
 from squish_metal.backend import Metal
 
 import squish_core as squish
-from squish_core.api import Availability, CodecSpec, SquishError, TensorSpec, full
+from squish_core.api import Availability, BoundEncoding, CodecSpec, Encoding, SquishError, TensorSpec, full
+from squish_core.testing import expect_error
 from squish_core.testing.sources import memory_file
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -30,15 +31,15 @@ def stored(codec_id, params, shape, chance, **replacements):
 
 
 def packed(codec, spec, params, parts):
-    form = forms.affine(codec, params, spec)
-    return transcode.pack_affine(form, codec, params, parts, spec)
+    encoding = Encoding(codec=CodecSpec(codec.id, params))
+    return transcode.pack(forms.form_of(codec, params, spec), BoundEncoding(codec, spec, encoding, parts))
 
 
 def test_a_codec_without_codes_has_no_form_in_mlx():
     """TCA-TBE parameters count the values of the whole tensor and do not apply to a row."""
     spec = TensorSpec(name="w", shape=(64, 64), dtype="bf16")
     params = {"base_exponent": 120, "n_high": 64 * 64}
-    assert forms.affine(squish.registry().codec("tca_tbe"), params, spec) is None
+    assert forms.form_of(squish.registry().codec("tca_tbe"), params, spec) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_a_codec_without_codes_has_no_form_in_mlx():
 def test_the_form_follows_the_declared_layout(codec_id, params, group, bits):
     """A tensor of 2^36 elements: nothing of its size is allocated."""
     spec = TensorSpec(name="w", shape=(1 << 20, 1 << 16), dtype="f32")
-    form = forms.affine(squish.registry().codec(codec_id), params, spec)
+    form = forms.form_of(squish.registry().codec(codec_id), params, spec)
     assert (form.group_size, form.bits) == (group, bits)
 
 
@@ -165,11 +166,22 @@ def test_microscaled_bytes_are_kept(name):
     role = "scale" if codec_spec.id == "mx" else "scales"
     parts[role] = chance.integers(60, 120, parts[role].shape, np.uint8).view(parts[role].dtype)
     parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # avoid NaN
-    form = forms.microscaled(codec_spec, spec)
-    weights = transcode.pack_microscaled(form, codec_spec, parts, spec)
-    assert form.mode == mode
+    weights = packed(codec, spec, params, parts)
+    assert weights.form.mode == mode
     assert weights.weight.tobytes() == parts["data"].tobytes()
     np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
+
+
+@pytest.mark.parametrize(("codec_id", "mode"), [("ggml.mxfp4", "mxfp4"), ("ggml.nvfp4", "nvfp4")])
+def test_float4_codes_of_any_codec_have_a_form(codec_id, mode):
+    """MLX's form follows the declared code layout, not the codec's name."""
+    codec, chance = squish.registry().codec(codec_id), np.random.default_rng(8)
+    spec = TensorSpec(name="w", shape=(6, 128), dtype="f32")
+    shape = codec.parts(spec, {})["data"][1]
+    blocks = {"data": chance.integers(60, 120, shape, np.uint8)}  # scales without NaN or infinity
+    weights = packed(codec, spec, {}, blocks)
+    assert weights.form.mode == mode
+    np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, {}, blocks))
 
 
 def loaded(codec_id, params, shape, **replacements):
@@ -230,9 +242,9 @@ def test_experts(shape):
 
 def test_invalid_operands_are_refused():
     weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
-    with pytest.raises(SquishError, match="last dimension"):
+    with expect_error(SquishError, code="shape", tensor="w", expected=64, found="shape (63,)"):
         weight.linear(np.ones(63, np.float32))
-    with pytest.raises(SquishError, match="out of range"):
+    with expect_error(SquishError, code="ids", tensor="w", expected="0..3", found="4..4"):
         weight.embed(np.array([4]))
 
 

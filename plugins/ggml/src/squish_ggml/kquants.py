@@ -52,24 +52,43 @@ def _affine(out: Floats, quants: np.ndarray, scales: Floats, minima: Floats | No
 
 def decode_q2_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 scales[16], qs[64]; f16 d, dmin}: d * (scale & 15) * q - dmin * (scale >> 4)."""
-    quants = spread(panel[:, 16:80], 32, (0, 2, 4, 6), 0x03, scratch)
+    _affine(out, q2_k_quants(panel, scratch).view(np.uint8), *q2_k_scales_and_minima(panel))
+
+
+def q2_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
+    """Unpack the codes of Q2_K in order, one byte each."""
+    return spread(panel[:, 16:80], 32, (0, 2, 4, 6), 0x03, scratch)
+
+
+def q2_k_scales_and_minima(panel: Bytes) -> tuple[Floats, Floats]:
+    """Unpack the 16 + 16 four-bit factors of Q2_K, multiplied by d and dmin, each (panel, 16, 1)."""
     packed = panel[:, :16]
     scales, minima = (packed & np.uint8(0x0F)).astype(np.float32), (packed >> np.uint8(4)).astype(np.float32)
     scales *= half(panel, 80)
     minima *= half(panel, 82)
-    _affine(out, quants.view(np.uint8), scales[..., None], minima[..., None])
+    return scales[..., None], minima[..., None]
 
 
 def decode_q3_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 hmask[32], qs[64], scales[12]; f16 d}: d * scale * (q - 4), with q's third bit in hmask."""
+    _affine(out, q3_k_quants(panel, scratch), q3_k_scales(panel, scratch)[..., None])
+
+
+def q3_k_quants(panel: Bytes, scratch: Scratch) -> np.ndarray:
+    """Unpack the codes of Q3_K in order, one signed byte each."""
     quants = spread(panel[:, :32], 32, (0, 1, 2, 3, 4, 5, 6, 7), 0x01, scratch)
     quants <<= np.uint64(2)
     quants |= spread(panel[:, 32:96], 32, (0, 2, 4, 6), 0x03, scratch)
     signed = quants.view(np.int8)
     signed -= np.int8(4)
+    return signed
+
+
+def q3_k_scales(panel: Bytes, scratch: Scratch) -> Floats:
+    """Scales of Q3_K in f32, sixteen for a block."""
     scales = _signed_scales(panel, 96, scratch)
     scales *= half(panel, 108)
-    _affine(out, signed, scales[..., None])
+    return scales
 
 
 def decode_q4_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from squish_codecs.api import Affine, Mx, float4_params
+from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
@@ -83,11 +83,11 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
     """Return the method's encoding of codes; the data decide whether it is exact."""
-    method, float4 = chosen(options), float4_params(layout)
+    method, floats = chosen(options), mx_params(layout)
     if not method:
         return None
-    if float4 is not None and method in (GPT_OSS, PACKED, MODELOPT):
-        encoding = Encoding(codec=CodecSpec("mx", float4), parts=_parts(Mx(), spec, float4))
+    if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
+        encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
     if method not in INTEGERS:
         return None

@@ -31,7 +31,6 @@ from squish_core.api import (
 )  # fmt: skip
 
 from . import device, forms, layouts, transcode
-from .transcode import Packed
 
 if TYPE_CHECKING:
     from .kernels import Kernels
@@ -58,7 +57,7 @@ class Metal(Backend):
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return self._offer(encoding, "stream", "the stored bytes, by a custom Metal kernel", layout.nbytes)
-        form = form_of(codec, encoding, spec)
+        form = forms.form_of(codec, encoding.codec.params, spec)
         if form is not None:
             return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
         dtype = folded_dtype(codec, encoding, spec)
@@ -74,10 +73,10 @@ class Metal(Backend):
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(layout, encoding, parts, spec), spec.shape))
-        form = form_of(codec, encoding, spec)
+        form = forms.form_of(codec, encoding.codec.params, spec)
         if form is None:
             return _Loaded(spec, DenseWeight(_decode_folded(bound)))
-        return _Loaded(spec, Quantized(packed_as(form, bound)))
+        return _Loaded(spec, Quantized(transcode.pack(form, bound)))
 
     def dense(
         self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
@@ -118,20 +117,6 @@ class _Loaded:
 
     def __init__(self, spec: TensorSpec, weight: Weight) -> None:
         self.spec, self.weight = spec, weight
-
-
-def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | None:
-    """Return MLX's quantized form for this encoding's codes, or None."""
-    if len(spec.shape) < 2 or not spec.elements or encoding.codec.id == "dense":
-        return None
-    return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
-
-
-def packed_as(form: forms.Form, bound: BoundEncoding) -> Packed:
-    """Pack a tensor's codes in a form from `form_of`."""
-    if form.mode == "affine":
-        return transcode.pack_affine(form, bound.codec, bound.params, bound.parts, bound.spec)
-    return transcode.pack_microscaled(form, bound.encoding.codec, bound.parts, bound.spec)
 
 
 def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:

@@ -1,13 +1,11 @@
-"""MLX's quantized forms for a codec's tensor, from declarations alone."""
+"""MLX's quantized forms for a codec's tensor, from its declared code layout alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from attrs import frozen
+from squish_codecs.api import mx_layout
 
-from squish_core.api import Codec, CodecError, CodecSpec, Params, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodeLayout, Params, TensorSpec, dtypes
 
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 """Bits and group sizes of MLX's affine mode (1-bit codes use 2 bits, 7-bit codes 8)."""
@@ -31,32 +29,35 @@ class Form:
         return f"mx.quantized_matmul, mode {self.mode}, {self.bits} bits, groups of {self.group_size}"
 
 
-def microscaled(codec: CodecSpec, spec: TensorSpec) -> Form | None:
-    """Return the floating-point mode with the codec's own bytes."""
-    params = codec.params
-    if codec.id == "mx" and params.get("global_scale", "none") == "none":
-        element, scale = params.get("element", "f4_e2m1"), params.get("scale_dtype", "f8_e8m0")
-        return _MODES.get((element, params.get("block_size", 32), scale))
-    if codec.id == "zt.mx" and params["axis"] == len(spec.shape) - 1:
-        return _MODES.get((params["dtype"], params["block_size"], "f8_e8m0"))
-    return None
-
-
-_MODES: Mapping[tuple[Any, ...], Form] = {
-    ("f4_e2m1", 32, "f8_e8m0"): Form(mode="mxfp4", bits=4, group_size=32),
-    ("f4_e2m1", 16, "f8_e4m3"): Form(mode="nvfp4", bits=4, group_size=16),
-    ("f8_e4m3", 32, "f8_e8m0"): Form(mode="mxfp8", bits=8, group_size=32),
-}
-
-
-def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
-    """Return the affine form of a codec's codes; None if there is none or groups do not divide rows."""
+def form_of(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
+    """Return the form for a codec's codes; None if there is none, and for vectors and empty tensors."""
+    if len(spec.shape) < 2 or not spec.elements:
+        return None
     try:
         layout = codec.code_layout(spec, params)
     except CodecError:
         return None  # parameters do not divide the shape
-    if layout is None or layout.table is not None or not spec.shape:
+    if layout is None:
         return None
+    return _affine(layout, spec) if layout.table is None else _microscaled(layout)
+
+
+def _microscaled(layout: CodeLayout) -> Form | None:
+    """Return the floating-point mode with the same codes and scales."""
+    rank = len(layout.group)
+    return next((form for form, floats in _MODES.items() if layout == mx_layout(rank, *floats)), None)
+
+
+_MODES = {
+    Form(mode="mxfp4", bits=4, group_size=32): ("f4_e2m1", 32, "f8_e8m0"),
+    Form(mode="nvfp4", bits=4, group_size=16): ("f4_e2m1", 16, "f8_e4m3"),
+    Form(mode="mxfp8", bits=8, group_size=32): ("f8_e4m3", 32, "f8_e8m0"),
+}
+"""Form -> element, group size and scale dtype of its codes."""
+
+
+def _affine(layout: CodeLayout, spec: TensorSpec) -> Form | None:
+    """Return the affine form of integer codes; None if groups do not divide rows."""
     columns = layout.group_sizes(spec.shape)[-1]
     group = next((size for size in GROUPS if columns % size == 0), None)
     width = next((bits for bits in WIDTHS if bits >= layout.bits), None)

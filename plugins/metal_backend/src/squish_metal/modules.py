@@ -11,8 +11,8 @@ from mlx.utils import tree_unflatten
 
 from squish_core.api import ErrorCode, File, SquishError, dtypes
 
-from .backend import form_of, packed_as
-from .transcode import Packed
+from .forms import form_of
+from .transcode import Packed, pack
 
 _LAYERS = {nn.Linear: nn.QuantizedLinear, nn.Embedding: nn.QuantizedEmbedding}
 
@@ -34,8 +34,8 @@ def packed(file: File, name: str) -> Packed | None:
     """
     tensor = file[name]
     bound = tensor.bound
-    form = form_of(bound.codec, bound.encoding, tensor.spec)
-    return None if form is None else packed_as(form, bound)
+    form = form_of(bound.codec, bound.params, tensor.spec)
+    return None if form is None else pack(form, bound)
 
 
 def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[str]:

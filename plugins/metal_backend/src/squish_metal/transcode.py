@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from attrs import frozen
-from squish_codecs.api import Packing
+from squish_codecs.api import Packing, float4_pairs
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, Parts, TensorSpec, panels
+from squish_core.api import BoundEncoding, CodecError, Codes, ErrorCode, Region, TensorSpec
 
 from .forms import Form
 
@@ -27,25 +29,21 @@ class Packed:
     biases: Array | None = None
 
 
-def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: TensorSpec) -> Packed:
-    """Repack codes to MLX's affine form by panels, with float32 scales and biases.
+def pack(form: Form, bound: BoundEncoding) -> Packed:
+    """Repack codes to one of MLX's forms by panels; CodecError if MLX has no such form for the data."""
+    return _pack_affine(form, bound) if form.mode == "affine" else _pack_microscaled(form, bound)
 
-    CodecError if zero points are inexact or a bias exceeds the range of float32.
-    """
+
+def _pack_affine(form: Form, bound: BoundEncoding) -> Packed:
+    """Pack integers with float32 scales and biases; zero points must be exact, and biases in the range of float32."""
+    spec = bound.spec
     *lead, columns = spec.shape
     packing = Packing(form.bits, "u32", "lsb")
     weight = np.empty((*lead, columns * form.bits // 32), np.uint32)
     scales, biases = (np.empty((*lead, columns // form.group_size), np.float32) for _ in range(2))
-    for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
-        try:
-            codes = codec.codes(parts, spec, params, region)
-        except CodecError as error:  # depends on the data, such as act-order columns
-            raise _uncovered(error.message, spec) from error
-        if codes is None:
-            raise _uncovered("inexact zero points", spec)
+    for rows, codes in _codes(bound, "inexact zero points"):
         if codes.group[-1] % form.group_size:
             raise _uncovered("group sizes differ from the declaration", spec)
-        rows = region[:-1]
         weight[rows] = packing.pack(_unsigned(codes))
         scale, bias = _affine(codes)
         repeats = (*codes.group[:-1], codes.group[-1] // form.group_size)
@@ -55,13 +53,32 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
     return Packed(form=form, weight=weight, scales=scales, biases=biases)
 
 
-def pack_microscaled(form: Form, codec: CodecSpec, parts: Parts, spec: TensorSpec) -> Packed:
-    """Return the stored bytes; CodecError if a block's scale is NaN, which MLX decodes as infinity."""
-    weight = np.ascontiguousarray(parts["data"][...]).view(np.uint8)
-    scales = np.ascontiguousarray(parts["scale" if codec.id == "mx" else "scales"][...]).view(np.uint8)
+def _pack_microscaled(form: Form, bound: BoundEncoding) -> Packed:
+    """Pack floats with their scales; no scale may be NaN, which MLX decodes as infinity."""
+    *lead, columns = bound.spec.shape
+    weight = np.empty((*lead, columns * form.bits // 8), np.uint8)
+    scales = np.empty((*lead, columns // form.group_size), np.uint8)
+    for rows, codes in _codes(bound, "a block's scale has no such meaning in MLX"):
+        weight[rows] = float4_pairs(codes) if form.bits == 4 else codes.values
+        scales[rows] = codes.scale.view(np.uint8)
     if form.mode != "nvfp4" and (scales == 255).any():
-        raise _uncovered("a block's scale is NaN", spec)
+        raise _uncovered("a block's scale is NaN", bound.spec)
     return Packed(form=form, weight=weight.view(np.uint32), scales=scales)
+
+
+def _codes(bound: BoundEncoding, reason: str) -> Iterator[tuple[Region, Codes]]:
+    """Iterate over panels of rows: their place without the last axis, and their codes.
+
+    `reason`: why a codec with a code layout has no codes for the data.
+    """
+    for region in bound.panels(whole_rows=True):
+        try:
+            codes = bound.codes(region)
+        except CodecError as error:  # depends on the data, such as act-order columns
+            raise _uncovered(error.message, bound.spec) from error
+        if codes is None:
+            raise _uncovered(reason, bound.spec)
+        yield region[:-1], codes
 
 
 def _uncovered(reason: str, spec: TensorSpec) -> CodecError:

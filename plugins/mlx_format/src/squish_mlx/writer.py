@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
-from squish_codecs.api import Affine, Mx, float4_params
+from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
@@ -53,7 +53,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
     if refusal := _refusal(spec):
         return refusal
     if layout.table is not None:
-        params = float4_params(layout)
+        params = mx_params(layout)
         legal_params = any(params == dict(legal) for *_, legal in FLOATS.values())
         return _declared(spec, CodecSpec("mx", params)) if params is not None and legal_params else None
     group = spec.shape[-1] if layout.row_group == 0 else layout.row_group

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from attrs import evolve
 
 from squish_core.api import (
     Codec,
@@ -22,21 +23,16 @@ from squish_core.api import (
 
 from ..float8 import float8_table
 from . import float4
+from .global_scale import split_global_scale
+from .layout import LEGAL, float8_codes, mx_layout, non_defaults
 
-_LEGAL: dict[str, tuple[Any, ...]] = {
-    "element": ("f4_e2m1", "f8_e4m3", "f8_e5m2"),
-    "block_size": (32, 16),
-    "scale_dtype": ("f8_e8m0", "f8_e4m3"),
-    "global_scale": ("none", "multiply", "divide"),
-    "scaling": ("ocp", "saturating"),
-}
 _TINY = 2**-10
 """The largest value that rounds to 0 in f8_e4m3."""
 _MOST = {"f4_e2m1": 6.0, "f8_e4m3": 448.0, "f8_e5m2": 57344.0}
 
 
 class Form(NamedTuple):
-    """The complete parameters, in the order of `_LEGAL`."""
+    """The complete parameters, in the order of `LEGAL`."""
 
     element: str
     block_size: int
@@ -46,7 +42,7 @@ class Form(NamedTuple):
 
     def non_defaults(self) -> dict[str, Any]:
         """Return the parameters that differ from their default."""
-        return {name: value for name, value in self._asdict().items() if value != _LEGAL[name][0]}
+        return non_defaults(**self._asdict())
 
 
 class Mx(Codec):
@@ -137,31 +133,46 @@ class Mx(Codec):
         return form.non_defaults()
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Return the layout of float4 without a global scale, which other formats lack."""
+        """Return the layout of the floats; None for float8 with a global scale, which other formats lack."""
         element, block, scale, factor, _ = _check_params(params)
-        if element != "f4_e2m1" or factor != "none":
-            return None
-        return float4.float4_layout(len(spec.shape), block, scale)
+        layout = mx_layout(len(spec.shape), element, block, scale)
+        if factor == "none":
+            return layout
+        return evolve(layout, global_scale=factor) if layout.bits == 4 else None
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        if self.code_layout(spec, params) is None:
+        layout, block = self.code_layout(spec, params), _check_params(params).block_size
+        if layout is None:
             return None
-        block = _check_params(params).block_size
         *lead, last = region
         scale = parts["scale"][(*lead, slice(last.start // block, last.stop // block))]
+        if layout.bits == 8:
+            return float8_codes(layout, scale, lambda: parts["data"][region])
         packed = (*lead, slice(last.start // 2, last.stop // 2))
-        return float4.float4_codes(scale, block, lambda: parts["data"][packed])
+        codes = float4.float4_codes(scale, block, lambda: parts["data"][packed])
+        if layout.global_scale is None:
+            return codes
+        factor = np.asarray(parts["global_scale"][...], np.float32)
+        return evolve(codes, layout=layout, global_scale=factor)  # type: ignore[call-arg]
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Store float4 codes with the same block size and scale dtype; a global scale is 1."""
+        """Store floats of the same dtype, block size and scale dtype; without a global scale it is 1."""
         element, block, dtype, factor, _ = _check_params(params)
-        if element != "f4_e2m1" or not float4.is_float4(codes, block, dtype):
+        if codes.layout.global_scale not in (None, factor):
             return None
-        parts = {"data": float4.float4_pairs(codes), "scale": codes.scale}
+        codes, global_scale = split_global_scale(codes)
+        if element == "f4_e2m1" and float4.is_float4(codes, block, dtype):
+            parts = {"data": float4.float4_pairs(codes), "scale": codes.scale}
+        elif codes.layout == mx_layout(len(spec.shape), element, block, dtype) and codes.group == codes.layout.group:
+            parts = {"data": codes.values.view(dtypes.to_numpy(element)), "scale": codes.scale}
+        else:
+            return None
         if factor != "none":
-            parts["global_scale"] = np.array(1, np.float32)
+            parts["global_scale"] = np.array(1, np.float32) if global_scale is None else global_scale
+            if parts["global_scale"].ndim:
+                return None
         return parts, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:
@@ -219,10 +230,10 @@ def _nearest(levels: np.ndarray, element: str, *, away: bool) -> np.ndarray:
 
 def _check_params(params: Params) -> Form:
     """Return the parameters with defaults; CodecError if one is invalid."""
-    complete = {name: legal[0] for name, legal in _LEGAL.items()} | dict(params)
+    complete = {name: legal[0] for name, legal in LEGAL.items()} | dict(params)
     for name, value in complete.items():
-        if value not in _LEGAL.get(name, ()):
-            legal = " or ".join(map(str, _LEGAL.get(name, _LEGAL)))
+        if value not in LEGAL.get(name, ()):
+            legal = " or ".join(map(str, LEGAL.get(name, LEGAL)))
             raise CodecError(f"invalid mx {name}", expected=legal, found=repr(value)[:80], code=ErrorCode.PARAMS)
     return Form(**complete)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from squish_core.api import CodeLayout, Codes, Params, dtypes
+from squish_core.api import CodeLayout, Codes, dtypes
 
 from ..packing.bits import row_major
 
@@ -33,27 +33,6 @@ def float4_layout(rank: int, group: int, scale_dtype: str) -> CodeLayout:
     CodeLayout
     """
     return CodeLayout(bits=4, group=(*(1 for _ in range(rank - 1)), group), scale_dtype=scale_dtype, table=TABLE)
-
-
-def float4_params(layout: CodeLayout) -> Params | None:
-    """Return the parameters of `mx` for a code layout.
-
-    Parameters
-    ----------
-    layout : CodeLayout
-        The layout of the codes.
-
-    Returns
-    -------
-    dict or None
-        None unless the codes are float4 in blocks of `mx`.
-    """
-    rank = len(layout.group)
-    forms: dict[tuple[int, str], dict[str, object]] = {
-        (32, "f8_e8m0"): {}, (16, "f8_e8m0"): {"block_size": 16}, (32, "f8_e4m3"): {"scale_dtype": "f8_e4m3"},
-        (16, "f8_e4m3"): {"block_size": 16, "scale_dtype": "f8_e4m3"},
-    }  # fmt: skip
-    return next((params for form, params in forms.items() if layout == float4_layout(rank, *form)), None)
 
 
 def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray]) -> Codes:
@@ -83,7 +62,7 @@ def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray])
 
 
 def is_float4(codes: Codes, group: int, dtype: str) -> bool:
-    """Whether codes are float4 with this group size and scale dtype.
+    """Whether codes are float4 with this group size and scale dtype, without a global scale.
 
     Parameters
     ----------
@@ -100,6 +79,7 @@ def is_float4(codes: Codes, group: int, dtype: str) -> bool:
     """
     return (
         codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offsets is None
+        and codes.global_scale is None
         and codes.group == (*(1 for _ in codes.shape[1:]), group) and codes.scale.dtype == dtypes.to_numpy(dtype)
     )  # fmt: skip
 

@@ -9,35 +9,64 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import FormatError
+
+from .rope import Rope, read_rope, unsupported
 
 ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 SLIDING = "sliding_attention"
-PRE_NORMS = ("input_layernorm", "", "post_attention_layernorm", "")
-NORMS = {"olmo2": ("", "post_attention_layernorm", "", "post_feedforward_layernorm")}
-SANDWICH = (
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
-)  # fmt: skip
+CONVOLUTION = "conv"
 
-
-_LARGEST = {"num_hidden_layers": 4096}
+_LARGEST = {"num_hidden_layers": 4096, "num_attention_heads": 65536, "num_key_value_heads": 65536, "head_dim": 65536}
 """A config.json may say anything; the graph is built layer by layer."""
 
 
 @frozen(kw_only=True)
-class Rope:
-    """Angles per position: one frequency for each rotated pair of a head."""
+class Names:
+    """What a family calls its tensors.
 
-    frequencies: tuple[float, ...]
+    `norms`: before and after attention, and before and after the MLP; "" for none. `head_norm`: suffix of the norms of
+    queries and keys. `gate`, `up`, `down`: projections of the MLP or of each expert; without a gate, `up` alone.
+    """
+
+    norms: tuple[str, str, str, str] = ("input_layernorm", "", "post_attention_layernorm", "")
+    final_norm: str = "norm"
+    head_norm: str = "norm"
+    output: str = "o_proj"
+    mlp: str = "mlp"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+
+_SANDWICH = Names(
+    norms=("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+)
+NAMES = {
+    "gemma2": _SANDWICH,
+    "gemma3_text": _SANDWICH,
+    "olmo2": Names(norms=("", "post_attention_layernorm", "", "post_feedforward_layernorm")),
+    "glm4": Names(
+        norms=("input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")
+    ),
+    "mixtral": Names(mlp="block_sparse_moe", gate="w1", up="w3", down="w2"),
+    "starcoder2": Names(gate="", up="c_fc", down="c_proj"),
+    "lfm2": Names(
+        norms=("operator_norm", "", "ffn_norm", ""), final_norm="embedding_norm", head_norm="layernorm",
+        output="out_proj", mlp="feed_forward", gate="w1", up="w3", down="w2",
+    ),
+}  # fmt: skip
+"""Names of the families that differ from Llama's."""
 
 
 @frozen(kw_only=True)
 class Decoder:
     """A decoder of one of the families in `FAMILIES`. `norm_offset` is added to the weights of norms.
 
-    `windows`: the sliding window of each layer, 0 for full attention. `ropes`: the angles of each layer. `norms`: names
-    of the norms before and after attention, and before and after the MLP; "" for none. `attention_cap`, `logits_cap`:
-    bounds that scores and logits approach (tanh), 0 for none.
+    `windows`: the sliding window of each layer, 0 for full attention. `ropes`: the angles of each layer. `kinds`: the
+    layer types of config.json. `taps`: columns of a short convolution. `layer_norm`: norms subtract the mean and have
+    biases. `interleaved`: rotation pairs neighbours, not halves. `experts_per_token`: of layers with a router.
+    `attention_cap`, `logits_cap`: bounds that scores and logits approach (tanh), 0 for none.
     """
 
     family: str
@@ -59,13 +88,26 @@ class Decoder:
     logits_factor: float = 1.0
     attention_cap: float = 0.0
     logits_cap: float = 0.0
-    norms: tuple[str, str, str, str] = PRE_NORMS
+    names: Names = Names()
+    kinds: tuple[str, ...] = ()
+    taps: int = 0
+    layer_norm: bool = False
+    interleaved: bool = False
+    experts_per_token: int = 0
+    normalized_routing: bool = True
     context: int = 0
     tokens: Mapping[str, Any] = field(factory=dict)
 
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "granite", "olmo2")
+_QWEN_VL = ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
+FAMILIES = (
+    "llama", "mistral", "mixtral", "qwen2", *_QWEN_VL, "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "granite",
+    "olmo2", "glm4", "starcoder2", "lfm2",
+)  # fmt: skip
 """`model_type` of the families that have a graph."""
+TIED = ("gemma2", "gemma3_text", "starcoder2", "lfm2")
+"""Families whose head is the embedding unless config.json says otherwise."""
+EPSILONS = ("rms_norm_eps", "norm_eps", "norm_epsilon")
 
 
 def read_decoder(config: Mapping[str, Any]) -> Decoder:
@@ -85,7 +127,20 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
     ------
     FormatError
         The family has no graph, or an entry is missing or of a kind that the graph does not have.
+
+    Examples
+    --------
+    >>> sizes = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 96}
+    >>> read_decoder({"model_type": "llama", **sizes}).head_size
+    16
     """
+    try:
+        return _decoder(config)
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        raise unsupported("a setting", "numbers, lists and objects where transformers writes them", error) from None
+
+
+def _decoder(config: Mapping[str, Any]) -> Decoder:
     text = config.get("text_config") or config
     family = text.get("model_type", "")
     if family not in FAMILIES:
@@ -95,20 +150,25 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
         )  # fmt: skip
     heads, hidden = _integer(text, "num_attention_heads"), _integer(text, "hidden_size")
     layers = _integer(text, "num_hidden_layers")
-    head_size = text.get("head_dim") or hidden // heads
+    head_size = _integer({"head_dim": text.get("head_dim") or hidden // heads}, "head_dim")
+    kv_heads = _integer({"num_key_value_heads": text.get("num_key_value_heads") or heads}, "num_key_value_heads")
     gemma = family.startswith("gemma")
     activation = text.get("hidden_activation") or text.get("hidden_act") or "silu"
     if activation not in ACTIVATIONS:
-        raise _unsupported("hidden_act", ", ".join(ACTIVATIONS), activation)
+        raise unsupported("hidden_act", ", ".join(ACTIVATIONS), activation)
     windows = _windows(text, family, layers)
     return Decoder(
         family=family, layers=layers, hidden=hidden, heads=heads, head_size=head_size,
-        kv_heads=text.get("num_key_value_heads") or heads, vocabulary=_integer(text, "vocab_size"),
-        epsilon=float(text.get("rms_norm_eps", 1e-6)), activation=ACTIVATIONS[activation],
+        kv_heads=kv_heads, vocabulary=_integer(text, "vocab_size"),
+        epsilon=float(next((text[key] for key in EPSILONS if key in text), 1e-6)), activation=ACTIVATIONS[activation],
         scale=text.get("attention_multiplier") or text.get("query_pre_attn_scalar", head_size) ** -0.5,
-        tied=bool(text.get("tie_word_embeddings", gemma)), windows=windows,
-        ropes=tuple(_rope(text, head_size, family == "gemma3_text" and window > 0) for window in windows),
-        norm_offset=1.0 if gemma else 0.0, norms=_norms(family), residual_factor=text.get("residual_multiplier") or 1.0,
+        tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", family in TIED))), windows=windows,
+        ropes=tuple(read_rope(text, head_size, family == "gemma3_text" and window > 0) for window in windows),
+        norm_offset=1.0 if gemma else 0.0, names=NAMES.get(family, Names()), layer_norm=family == "starcoder2",
+        interleaved=family == "glm4", kinds=_kinds(text, family, layers), taps=int(text.get("conv_L_cache") or 0),
+        experts_per_token=int(text.get("num_experts_per_tok") or 0),
+        normalized_routing=family != "qwen3_moe" or bool(text.get("norm_topk_prob", False)),
+        residual_factor=text.get("residual_multiplier") or 1.0,
         logits_factor=1 / (text.get("logits_scaling") or 1.0),
         attention_cap=text.get("attn_logit_softcapping") or 0.0, logits_cap=text.get("final_logit_softcapping") or 0.0,
         embedding_factor=float(np.float32(math.sqrt(hidden))) if gemma else text.get("embedding_multiplier") or 1.0,
@@ -117,13 +177,22 @@ def read_decoder(config: Mapping[str, Any]) -> Decoder:
     )  # fmt: skip
 
 
-def _norms(family: str) -> tuple[str, str, str, str]:
-    return SANDWICH if family.startswith("gemma") else NORMS.get(family, PRE_NORMS)
+def _kinds(text: Mapping[str, Any], family: str, layers: int) -> tuple[str, ...]:
+    """The layer types of a family with short convolutions."""
+    if family != "lfm2":
+        return ()
+    attentive = text.get("full_attn_idxs") or range(layers)
+    kinds = text.get("layer_types") or [
+        "full_attention" if each in attentive else CONVOLUTION for each in range(layers)
+    ]
+    if len(kinds) != layers:
+        raise unsupported("layer_types", f"{layers} entries", f"{len(kinds)} entries")
+    return tuple(kinds)
 
 
 def _windows(text: Mapping[str, Any], family: str, layers: int) -> tuple[int, ...]:
     window = text.get("sliding_window") or 0
-    if family in ("qwen2", "qwen3") and not text.get("use_sliding_window", False):
+    if family.startswith("qwen") and not text.get("use_sliding_window", False):
         window = 0
     types = text.get("layer_types")
     if types is None and family == "gemma2":
@@ -134,57 +203,12 @@ def _windows(text: Mapping[str, Any], family: str, layers: int) -> tuple[int, ..
     if types is None:
         return (window,) * layers
     if len(types) != layers:
-        raise _unsupported("layer_types", f"{layers} entries", f"{len(types)} entries")
+        raise unsupported("layer_types", f"{layers} entries", f"{len(types)} entries")
     return tuple(window if each == SLIDING else 0 for each in types)
-
-
-def _rope(text: Mapping[str, Any], head_size: int, local: bool) -> Rope:
-    """The angles of a layer: inverse frequencies in f32, as transformers computes them."""
-    parameters = text.get("rope_parameters") or {}
-    nested = parameters.get(SLIDING if local else "full_attention")
-    scaling = nested or (None if local else text.get("rope_scaling")) or (parameters if not local else {})
-    base = float(
-        (nested or {}).get("rope_theta")
-        or (text.get("rope_local_base_freq", 10000.0) if local else None)
-        or parameters.get("rope_theta") or text.get("rope_theta", 10000.0)
-    )  # fmt: skip
-    rotated = int(head_size * float(scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1))
-    exponents = np.arange(0, rotated, 2, dtype=np.int64).astype(np.float32) / np.float32(rotated)
-    frequencies = (np.float32(1) / np.power(np.float32(base), exponents)).astype(np.float32)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "linear":
-        frequencies = frequencies / np.float32(scaling["factor"])
-    elif kind == "llama3":
-        frequencies = _llama3(frequencies, scaling)
-    elif kind != "default":
-        raise _unsupported("rope_scaling", "default, linear or llama3", kind)
-    return Rope(frequencies=tuple(frequencies.tolist()))
-
-
-def _llama3(frequencies: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
-    """Llama 3.1: long wavelengths are stretched, those between the bounds are interpolated."""
-    factor, low, high = (scaling[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    context = scaling["original_max_position_embeddings"]
-    lengths = 2 * math.pi / frequencies
-    stretched = np.where(lengths > context / low, frequencies / factor, frequencies)
-    smooth = (context / lengths - low) / (high - low)
-    between = (1 - smooth) * stretched / factor + smooth * stretched
-    medium = ~(lengths < context / high) & ~(lengths > context / low)
-    return np.where(medium, between, stretched).astype(np.float32)
 
 
 def _integer(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
     if type(value) is not int or not 0 < value <= _LARGEST.get(key, (1 << 31) - 1):
-        raise _unsupported(key, f"an integer from 1 to {_LARGEST.get(key, (1 << 31) - 1)}", value)
+        raise unsupported(key, f"an integer from 1 to {_LARGEST.get(key, (1 << 31) - 1)}", value)
     return value
-
-
-def _unsupported(key: str, expected: str, found: object) -> FormatError:
-    return FormatError(
-        f"{key} is not one that the graph has",
-        part="config.json",
-        expected=expected,
-        found=repr(found),
-        code=ErrorCode.CONFIG,
-    )

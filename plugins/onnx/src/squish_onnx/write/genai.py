@@ -17,6 +17,10 @@ def genai_config(decoder: Decoder, filename: str) -> bytes:
     outputs = {
         "logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"
     }  # fmt: skip
+    more: dict[str, object] = {}
+    if decoder.kinds:
+        inputs["past_conv_names"], outputs["present_conv_names"] = "past.%d.conv", "present.%d.conv"
+        more = {"layer_types": list(decoder.kinds), "conv_cache_size": decoder.taps - 1}
     model = {
         "type": decoder.family,
         **tokens,
@@ -26,7 +30,7 @@ def genai_config(decoder: Decoder, filename: str) -> bytes:
             "filename": filename, "head_size": decoder.head_size, "hidden_size": decoder.hidden,
             "num_attention_heads": decoder.heads, "num_key_value_heads": decoder.kv_heads,
             "num_hidden_layers": decoder.layers, "inputs": {**inputs, **names}, "outputs": outputs,
-            "session_options": {"provider_options": []},
+            "session_options": {"provider_options": []}, **more,
         },
     }  # fmt: skip
     search = {

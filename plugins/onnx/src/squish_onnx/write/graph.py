@@ -122,7 +122,9 @@ class Graph:
         biases = self.part(spec.name, "offset", "_biases")
         half = self.constant(HALF_BLOCKS[bits])
         offsets = self.op("Add", biases, self.op("Mul", self.op("Reshape", scales, self.integers(rows, blocks)), half))
-        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), self.integers(-1), keepdims=0)
+        # Of no rows, onnxruntime sums over a negative axis wrongly.
+        last = self.integers(-1 if self._axes is None else self._axes + 1)
+        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), last, keepdims=0)
         return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))), output=output)
 
     def _with_last(self, x: str, like: str, *sizes: int, missing: int = 1) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
     ErrorCode,
     FormatError,
+    Limits,
     Options,
     OutgoingTensor,
     Part,
@@ -17,6 +17,7 @@ from squish_core.api import (
     WritePlan,
     dropped_assets,
     dropped_metadata,
+    load_json,
 )
 
 from . import proto
@@ -45,7 +46,8 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
             hint="Convert a complete model: a GGUF file, or a folder with its config.json.",
         )  # fmt: skip
     data = assets[CONFIG]
-    return read_decoder(json.loads(bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)))
+    raw = bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)
+    return read_decoder(load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True))
 
 
 def plan_file(

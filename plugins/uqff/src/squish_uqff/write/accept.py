@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from squish_codecs.api import Affine, Mx, float4_params
+from squish_codecs.api import Affine, Mx, mx_params
 from squish_ggml.api import has_encoder
 from squish_safetensors.api import DTYPE_TAGS
 
@@ -79,7 +79,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: bool) -> Encodin
     """Accept codes as AFQ (affine with biases) or MXFP4."""
     if refusal := _size_refusal(spec):
         return refusal
-    mxfp4 = CodecSpec("mx") if float4_params(layout) == {} else None
+    mxfp4 = CodecSpec("mx") if mx_params(layout) == {} else None
     codec = _afq(spec, layout) if layout.table is None else mxfp4
     if codec is None or isinstance(codec, Refusal):
         return codec

@@ -50,11 +50,13 @@ class Mx(Codec):
         np.multiply(elements, np.repeat(scales, block, axis), out=out)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Return the layout of float4 in blocks along rows."""
-        if params["axis"] != len(spec.shape) - 1 or params["dtype"] != "f4_e2m1":
+        """Return the layout of floats in blocks along rows."""
+        if params["axis"] != len(spec.shape) - 1 or params["dtype"] == "i8":
             return None
-        table = np.arange(16, dtype=np.uint8).view(dtypes.to_numpy("f4_e2m1")).astype(np.float32)
         group = (*(1 for _ in spec.shape[1:]), params["block_size"])
+        if params["dtype"] != "f4_e2m1":
+            return CodeLayout(bits=8, group=group, scale_dtype="f8_e8m0", table=params["dtype"])
+        table = np.arange(16, dtype=np.uint8).view(dtypes.to_numpy("f4_e2m1")).astype(np.float32)
         return CodeLayout(bits=4, group=group, scale_dtype="f8_e8m0", table=tuple(table.tolist()))
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
@@ -63,8 +65,10 @@ class Mx(Codec):
             return None
         *lead, last = region
         block, shape = params["block_size"], tuple(part.stop - part.start for part in region)
-        packed = (*lead, slice(last.start // 2, last.stop // 2))
         scale = parts["scales"][(*lead, slice(last.start // block, last.stop // block))]
+        if layout.bits == 8:
+            return Codes(layout=layout, shape=shape, scale=scale, unpack=lambda: parts["data"][region].view(np.uint8))
+        packed = (*lead, slice(last.start // 2, last.stop // 2))
 
         def unpack() -> np.ndarray:
             pairs = parts["data"][packed]

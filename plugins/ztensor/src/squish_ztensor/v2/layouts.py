@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from squish_core.api import DENSE, CodecError, CodecSpec, CodeLayout, Encoding, FormatError, Part, Refusal, TensorSpec
@@ -42,14 +43,15 @@ def stored(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def stored_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """Return a layout for codes of other formats: float4 blocks along rows, or groups."""
-    for block in (32, 16):
-        if layout == Mx().code_layout(spec, {"axis": len(spec.shape) - 1, "block_size": block, "dtype": "f4_e2m1"}):
-            params = {} if block == 32 else {"block_size": block}
-            grid = (*spec.shape[:-1], spec.shape[-1] // block)
-            data = Part(dtype="u8", shape=(*spec.shape[:-1], spec.shape[-1] // 2))
-            parts = {"data": data, "scale": Part(dtype="f8_e8m0", shape=grid)}
-            return Encoding(codec=CodecSpec("mx", params), parts=parts)
+    """Return a layout for codes of other formats: float4 or float8 blocks along rows, or groups."""
+    for element, block in product(("f4_e2m1", "f8_e4m3", "f8_e5m2"), (32, 16)):
+        stored_params = {"axis": len(spec.shape) - 1, "block_size": block, "dtype": element}
+        if layout == Mx().code_layout(spec, stored_params):
+            declared = dict(zip(("data", "scale"), Mx().parts(spec, stored_params).values()))
+            parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+            params = {"element": element, "block_size": block}
+            own = {name: value for name, value in params.items() if value not in ("f4_e2m1", 32)}
+            return Encoding(codec=CodecSpec("mx", own), parts=parts)
     return groups.nearest(spec, layout, zeros=False)
 
 

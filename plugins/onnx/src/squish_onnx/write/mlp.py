@@ -1,0 +1,67 @@
+"""The MLP of a layer: gated, fused, without a gate, or of experts that a router chooses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .config import Decoder
+from .graph import Graph
+from .layers import linear
+
+
+def mlp(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
+    """Add the MLP of a layer; one with a router is a mixture of experts."""
+    if f"{prefix}.gate.weight" in graph:
+        return _experts(graph, decoder, prefix, x)
+    return _dense(graph, decoder, prefix, x)
+
+
+def _dense(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
+    names, fused = decoder.names, f"{prefix}.gate_up_proj"
+    if not names.gate:
+        return linear(graph, f"{prefix}.{names.down}", _activated(graph, decoder, _up(graph, decoder, prefix, x)))
+    if f"{fused}.weight" in graph:
+        half = graph.spec(f"{fused}.weight").shape[0] // 2
+        gate, up = graph.ops("Split", (linear(graph, fused, x), graph.integers(half, half)), ("", ""), axis=-1)
+    else:
+        gate, up = linear(graph, f"{prefix}.{names.gate}", x), _up(graph, decoder, prefix, x)
+    return linear(graph, f"{prefix}.{names.down}", graph.op("Mul", _activated(graph, decoder, gate), up))
+
+
+def _up(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
+    return linear(graph, f"{prefix}.{decoder.names.up}", x)
+
+
+def _activated(graph: Graph, decoder: Decoder, x: str) -> str:
+    if decoder.activation == "silu":
+        return graph.op("Mul", x, graph.op("Sigmoid", x))
+    return graph.op("Gelu", x, approximate="tanh" if decoder.activation == "gelu_tanh" else "none")
+
+
+def _experts(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
+    """Each expert computes the tokens that chose it; the results return to their places, weighted by the router.
+
+    A place is the token's number times the experts per token, plus the rank of the expert.
+    """
+    count, chosen = graph.spec(f"{prefix}.gate.weight").shape[0], decoder.experts_per_token
+    tokens = graph.op("Reshape", x, graph.integers(-1, decoder.hidden))
+    logits = linear(graph, f"{prefix}.gate", x)
+    probabilities = graph.op("Reshape", graph.op("Softmax", logits, axis=-1), graph.integers(-1, count))
+    weights, experts = graph.ops("TopK", (probabilities, graph.integers(chosen)), ("", ""), axis=-1)
+    if decoder.normalized_routing:
+        weights = graph.op("Div", weights, graph.op("ReduceSum", weights, graph.integers(-1), keepdims=1))
+    experts = graph.op("Reshape", experts, graph.integers(-1))
+    results, places = [], []
+    for expert in range(count):
+        own = graph.op("NonZero", graph.op("Equal", experts, graph.constant(expert, np.int64)))
+        own = graph.op("Reshape", own, graph.integers(-1))
+        rows = graph.op("Gather", tokens, graph.op("Div", own, graph.constant(chosen, np.int64)))
+        y = _dense(graph, decoder, f"{prefix}.experts.{expert}", graph.op("Unsqueeze", rows, graph.integers(0)))
+        results.append(graph.op("Squeeze", y, graph.integers(0)))
+        places.append(own)
+    y = graph.op("Concat", *results, axis=0)
+    place = graph.op("Unsqueeze", graph.op("Concat", *places, axis=0), graph.integers(1))
+    y = graph.op("Reshape", graph.op("ScatterND", y, place, y), graph.integers(-1, chosen, decoder.hidden))
+    y = graph.op("Mul", y, graph.op("Unsqueeze", weights, graph.integers(2)))
+    y = graph.op("ReduceSum", y, graph.integers(1), keepdims=0)
+    return graph.op("Reshape", y, graph.op("Shape", x))
