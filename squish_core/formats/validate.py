@@ -19,7 +19,32 @@ _DAMAGED = "The file is damaged, or the program that wrote it has a bug; fetch i
 
 
 def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
-    """Check a tensor name: non-empty text without NUL, at most `limits.name` bytes of UTF-8."""
+    """Check a tensor name: non-empty text without NUL, at most `limits.name` bytes of UTF-8.
+
+    Parameters
+    ----------
+    name
+        What the file has for a name.
+    limits
+        Caps of the file.
+    offset
+        Where the name begins, in bytes, for errors.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    FormatError
+        It is not a name; LimitError if it is too long (code `name`).
+
+    Examples
+    --------
+    >>> check_name("layers.0.weight", squish.Limits())
+    'layers.0.weight'
+    """
     if not isinstance(name, str):
         raise FormatError(
             "a tensor name is not text", offset=offset, expected="text", found=type(name).__name__, code="name",
@@ -53,7 +78,34 @@ def lookalike_names(names: Iterable[str]) -> list[Problem]:
 
 
 def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None = None) -> tuple[int, ...]:
-    """Check a shape: a list of non-negative integers, rank at most `limits.rank`."""
+    """Check a shape: a list of non-negative integers, rank at most `limits.rank`.
+
+    Parameters
+    ----------
+    shape
+        What the file has for a shape.
+    limits
+        Caps of the file.
+    tensor
+        Name of the tensor, for errors.
+    offset
+        Where the shape begins, in bytes, for errors.
+
+    Returns
+    -------
+    tuple of int
+        The shape.
+
+    Raises
+    ------
+    FormatError
+        It is not a shape; LimitError if it has too many dimensions or elements (code `shape`).
+
+    Examples
+    --------
+    >>> check_shape([4, 32], squish.Limits(), tensor="w")
+    (4, 32)
+    """
     if not isinstance(shape, (list, tuple)):
         raise FormatError(
             "the shape is not a list", tensor=tensor, offset=offset, expected="a list of integers",
@@ -84,9 +136,33 @@ def check_extents(
 ) -> tuple[list[Problem], bool]:
     """Check that byte ranges lie inside their files and are pairwise disjoint or identical.
 
-    `aliases` decides about identical ranges: "accept", "problem" or "error"; "views" accepts any overlap. Returns the
-    problems, and whether the ranges of each file are contiguous (for formats that forbid holes). Empty ranges never
-    overlap.
+    Parameters
+    ----------
+    extents
+        (number of the file, offset in bytes, length in bytes, tensor name). Empty ranges never overlap.
+    files
+        The files, with their sizes.
+    aliases
+        What becomes of identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
+
+    Returns
+    -------
+    problems : list of Problem
+        The identical ranges, with `aliases="problem"`.
+    contiguous : bool
+        Whether the ranges of each file leave no hole, for formats that forbid holes.
+
+    Raises
+    ------
+    TruncatedError
+        A range ends behind its file (code `bounds`).
+    FormatError
+        Two ranges overlap (code `overlap`).
+
+    Examples
+    --------
+    >>> check_extents([(0, 0, 8, "a"), (0, 8, 4, "b")], [FileRef("model.bin", 12)])
+    ([], True)
     """
     problems: list[Problem] = []
     sizes = {file: files[file].size for file in {extent[0] for extent in extents}}
@@ -162,3 +238,35 @@ def spec_extents(spec: TensorSpec) -> Iterable[Extent]:
     for part in (*parts, *spec.extras.values()):
         for segment in part.segments:
             yield segment.file, segment.offset, segment.length, spec.name
+
+
+def single_value(feature: str, value: Any) -> Any:
+    """Return the value of a feature that a tensor has only once.
+
+    Parameters
+    ----------
+    feature
+        Name of the feature, for errors.
+    value
+        A value, or a set, list or tuple of one value.
+
+    Returns
+    -------
+    object
+        The value.
+
+    Raises
+    ------
+    FormatError
+        There are several values (code `feature`).
+
+    Examples
+    --------
+    >>> single_value("dtype", {"q4_k"})
+    'q4_k'
+    """
+    if isinstance(value, (set, frozenset, list, tuple)):
+        if len(value) != 1:
+            raise FormatError(f"a tensor has only one {feature}", found=", ".join(sorted(value)), code="feature")
+        (value,) = value
+    return value
