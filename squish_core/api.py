@@ -32,7 +32,7 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
-        "Container", "Options", "WritePlan", "single_value",
+        "Container", "Options", "WritePlan",
     ),
     "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),
     "squish_core.formats.refinement": ("Refinement",),
@@ -63,6 +63,7 @@ _NAMES = {
     "squish_core.conversion.virtual": ("VirtualSource",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
+    "squish_core.plugins.schedulers": ("scheduler_named",),
     "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
@@ -70,11 +71,14 @@ _NAMES = {
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),
     "squish_core.io.cache": ("cached_folder",),
-    "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
+    "squish_core.io.append": ("LockedFile", "appended_file", "locked_file"),
+    "squish_core.io.atomic": ("atomic_file", "atomic_folder"),
+    "squish_core.analysis.maps": ("Address", "address_of", "file_at"),
     "squish_core.analysis.metrics": ("Distance",),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.conversion.execute": ("execute",),
     "squish_core.conversion.observer": ("ConversionObserver",),
+    "squish_core.conversion.range_writer": ("worker_name",),
     "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
@@ -91,7 +95,7 @@ _NAMES = {
     ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
-    "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
+    "squish_core.formats.validate": ("check_extents", "check_name", "check_shape", "single_value"),
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
@@ -108,6 +112,9 @@ _RENAMED = {
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
+    from squish_core.analysis.maps import Address as Address
+    from squish_core.analysis.maps import address_of as address_of
+    from squish_core.analysis.maps import file_at as file_at
     from squish_core.analysis.metrics import Distance as Distance
     from squish_core.backends.base import Backend as Backend
     from squish_core.backends.chain import Chain as Chain
@@ -174,6 +181,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
+    from squish_core.conversion.range_writer import worker_name as worker_name
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
@@ -214,7 +222,6 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Options as Options
     from squish_core.formats.base import WritePlan as WritePlan
-    from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
     from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
@@ -240,11 +247,12 @@ if TYPE_CHECKING:
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
-    from squish_core.io.atomic import LockedFile as LockedFile
-    from squish_core.io.atomic import appended_file as appended_file
+    from squish_core.formats.validate import single_value as single_value
+    from squish_core.io.append import LockedFile as LockedFile
+    from squish_core.io.append import appended_file as appended_file
+    from squish_core.io.append import locked_file as locked_file
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
-    from squish_core.io.atomic import locked_file as locked_file
     from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
@@ -297,6 +305,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.plugins.schedulers import scheduler_named as scheduler_named
     from squish_core.schedulers.base import Scheduler as Scheduler
     from squish_core.schedulers.base import lost_worker as lost_worker
     from squish_core.specs import parse_spec as parse_spec

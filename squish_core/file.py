@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.backends.plan import FilePlan, plan_tensors
-from squish_core.codecs.views import COPY_LIMIT, Views, dense_records
+from squish_core.codecs.views import COPY_LIMIT, dense_views
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import OfferOrder
+    from squish_core.backends.plan import FilePlan
     from squish_core.backends.whole import WholeModel
     from squish_core.io.source import Source
 
@@ -122,6 +121,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
+        from squish_core.backends.plan import plan_tensors
+
         return plan_tensors(
             self.registry, self.name, self.index, self.index.tensors.values(), backend=backend, policy=policy, op=op
         )
@@ -279,14 +280,14 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
         ((64, 32), 'float32')
         """
-        tensors, view = self.index.tensors, Views(self.source_for).view
+        tensors = self.index.tensors
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with gc_paused():
-            for name, record in dense_records(tensors):
+            for name, view in dense_views(tensors, self.source_for):
                 if not copy:
-                    arrays[name] = view(record)
-                elif prod(record[1]) <= COPY_LIMIT and (array := view(record)) is not None:
-                    arrays[name] = array.copy()
+                    arrays[name] = view
+                elif view.size <= COPY_LIMIT:
+                    arrays[name] = view.copy()
         remaining = [name for name, array in arrays.items() if array is None]
         if remaining:
             encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])

@@ -23,6 +23,15 @@ class Segment:
     length: int
 
 
+class Segments(Sequence[Segment]):
+    """Segments built on access; `nbytes` is their total length."""
+
+    @property
+    def nbytes(self) -> int:
+        """Total length."""
+        return sum([segment.length for segment in self])
+
+
 @frozen
 class Filter:
     """A byte codec, such as zstd, applied to the bytes of a part, with its parameters."""
@@ -64,6 +73,8 @@ class Part:
         """Size in bytes in the file."""
         if self.data is not None:
             return len(self.data)
+        if isinstance(self.segments, Segments):
+            return self.segments.nbytes
         return sum([segment.length for segment in self.segments])
 
 

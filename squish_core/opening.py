@@ -87,20 +87,17 @@ def open(  # noqa: A001
     ...     print(file.format, list(file))
     gguf ['token_embd.weight', 'blk.0.ffn_up.weight', 'blk.0.ffn_norm.weight']
     """
-    registry = registry or installed()
-    limits = limits or default()
+    registry, limits = registry or installed(), limits or default()
     if not isinstance(limits, Limits):
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_target(target, registry, source_options)
-    source = source if mmap else source.unmapped()
     try:
-        source = decompress(source, registry, limits)
+        source = decompress(source if mmap else source.unmapped(), registry, limits)
         overlay = source.overlay_assets(open_folder(assets)) if assets is not None else ()
         own = read_index(source, registry, limits, format)
         index = with_assets(own, source, overlay)
-        index = evolve(index, declarations={**foreign_declarations(own, overlay), **index.declarations})
-        if problems := source.problems():
-            index = evolve(index, problems=(*index.problems, *problems))
+        declarations = {**foreign_declarations(own, overlay), **own.declarations}
+        index = evolve(index, declarations=declarations, problems=(*own.problems, *source.problems()))
         file = File(source, index, registry, limits)
         if strict:
             fail_on_warnings(file)

@@ -8,10 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
-from squish_core.backends.base import load_weight
-from squish_core.backends.checks import check_out
-from squish_core.backends.resolve import resolve
-from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.weight import Weight
     from squish_core.statistics import Statistics
 
 
@@ -74,6 +71,8 @@ class Tensor(TensorFacts):
             own = bound.dtype
             dtype = own if dtype is None else dtypes.named(dtype) or own
             if out is not None:
+                from squish_core.backends.checks import check_out
+
                 check_out(out, dtype, self.shape)
             view = bound.view
             if dtype != own:
@@ -219,6 +218,8 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
+        from squish_core.backends.resolve import resolve
+
         file, spec = self.file, self.spec
         with boundary(CodecError, "resolving", file=file.name, tensor=spec.name):
             return resolve(
@@ -274,6 +275,9 @@ class Tensor(TensorFacts):
         return self.file.bind(self.spec, encoding).arrays
 
     def _load(self, chain: Chain) -> Weight:
+        from squish_core.backends.base import load_weight
+        from squish_core.backends.weight import Weight
+
         implementation = self.file.registry.backend(chain.chosen.backend)
         if chain.options:
             implementation = implementation.configured(chain.options)

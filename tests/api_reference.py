@@ -126,7 +126,7 @@ def error_rows() -> Iterator[str]:
 
 def _what(name: str) -> str:
     """One line on a name of the plugin interface: its docstring, or the text below a constant or an alias."""
-    value = getattr(api, name)
+    value = inspect.unwrap(getattr(api, name))
     home = next(module for module, names in api._NAMES.items() if name in names)
     if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
         return first_line(value)

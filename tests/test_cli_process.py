@@ -22,7 +22,7 @@ DATA = Path(__file__).with_name("data")
 
 def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
+        [sys.executable, *argv], capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import toys
 from attrs import evolve
 
+import squish_core as squish
+from squish_core.codecs.permuted import PermutedRows
 from squish_core.conversion.arrays import in_memory
 from squish_core.errors import CodecError
-from squish_core.model import CodecSpec, Encoding, TensorSpec
+from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 from squish_core.tensor import Tensor
 
 VALUES = np.arange(24 * 6, dtype=np.float32).reshape(24, 6)
@@ -40,3 +44,21 @@ def test_heads_that_do_not_divide_the_rows_are_refused(params: dict[str, object]
     with pytest.raises(CodecError) as caught:
         tensor(**params).numpy()
     assert caught.value.code == "params"
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_any_range_of_permuted_rows_is_read(mmap: bool, tmp_path: Path) -> None:
+    place = tmp_path / "rows.zt"
+    squish.save(place, {"w": VALUES})
+    with squish.open(place, mmap=mmap) as file:
+        (segment,) = file["w"].bound.encoding.parts["data"].segments
+        order = np.array([5, 3, 3, 20, 0])
+        rows = PermutedRows(segment.file, segment.offset, 24, order)
+        array = file.array(Part(dtype="f32", shape=(5, 6), segments=rows))
+        expected = VALUES[order].tobytes()
+        for start, length in ((0, 120), (0, 24), (7, 1), (20, 60), (119, 1)):
+            assert bytes(array.bytes(start, length)) == expected[start : start + length]
+        out = bytearray(120)
+        array.read_into(memoryview(out))
+        assert out == expected
+        assert array.part.stored == 120

@@ -10,8 +10,8 @@ import pytest
 from random_parts import random_tensor
 
 from squish_core.api import CodecSpec, SquishError
+from squish_core.backends.weight import Weight
 from squish_core.io.buffer import Buffer
-from squish_core.tensor import Weight
 
 COLUMNS = 64
 

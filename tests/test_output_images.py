@@ -135,6 +135,12 @@ def test_a_checkpoint_opens_as_another_format_without_being_written(
     assert (tmp_path / "a.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
 
 
+def test_a_virtual_file_of_an_absent_format_is_refused(source: Path) -> None:
+    with squish.open(source) as file, pytest.raises(squish.SquishError) as caught:
+        file.as_format("nosuch")
+    assert caught.value.code == "not-installed"
+
+
 @pytest.mark.parametrize("to", ["gguf", "hf"])
 def test_a_virtual_file_closes_with_the_file_that_it_presents(source: Path, to: str) -> None:
     with squish.open(source) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import squish_core as squish
 from squish_core.api import FormatError, UsageError
 from squish_core.cli.app import run
+from squish_core.conversion.job import JobFile
+from squish_core.conversion.plan import plan_conversion
 
 WEIGHT = "model.layers.0.mlp.up_proj.weight"
 RULES = {WEIGHT: "q8_0"}
@@ -78,7 +81,7 @@ def other_shape() -> None:
         (other_shape, {}, "source.files[0]"),
     ],
 )
-def test_a_difference_from_the_plan_is_an_error_that_names_it(
+def test_the_message_about_a_difference_from_the_plan_names_it(
     folder: Path, change: Any, arguments: dict[str, Any], where: str
 ) -> None:
     squish.convert("in.safetensors", "out.gguf", encode=RULES, plan="plan.json", dry_run=True)
@@ -91,7 +94,7 @@ def test_a_difference_from_the_plan_is_an_error_that_names_it(
     assert not Path("out.gguf").exists()
 
 
-def test_another_version_of_a_plugin_is_named(folder: Path) -> None:
+def test_the_message_about_another_version_of_a_plugin_names_it(folder: Path) -> None:
     squish.convert("in.safetensors", "out.gguf", plan="plan.json", dry_run=True)
     document = json.loads(Path("plan.json").read_text())
     document["lock"]["versions"]["squish-gguf"] = "0.0.1"
@@ -109,6 +112,40 @@ def test_a_file_that_is_no_plan_is_refused_and_stays(folder: Path, data: bytes) 
         squish.convert("in.safetensors", "out.gguf", plan="plan.json")
     assert (caught.value.code, caught.value.file) == ("plan", "plan.json")
     assert Path("plan.json").read_bytes() == data
+
+
+@pytest.mark.parametrize("start", [b"GGUF", b'{"a"'])
+def test_a_file_larger_than_any_plan_is_not_read(folder: Path, start: bytes) -> None:
+    """A model, for example; it may be larger than the memory."""
+    with open("large", "wb") as file:
+        file.write(start)
+        file.truncate(1 << 40)
+    with pytest.raises(FormatError) as caught:
+        squish.convert("in.safetensors", "out.gguf", plan="large")
+    assert caught.value.code == "plan"
+
+
+def test_a_plan_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
+    """Another process has written it while this one was planning: the same is carried out, another one refused."""
+    squish.convert("in.safetensors", "out.gguf", encode=RULES, plan="other.json", dry_run=True)
+    other = Path("other.json").read_bytes()
+
+    arguments = {"src": "in.safetensors", "dst": "out.gguf", "encode": RULES}
+    with squish.open("in.safetensors") as file:
+        for encode, is_same in ((RULES, True), ({WEIGHT: "q4_0"}, False)):
+            Path("plan.json").unlink(missing_ok=True)
+            job = JobFile(Path("plan.json"), {**arguments, "encode": encode})
+            Path("plan.json").write_bytes(other)
+            plan = plan_conversion(file, Path("out.gguf"), None, encode)
+            with nullcontext() if is_same else pytest.raises(UsageError):
+                job.settle(plan, file)
+            assert Path("plan.json").read_bytes() == other
+
+
+def test_python_and_the_command_line_write_one_rule_alike(folder: Path) -> None:
+    squish.convert("in.safetensors", "out.gguf", encode="q8_0", only="*", plan="plan.json", dry_run=True)
+    assert run(["convert", "--plan", "plan.json", "--encode", "q8_0", "--only", "*"]) == 0
+    assert run(["convert", "--plan", "plan.json", "--encode", "q4_0"]) == 2
 
 
 @pytest.mark.parametrize("arguments", [{"encode": lambda spec: "q8_0"}, {"src": {"w": np.ones(3)}}])

@@ -15,8 +15,9 @@ from random_layouts import Layout, layouts
 from random_parts import random_tensor
 
 from squish_core.api import CodecSpec, SquishError
+from squish_core.backends.weight import Weight
 from squish_core.codes import ErrorCode
-from squish_core.tensor import Tensor, Weight
+from squish_core.tensor import Tensor
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 N_VECTORS = (1, 2, 5, 9)

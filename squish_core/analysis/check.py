@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from squish_core.analysis.maps import Span, map_spans, opened
+from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
@@ -24,7 +24,8 @@ from squish_core.tensor import Tensor
 if TYPE_CHECKING:
     import numpy as np
 
-Progress = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the tensor, and with the bytes done and their total (None: unknown)."""
 Findings = tuple[list[Problem], int, int, int]
 """Problems, and the numbers of decoded tensors, digests and unverified digests."""
 
@@ -73,7 +74,7 @@ def check_empty(file: Reader, name: str, role: str, part: Part) -> None:
 class Check:
     """A check of an open file that collects findings."""
 
-    def __init__(self, file: File, progress: Progress | None) -> None:
+    def __init__(self, file: File, progress: ProgressCallback | None) -> None:
         self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
         self.decoded = 0
         self._progress = progress
@@ -222,7 +223,7 @@ def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
 
 def check_span(span: Span) -> Findings:
     """What a worker process finds in some tensors of a file."""
-    file = opened(span.files[0])
+    file = file_at(span.files[0])
     check = Check(file, None)
     check.problems = []
     check.tensors([file[name] for name in islice(file, span.start, span.stop)])

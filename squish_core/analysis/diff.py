@@ -11,7 +11,8 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import opening
-from squish_core.analysis.maps import Span, map_spans, opened
+from squish_core.analysis.check import ProgressCallback
+from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
@@ -26,7 +27,6 @@ from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 
 Pair = tuple[Tensor | None, Tensor | None]
-Progress = Callable[[str, int, int | None], None]
 KEEP = "keep"
 WORST = 10
 """Number of differing tensors to print by default."""
@@ -141,7 +141,7 @@ def diff(
     b: Any,
     *,
     registry: Registry | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     only: str | Iterable[str] = (),
     rename: str | None = None,
     scheduler: str | None = None,
@@ -235,7 +235,7 @@ def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[s
 def compare_span(span: Span) -> list[TensorDifference]:
     """What a worker process finds for some of the pairs."""
     options = dict(span.options)
-    first, second = map(opened, span.files)
+    first, second = map(file_at, span.files)
     second = second if options["rename"] == KEEP else map_to_first(first, second)[0]
     pairs = pair_tensors(first, second, options["only"])
     return [compare(name, *pairs[name]) for name in islice(pairs, span.start, span.stop)]

@@ -9,6 +9,7 @@ import typer
 from squish_core.cli.options import Format, Json, Quiet
 from squish_core.cli.output import Answer
 from squish_core.cli.progress import Progress
+from squish_core.codes import ErrorCode
 
 
 def cp(
@@ -35,5 +36,10 @@ def cp(
     from squish_core.opening import open as open_file
 
     with open_file(src, format) as opened, Progress("copying", quiet) as progress:
-        report = squish.convert(opened, dst, to, only=tensors or None, rename="keep", progress=progress)
+        try:
+            report = squish.convert(opened, dst, to, only=tensors or None, rename="keep", progress=progress)
+        except squish.SquishError as error:
+            if error.code == ErrorCode.REFUSED:
+                error.hint = f"`squish convert --only` encodes them. {error.hint}"
+            raise
     return Answer(report.to_dict(), list(conversion_lines(report)))

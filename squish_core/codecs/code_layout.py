@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 OFFSET_KINDS = ("none", "zero_point", "bias")
+GLOBAL_SCALES = ("multiply", "divide")
 STORED_TABLE = "stored"
 """`CodeLayout.table` of codes whose table is stored with the tensor."""
 
@@ -50,6 +51,8 @@ class CodeLayout:
     table
         Codebook: the value of each code before scaling; the dtype whose codes they are, such as "f8_e4m3" (256
         values, among them NaN); or `STORED_TABLE`. None for integers.
+    global_scale
+        "multiply" or "divide" if a scale of the whole tensor is multiplied with its scales or divides them; else None.
     word
         Dtype of the integers that codes are packed into, where the codec packs into words: a format that has words of
         this width can keep it. It does not change a value.
@@ -70,6 +73,7 @@ class CodeLayout:
     offset_dtype: str | None = None
     zero: int = 0
     table: tuple[float, ...] | str | None = None
+    global_scale: str | None = None
     word: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -82,6 +86,7 @@ class CodeLayout:
                 "a dtype if there are offsets",
             ),
             (not self.zero or self.offset_kind != "bias", "zero", "0 with a bias"),
+            (self.global_scale in (None, *GLOBAL_SCALES), "global_scale", " or ".join(GLOBAL_SCALES)),
             (self._has_legal_table, "table", f"numbers, a dtype of {self.bits} bits or {STORED_TABLE!r}"),
         )
         for holds, name, expected in rules:
@@ -135,7 +140,8 @@ class Codes:
 
     `values`: integers in the region's `shape` (i8 or u8). `group`: elements per scale along each axis of the region;
     may be finer than the layout's. `scale` and `offset`: one element per group; `offset` excludes the constant zero
-    point. `table` (f32): only for a stored table. `words`: the same integers still packed, if the codec can provide
+    point. `table` (f32): only for a stored table. `global_scale` (f32): one for the tensor, or one for each of its
+    matrices if it is a stack. `words`: the same integers still packed, if the codec can provide
     them: unsigned little-endian words [..., words per row] with any strides, each row one bit stream with the first
     code in the lowest bits. `unpack` and `pack` compute `values` and `words` on demand.
     """
@@ -146,6 +152,7 @@ class Codes:
     scale: np.ndarray
     offset: np.ndarray | None = None
     table: np.ndarray | None = field()
+    global_scale: np.ndarray | None = None
     unpack: Callable[[], np.ndarray]
     pack: Callable[[], np.ndarray | None] = lambda: None
 

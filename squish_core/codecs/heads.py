@@ -102,6 +102,7 @@ class _Bound(Codec):
         return Codes(
             layout=codes.layout, shape=codes.shape, group=codes.group,
             scale=scale if scale.shape[0] == 1 else scale[order], offset=permute(codes.offset), table=codes.table,
+            global_scale=codes.global_scale,
             unpack=lambda: codes.values[order], pack=lambda: permute(codes.words),
         )  # fmt: skip
 

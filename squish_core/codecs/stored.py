@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codecs.permuted import PermutedRows
 from squish_core.errors import CodecError, LimitError, TensorError
 from squish_core.io.buffer import Buffer, as_array
 from squish_core.io.source import Source
@@ -103,18 +104,23 @@ class StoredArray:
                 yield source.view(segment.offset + start, min(size, segment.length - start))
 
     @property
+    def is_permuted(self) -> bool:
+        """Whether it consists of rows in another order, which are read many at a time."""
+        return isinstance(self.part.segments, PermutedRows)
+
+    @property
     def is_cheap(self) -> bool:
         """Whether reading it again costs nothing, because it is in memory or mapped."""
-        return self.part.data is not None or all(source.cheap_views for source, _, _ in self.runs())
+        return self.part.data is not None or all(source.cheap_views for source in self._sources())
 
     @property
     def is_remote(self) -> bool:
         """Whether reading it goes over a network."""
-        return any(source.is_remote for source, _, _ in self.runs())
+        return any(source.is_remote for source in self._sources())
 
     def check_size(self) -> None:
         """Raise TruncatedError if a file that contains it has become shorter."""
-        for source, _, _ in self.runs():
+        for source in self._sources():
             source.check_size()
 
     def in_memory(self) -> StoredArray:
@@ -127,10 +133,16 @@ class StoredArray:
         """Source, offset and length of each stored byte range."""
         return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
 
+    def _sources(self) -> list[Source]:
+        """The files with its bytes."""
+        segments = self.part.segments
+        files = [segments.file] if isinstance(segments, PermutedRows) else [each.file for each in segments]
+        return [self._source_for(file) for file in dict.fromkeys(files)]
+
     def read_into(self, out: memoryview) -> None:
         """Copy the part into `out`, through pread if it has no filters."""
         part = self.part
-        if part.filters or part.data is not None:
+        if part.filters or part.data is not None or self.is_permuted:
             out[:] = self.bytes(0, part.nbytes)
             return
         self._check_size()
@@ -153,6 +165,8 @@ class StoredArray:
                 return memoryview(part.data)[start : start + length]
             if len(part.segments) == 1:
                 (self._run,) = part.segments
+        if isinstance(part.segments, PermutedRows):
+            return part.segments.read(self._source_for(part.segments.file), start, length)
         if self._run is not None and 0 < length <= self._run.length - start:
             return self._source_for(self._run.file).view(self._run.offset + start, length)
         pieces = list(self._pieces(start, length))

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from squish_core import opening
+from squish_core.analysis.check import ProgressCallback
 from squish_core.codes import ErrorCode
-from squish_core.conversion.activations import open_activations
-from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
 from squish_core.conversion.evidence import Evidence, undecided_notes
 from squish_core.conversion.execute import execute, outgoing_tensors
+from squish_core.conversion.inputs import Inputs, open_inputs
 from squish_core.conversion.job import ARGUMENTS, JobFile, document_arguments, job_document
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import ConversionPlan, plan_conversion, plan_mapped
+from squish_core.conversion.plan import ConversionPlan, plan_conversion
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
 from squish_core.errors import CodecError, SquishError, UsageError
@@ -33,9 +32,6 @@ from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
-from squish_core.plugins.sources import remote_target, scheme_of
-
-Progress = Callable[[str, int, int | None], None]
 
 
 def convert(
@@ -59,7 +55,7 @@ def convert(
     task_bytes: int | str | None = None,
     resume: bool | str = False,
     journal: Any = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
@@ -133,101 +129,106 @@ def convert(
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
-    options = JobOptions.parse(scheduler, task_bytes, resume, journal, registry or installed())
-    plan_file = None
+    job = JobOptions.parse(scheduler, task_bytes, resume, journal, registry or installed())
     arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
-    if plan is not None:
-        plan_file = JobFile(Path(plan), arguments)
-        arguments = plan_file.arguments
-        src, dst, to, encode, only, assets, rename, activations = map(arguments.get, ARGUMENTS[:-1])
-        requantize = bool(arguments[ARGUMENTS[-1]])
-    if src is None or dst is None:
-        raise UsageError(
-            "convert needs a source and a target",
-            code=ErrorCode.USAGE,
-            hint="Name both, or plan=FILE with an existing plan.",
-        )
+    plan_file = None if plan is None else JobFile(Path(plan), arguments)
+    arguments = arguments if plan_file is None else plan_file.arguments
     with ExitStack() as stack:
-        file = src
-        if isinstance(src, Mapping) and not isinstance(src, File):
-            file = stack.enter_context(in_memory(src, assets=assets, registry=registry))
-        elif not isinstance(src, File):
-            file = stack.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
-        statistics = None
-        if activations is not None:
-            statistics = stack.enter_context(open_activations(activations, limits=limits, registry=registry))
-        target: Path | RemoteTarget = Path(dst)
-        if scheme_of(dst):
-            target = stack.enter_context(closing(remote_target(dst, file.registry)))
+        inputs = open_inputs(arguments, stack, limits=limits, registry=registry)
+        file, target = inputs.file, inputs.target
         evidence, before = Evidence(file), file.source.traffic()
-        plan_of = partial(
-            _plan, evidence.file if not delete_source else file, target, to, encode,
-            only=only if only is None or isinstance(only, str) else tuple(only), rename=rename, activations=statistics,
-            requantize=requantize,
-        )  # fmt: skip
-        needs_all = delete_source or plan_file is not None or options is not None
-        first_panels = not needs_all and (not dry_run or file.source.is_remote)
-        decided, model = plan_of(first_panels=first_panels)
-        notes = undecided_notes(decided.steps) if dry_run and first_panels else ()
-        decided = evolve(decided, notes=(*decided.notes, *evidence.notes(), *notes))
+        source = file if delete_source else evidence.file
+        reads_all = delete_source or plan_file is not None or job is not None
+        first_panels = not reads_all and (not dry_run or file.source.is_remote)
+        decided, model = inputs.plan(source, first_panels=first_panels)
+        undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
+        decided = evolve(decided, notes=(*decided.notes, *evidence.notes(), *undecided))
         if plan_file is not None:
             plan_file.settle(decided, file)
-        to_delete: tuple[Path, ...] = ()
-        if delete_source:
-            if not isinstance(target, Path):
-                raise UsageError(
-                    "the source is deleted only where the target is a local file", found=str(target), code="delete",
-                    hint="Convert it without deleting, and delete it yourself.",
-                )  # fmt: skip
-            to_delete = deletable(model if decided.model_map else file, target, decided.steps, decided.dropped)
+        to_delete = _deletable(decided, model, inputs) if delete_source else ()
         if dry_run:
-            report = decided.report()
-            if isinstance(target, Path):
-                report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, decided.estimate)))
+            report = _preview(decided, target)
         else:
-            write = partial(_write, target=target, progress=progress, activations=statistics, overwrite=overwrite)
-            if options is not None:
-                document = job_document(decided, file, document_arguments(arguments))
-                write = partial(write, executor=partial(execute_job, document=document, options=options))
+            execution = partial(
+                _execute, inputs=inputs, job=job, arguments=arguments, progress=progress, overwrite=overwrite
+            )
             try:
-                report = write(decided, model)
+                report = execution(decided, model)
             except CodecError as error:
                 if error.code != ErrorCode.REPLAN or not first_panels:
                     raise
-                report = write(*plan_of(first_panels=False))  # the codes of a later panel do not fit
+                report = execution(*inputs.plan(source, first_panels=False))  # a later panel's codes do not fit
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
-        after = file.source.traffic()
-        if before and after:
+        if before and (after := file.source.traffic()):
             report = evolve(report, notes=(*report.notes, str(after - before)))
         return evolve(report, deleted=tuple(map(str, to_delete)))
 
 
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
-    """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
+    """Return the tensors of a file as another format stores them, without encoding.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    to
+        The format and its options, `ID[:key=value,...]`.
+
+    Returns
+    -------
+    list of OutgoingTensor
+        In file order; each reads its parts when asked.
+
+    Raises
+    ------
+    SquishError
+        The format cannot store a tensor.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [tensor.spec.name for tensor in outgoing(file, "gguf")][0]
+    'token_embd.weight'
+    """
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 
-def _plan(file: File, target: Path | RemoteTarget, *rules: Any, **options: Any) -> tuple[ConversionPlan, File]:
-    """As `plan_mapped`, for a target of either kind."""
-    decided, model = plan_mapped(file, target if isinstance(target, Path) else Path(target.filename), *rules, **options)
-    return evolve(decided, target=str(target)), model
+def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path, ...]:
+    """The files with the source's tensors, to delete once the target is written."""
+    if not isinstance(inputs.target, Path):
+        raise UsageError(
+            "the source is deleted only if the target is a local file", found=str(inputs.target), code="delete",
+            hint="Convert it without deleting, and delete it yourself.",
+        )  # fmt: skip
+    return deletable(model if plan.model_map else inputs.file, inputs.target, plan.steps, plan.dropped)
 
 
-def _write(
-    plan: ConversionPlan, model: File, *, target: Path | RemoteTarget, progress: Progress | None,
-    executor: Callable[..., Conversion] = execute, **options: Any,
+def _preview(plan: ConversionPlan, target: Path | RemoteTarget) -> Conversion:
+    """The report of a dry run, with notes on the space that the target needs."""
+    report = plan.report()
+    if isinstance(target, RemoteTarget):
+        return report
+    return evolve(report, notes=(*report.notes, *space_notes(target, report.size, plan.estimate)))
+
+
+def _execute(
+    plan: ConversionPlan, model: File, *, inputs: Inputs, job: JobOptions | None, arguments: Mapping[str, Any],
+    progress: ProgressCallback | None, overwrite: bool,
 ) -> Conversion:  # fmt: skip
-    """Execute a plan, with a progress function."""
+    """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-    return executor(plan, model, target, observer=observer, **options)
+    if job is None:
+        return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
+    document = job_document(plan, inputs.file, document_arguments(arguments))
+    return execute_job(plan, model, inputs.target, document, job, observer, inputs.statistics, overwrite=overwrite)
 
 
 class _ProgressObserver(ConversionObserver):
     """Calls a progress function with the tensor, the bytes written and the total bytes."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: ProgressCallback, total: int) -> None:
         self._progress, self._total, self._written, self._tensor = progress, total, 0, ""
 
     def tensor_started(self, name: str) -> None:

@@ -20,6 +20,7 @@ from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
 from squish_core.io.atomic import atomic_file
+from squish_core.limits import default
 from squish_core.model import CodecSpec, to_json
 from squish_core.plugins.registry import Registry
 
@@ -49,6 +50,7 @@ class JobFile:
     def settle(self, plan: ConversionPlan, source: File) -> None:
         """Write the document, or raise UsageError naming the first difference from the stored one."""
         document = job_document(plan, source, self._document_arguments)
+        self._stored = self._stored or read_document(Path(self._file))  # another process may have written it meanwhile
         if self._stored is None:
             with atomic_file(Path(self._file)) as sink:
                 sink.write(dumps(document))
@@ -72,6 +74,15 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     -------
     dict
         Data for JSON. The same inputs give the same bytes of `dumps`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_core.conversion.plan import plan_conversion
+    >>> with squish.open("model.gguf") as file:
+    ...     document = job_document(plan_conversion(file, Path("out.gguf")), file, {"src": "model.gguf"})
+    >>> document["target"]["format"]
+    'gguf'
     """
     return {
         "squish_plan": VERSION,
@@ -95,14 +106,33 @@ def dumps(document: Mapping[str, Any]) -> bytes:
 
 
 def job_id(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical document."""
+    """Return the id of a job: the SHA-256 of its canonical document.
+
+    Parameters
+    ----------
+    document
+        From `job_document`.
+
+    Returns
+    -------
+    str
+        64 hex digits.
+
+    Examples
+    --------
+    >>> job_id({"squish_plan": 1}) == job_id({"squish_plan": 1})
+    True
+    """
     return sha256(dumps(document)).hexdigest()
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
     """The document in a file; None if there is no file. FormatError for anything but a plan."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(64)
+            is_object = head.lstrip()[:1] == b"{" and os.fstat(file.fileno()).st_size <= default().header
+            data = head + file.read() if is_object else b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -128,9 +158,14 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
             found=_short(stored), code="plan",
         )  # fmt: skip
     for key, value in arguments.items():
-        if value and value != stored.get(key):
+        if value and _as_list(value) != _as_list(stored.get(key)):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
     return stored
+
+
+def _as_list(value: Any) -> Any:
+    """One rule or pattern like a list of one."""
+    return [value] if isinstance(value, str) else value
 
 
 def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +192,24 @@ def document_argument(key: str, value: Any) -> Any:
 
 
 def source_pins(source: File) -> Iterator[dict[str, Any]]:
-    """Identify the current content of each file of an open source."""
+    """Identify the current content of each file of an open source.
+
+    Parameters
+    ----------
+    source
+        An open file.
+
+    Yields
+    ------
+    dict
+        Plain data: the file's name, its size in bytes, and its modification time or what its store calls the version.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [pin["name"] for pin in source_pins(file)]
+    ['model.gguf']
+    """
     for number, ref in enumerate(source.index.files):
         file = source.source_for(number)
         pin: dict[str, Any] = {"name": ref.name, "size": file.size}

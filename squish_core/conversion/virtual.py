@@ -68,7 +68,8 @@ def as_format(
 
 def _name(file: File, format_id: str) -> str:
     """The source's name under the suffix of the format."""
-    name, infos = Path(file.name).name, {key: entry.info for key, entry in file.registry.containers.items()}
-    suffixes = [suffix for info in infos.values() for suffix in getattr(info, "suffixes", ())]
+    name, formats = Path(file.name).name, file.registry.containers
+    file.registry.container(format_id)  # refused if it is not installed
+    suffixes = [suffix for entry in formats.values() for suffix in getattr(entry.info, "suffixes", ())]
     stem = next((name[: -len(suffix)] for suffix in suffixes if name.lower().endswith(suffix)), "") or name
-    return stem + next(iter(getattr(infos[format_id], "suffixes", ())), "")
+    return stem + next(iter(getattr(formats[format_id].info, "suffixes", ())), "")

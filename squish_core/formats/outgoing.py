@@ -39,7 +39,7 @@ class Stream:
     def write_to(self, sink: Sink) -> None:
         """Append the part to a sink; FormatError if its length differs from the declared one."""
         start = sink.tell()
-        if self._array is not None and not self._array.part.filters:
+        if self._array is not None and not self._array.part.filters and not self._array.is_permuted:
             if self._before:
                 self._before()
             for source, offset, length in self._array.runs():

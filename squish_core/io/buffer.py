@@ -22,7 +22,7 @@ _CODES = {
 }  # fmt: skip
 _FOREIGN_CODES = (4, 6, *range(7, 18))
 """Types that NumPy, or an old one, does not export: they go as integers of the same size."""
-_IS_COPIED, _CPU = 2, 1
+_IS_COPIED, _CPU, _UNSIGNED = 2, 1, 1
 CPU_DEVICE = (_CPU, 0)
 _SMALL = 1 << 16
 """Up to this size a copy is cheaper than a mapping; a process may have about 65,000 mappings."""
@@ -188,20 +188,25 @@ def copy_of_dlpack(x: Any) -> np.ndarray:
 
     if int(x.__dlpack_device__()[0]) != _CPU:
         raise BufferError("the array is not in CPU memory; copy it to the CPU first")
-    capsule = x.__dlpack__()  # never consumed, so dropping it after the copy frees the memory
+    capsule = x.__dlpack__()
     tensor, _ = _tensor_of(capsule)
-    dtype = _DTYPES.get((tensor.code, tensor.bits))
-    if dtype is None or tensor.lanes != 1:
-        raise BufferError(f"unsupported DLPack dtype: code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
-    kind, shape = dtypes.to_numpy(dtype), tuple(tensor.shape[: tensor.ndim])
-    if not prod(shape):
-        return np.empty(shape, kind)
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
-    if strides is None:
-        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    reach = [(size - 1) * stride for size, stride in zip(shape, strides)]
-    low, high = (sum(limit(step, 0) for step in reach) for limit in (min, max))
-    start = tensor.data + tensor.byte_offset + low * kind.itemsize
-    raw = (ctypes.c_ubyte * ((high - low + 1) * kind.itemsize)).from_address(start)
-    steps = [stride * kind.itemsize for stride in strides]
-    return np.ndarray(shape, kind, memoryview(raw).cast("B"), -low * kind.itemsize, steps).copy()
+    code, bits, lanes = tensor.code, tensor.bits, tensor.lanes
+    dtype = _DTYPES.get((code, bits))
+    if dtype is None or lanes != 1:
+        raise BufferError(f"unsupported DLPack dtype: code {code}, {bits} bits, {lanes} lanes")
+    if code in _FOREIGN_CODES:
+        tensor.code = _UNSIGNED
+    return np.from_dlpack(_Exported(capsule)).view(dtypes.to_numpy(dtype)).copy()
+
+
+class _Exported:
+    """A capsule of another library, as NumPy takes it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU_DEVICE
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,6 +10,12 @@ from attrs import frozen
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
 from squish_core.io.crc32c import crc32c
+
+
+def _sha256() -> Any:
+    from hashlib import sha256  # loads OpenSSL, which takes longer than opening a file
+
+    return sha256()
 
 
 def _xxh3() -> Any:
@@ -25,7 +30,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (hashlib.sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (_sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 
@@ -54,7 +59,25 @@ class Digest:
 
 
 def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
-    """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x."""
+    """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x.
+
+    Parameters
+    ----------
+    text
+        `ALGORITHM:HEX`, such as `sha256:...`, `crc32c:...` or `xxh3:...`.
+    chunks
+        The bytes in order, as any objects with the buffer protocol.
+
+    Returns
+    -------
+    Verdict
+        `matches`, `differs` with the true digest, or `unverified` for an unknown algorithm.
+
+    Examples
+    --------
+    >>> check_digest("crc32c:e3069283", [b"1234", b"56789"]).state
+    'ok'
+    """
     if not is_supported(text):
         return Verdict("unverified")
     digest = Digest(text.partition(":")[0].lower())

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 from attrs import frozen
 
@@ -33,10 +36,19 @@ def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
     return view[offset - start :]
 
 
+UNTRACKED: Mapping[str, Any] = {"trackfd": False}
+"""Arguments of `mmap.mmap` that keep it from duplicating the descriptor."""
+IS_UNTRACKED = sys.version_info >= (3, 13) and sys.platform == "linux"
+"""Whether `mmap.mmap` takes them; on macOS it would also flush the disk with each mapping."""
+
 if sys.platform != "win32":
 
     def _mapping(fd: int, offset: int, size: int, protection: int, flags: int) -> memoryview:
-        # `mmap.mmap` duplicates the descriptor (from Python 3.13 on, trackfd=False prevents it).
+        if IS_UNTRACKED:
+            try:
+                return memoryview(mmap.mmap(fd, size, flags, protection, offset=offset, **UNTRACKED))
+            except ValueError as error:  # the file has become shorter than the range
+                raise OSError(errno.ENXIO, str(error)) from None
         address = _libc.mmap(None, size, protection, flags, fd, offset)
         if address == ctypes.c_void_p(-1).value:
             number = ctypes.get_errno()

@@ -31,7 +31,8 @@ class Traffic:
 
     def __str__(self) -> str:
         unused = f", {self.unused:,} of them unused" if self.unused else ""
-        return f"fetched {self.fetched:,} bytes in {self.requests:,} requests{unused}"
+        requests = f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
+        return f"fetched {self.fetched:,} bytes in {requests}{unused}"
 
 
 @frozen(kw_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squish_core.errors import UsageError, redact
 from squish_core.io.pin import Pin
-from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.source import Source
+
+if TYPE_CHECKING:
+    from squish_core.io.remote_target import RemoteTarget
 
 
 class SourceOpener:

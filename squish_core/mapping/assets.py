@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from attrs import frozen
 
 from squish_core.errors import FormatError
-from squish_core.guard import guarded
+from squish_core.guard import gc_paused, guarded
 from squish_core.model import Part
 
 
@@ -51,5 +52,7 @@ class MappedAssets(Mapping[str, Part]):
         with self._guard():
             return len(self.files)
 
-    def _guard(self) -> guarded:
-        return guarded(FormatError, "mapping the model's other files", file=self.name)
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        with gc_paused(), guarded(FormatError, "mapping the model's other files", file=self.name):
+            yield

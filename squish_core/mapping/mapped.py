@@ -16,7 +16,7 @@ from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
-from squish_core.guard import guarded
+from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.assets import MappedAssets
 from squish_core.mapping.coverage import cover, without_prefix
 from squish_core.mapping.names import source_rules
@@ -68,7 +68,7 @@ class MappedFile(File):
     def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
         self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
         gguf = naming.layout == GGUF
-        with guarded(FormatError, f"mapping it as {family.id}", file=original.name):
+        with gc_paused(), guarded(FormatError, f"mapping it as {family.id}", file=original.name):
             model = model_of(original, family, naming.layout)
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}

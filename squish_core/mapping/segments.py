@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from squish_core.codecs.permuted import PermutedRows
 from squish_core.model import Segment
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class PermutedRows(Sequence[Segment]):
-    """The rows of one byte range in another order, as segments built on access.
-
-    Parameters
-    ----------
-    file, offset
-        Location of the first stored row.
-    row_bytes
-        Size of a row in bytes.
-    order
-        Index of the stored row for each row.
-    """
-
-    __slots__ = ("file", "offset", "order", "row_bytes")
-
-    def __init__(self, file: int, offset: int, row_bytes: int, order: np.ndarray) -> None:
-        self.file, self.offset, self.row_bytes, self.order = file, offset, row_bytes, order
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    @overload
-    def __getitem__(self, index: int) -> Segment: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Segment, ...]: ...
-    def __getitem__(self, index: int | slice) -> Segment | tuple[Segment, ...]:
-        if isinstance(index, slice):
-            return tuple(map(self._segment, self.order[index].tolist()))
-        return self._segment(int(self.order[index]))
-
-    def __iter__(self) -> Iterator[Segment]:
-        return map(self._segment, self.order.tolist())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, PermutedRows) and self.order is other.order:
-            return (self.file, self.offset, self.row_bytes) == (other.file, other.offset, other.row_bytes)
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _segment(self, row: int) -> Segment:
-        return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)
 
 
 def permute(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:

@@ -9,6 +9,7 @@ from typing import Any
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins.entries import Entry
+from squish_core.plugins.entry_points import entry_points
 from squish_core.plugins.hookspecs import SQUISH_API
 
 GROUP = "squish"
@@ -16,9 +17,7 @@ GROUP = "squish"
 
 def installed_entry_points() -> Iterable[Any]:
     """Entry points of the group `squish`, ordered by distribution."""
-    import importlib_metadata
-
-    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
+    return entry_points(GROUP)
 
 
 def distribution(point: Any) -> str:

@@ -13,11 +13,12 @@ import pytest
 from squish_core.backends.base import Backend
 from squish_core.backends.offers import MODES, OPS, Availability, Offer, Request
 from squish_core.backends.resolve import resolve
+from squish_core.backends.weight import Weight
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.statistics import Tally
-from squish_core.tensor import Tensor, Weight
+from squish_core.tensor import Tensor
 from squish_core.testing.sources import CountingSource, memory_file, touched_part
 from squish_core.testing.suite import Suite, parametrize
 

@@ -57,6 +57,7 @@ BRINGS = {
                 "bitmask",
                 "boxes",
                 "float8",
+                "hqq",
                 "lowrank",
                 "masked",
                 "mx",
@@ -72,7 +73,7 @@ BRINGS = {
     "squish-onnx": Brings(containers=frozenset({"onnx"}), sample="sample.onnx"),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
-    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian", "scaled_nvfp4"))),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
     "squish-ane": Brings(
@@ -80,7 +81,7 @@ BRINGS = {
     ),
     "squish-metal": Brings(backends=frozenset({"metal"})),
     "squish-uqff": Brings(
-        containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
+        containers=frozenset({"uqff"}), codecs=frozenset({"uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
     "squish-hf": Brings(
         containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})

@@ -115,6 +115,36 @@ def test_a_rewritten_file_equals_gguf_pys(tmp_path):
     assert oracles.peer("gguf").run(tensors, path=str(tmp_path / "ours.gguf"))
 
 
+def write_scaled(path: str, blocks: np.ndarray, scale: float) -> np.ndarray:
+    """Write NVFP4 blocks and their global scale as llama.cpp's converter does; returns the product of the dequantized
+    blocks and the scale; runs in the peer."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType.NVFP4
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.attn_q.weight", blocks, raw_dtype=kind)
+    writer.add_tensor("blk.0.attn_q.scale", np.array([scale], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return gguf.dequantize(blocks, kind) * np.float32(scale)
+
+
+@pytest.mark.parametrize(("scale", "ulp"), [(0.25, 0), (0.0371, 1)])
+def test_nvfp4_with_a_global_scale_has_gguf_pys_values(tmp_path, scale, ulp):
+    """Both scales are multiplied first here, so that values equal those of the checkpoint: one rounding apart."""
+    blocks = np.random.default_rng(3).integers(0, 256, (4, 2, 36), np.uint8)
+    blocks[..., :4] &= 0x7F
+    blocks[blocks[..., 0] == 0x7F, 0] = 0
+    path = tmp_path / "theirs.gguf"
+    expected = oracles.peer("gguf").run(write_scaled, path=str(path), blocks=blocks.reshape(4, 72), scale=scale)
+    with squish.open(path) as file:
+        np.testing.assert_array_max_ulp(file["blk.0.attn_q.weight"].numpy(), expected, ulp)
+    squish.convert(path, tmp_path / "ours.gguf")
+    assert (tmp_path / "ours.gguf").read_bytes() == path.read_bytes()
+
+
 SCALARS = {
     "u8": st.integers(0, 255), "i8": st.integers(-128, 127), "u16": st.integers(0, 65535),
     "i16": st.integers(-(1 << 15), (1 << 15) - 1), "u32": st.integers(0, (1 << 32) - 1),

@@ -10,6 +10,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError
+from squish_core.testing import expect_error
 
 DATA = Path(__file__).with_name("data")
 LAYER = "model.layers.0.self_attn.k_proj"
@@ -212,5 +213,5 @@ def test_only_compressed_tensors_allows_several_settings(tmp_path: Path) -> None
 
 
 def test_the_refusal_of_an_encoding_names_the_stored_codes_too(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match=r"stores only dense arrays; nor as affine:bits=4,group_size=8"):
+    with expect_error(SquishError, code="refused", tensor="model.layers.0.self_attn.k_proj.weight"):
         squish.convert(DATA / "gptq-planar_w6_g64", tmp_path / "o.safetensors", encode="affine:bits=4,group_size=8")

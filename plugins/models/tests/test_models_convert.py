@@ -55,6 +55,40 @@ def test_a_folder_comes_back_from_gguf_bit_for_bit(llama: Path, tmp_path: Path) 
     assert (tmp_path / "back" / "config.json").read_bytes() == (llama / "config.json").read_bytes()
 
 
+OPTIONS = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "own": 1}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        FILES,
+        TOKENIZER,
+        {**TOKENIZER, "tokenizer_config.json": json.dumps(OPTIONS).encode()},
+        {**FILES, "tokenizer_config.json": json.dumps({**OPTIONS, "chat_template": "{{ messages }}"}).encode()},
+        {**TOKENIZER, "generation_config.json": b'{"eos_token_id": 3, "temperature": 0.6}'},
+        {**TOKENIZER, "special_tokens_map.json": b'{"eos_token": "<|end|>"}', "chat_template.jinja": b"{{ messages }}"},
+        {**TOKENIZER, "tokenizer.json": json.dumps(json.loads(TOKENIZER["tokenizer.json"]), indent=1).encode()},
+        {**TOKENIZER, "merges.txt": b"a b", "vocab.json": b"{}", "notes.txt": b"any other file"},
+    ],
+)
+def test_the_files_of_a_folder_come_back_from_gguf_byte_for_byte(files: dict[str, bytes], tmp_path: Path) -> None:
+    family = squish.registry().family("llama")
+    source = write_model(tmp_path / "source", family, {**LLAMA, "tie_word_embeddings": True}, files=files)
+    squish.convert(source, tmp_path / "m.gguf")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    contents = [
+        {path.name: path.read_bytes() for path in folder.iterdir() if "safetensors" not in path.name}
+        for folder in (source, tmp_path / "back")
+    ]
+    assert contents[1] == contents[0]
+
+
+def test_permuted_rows_are_written_in_large_pieces(llama: Path, tmp_path: Path) -> None:
+    pieces: list[str] = []
+    squish.convert(llama, tmp_path / "m.gguf", progress=lambda name, done, total: pieces.append(name))
+    assert pieces.count("blk.0.attn_q.weight") == 1
+
+
 def test_block_codes_survive_the_way_there_and_back(llama: Path, tmp_path: Path) -> None:
     squish.convert(llama, tmp_path / "q8.gguf", encode=["q8_0"])
     squish.convert(tmp_path / "q8.gguf", tmp_path / "q8.zt", rename="hf")

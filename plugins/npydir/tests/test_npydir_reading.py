@@ -196,7 +196,7 @@ def test_damaged_statistics_affect_only_the_metadata(tmp_path: Path) -> None:
     assert caught.value.code == "stats"
 
 
-def test_the_error_of_a_missing_manifest_has_a_next_step(tmp_path: Path) -> None:
+def test_the_message_about_a_missing_manifest_has_a_next_step(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", {"w": int8()})
     (folder / "manifest.json").rename(folder / "_compress_progress.json")
     with pytest.raises(FormatError) as caught:

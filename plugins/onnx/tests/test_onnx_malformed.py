@@ -158,7 +158,8 @@ def test_external_data_that_overlaps_is_refused(folder):
 
 
 def test_external_data_missing_from_the_folder_is_named(folder):
-    assert "gone" in str(error_of(folder, location="gone"))
+    error = error_of(folder, location="gone")
+    assert (error.code, error.tensor, error.file) == ("missing", "w", str(folder / "gone"))
 
 
 def test_external_data_in_a_folder_of_the_model_is_read(folder):

@@ -30,17 +30,28 @@ class Request:
     sent: int = 0
 
 
+PATIENCE = 120.0
+"""Seconds after which a wait counts as a fault, however loaded the machine is."""
+
+
 @dataclass
 class FaultServer:
-    """Serves `files` by name; `mode` is the path's first piece, `/ok/name` a faultless answer."""
+    """Serves `files` by name; `mode` is the path's first piece, `/ok/name` a faultless answer.
+
+    Until `gather` requests were in flight at once, none is answered. Requests that the server stalls wait for
+    `released`, which comes after the test, or for PATIENCE.
+    """
 
     files: dict[str, bytes] = field(default_factory=dict)
     latency: float = 0.0
+    gather: int = 1
     requests: list[Request] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    stalled: int = 0
     times: dict[str, int] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    released: threading.Event = field(default_factory=threading.Event)
     tag: str | None = '"one"'
     port: int = 0
     other_port: int = 0
@@ -58,6 +69,31 @@ class FaultServer:
         """Count from here."""
         self.requests.clear()
         self.most_in_flight = 0
+
+    def enter(self) -> None:
+        """Count a request, and wait for others to be in flight together."""
+        with self.lock:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            self.lock.notify_all()
+            self.lock.wait_for(lambda: self.most_in_flight >= self.gather, PATIENCE)
+
+    def leave(self) -> None:
+        """Count a request no longer: before its answer, since a client that has it may send the next at once."""
+        with self.lock:
+            self.in_flight -= 1
+
+    def stall(self) -> None:
+        """Do not answer."""
+        with self.lock:
+            self.stalled += 1
+            self.lock.notify_all()
+        self.released.wait(PATIENCE)
+
+    def wait_for_stalled(self, count: int) -> None:
+        """Wait until so many requests are stalled."""
+        with self.lock:
+            assert self.lock.wait_for(lambda: self.stalled >= count, PATIENCE)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -77,12 +113,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         state: FaultServer = self.server.state
-        with state.lock:
-            state.in_flight += 1
-            state.most_in_flight = max(state.most_in_flight, state.in_flight)
+        state.enter()
         time.sleep(state.latency)
-        with state.lock:  # before the answer: a client that has it may send its next request at once
-            state.in_flight -= 1
+        state.leave()
         self._answer(state)
 
     def _answer(self, state: FaultServer) -> None:
@@ -110,7 +143,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif mode == "expiring" and count > 2:
             self._status(403)
         elif mode == "silent" or (mode == "stalls" and count > 2):
-            time.sleep(3)
+            state.stall()
             self.close_connection = True
         elif mode == "moved":
             self._status(302, {"Location": f"http://localhost:{state.other_port}/ok/{name}"})
@@ -158,9 +191,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         if mode == "drips" and request.range and "bytes=0-" not in request.range:
-            for byte in body[:5]:
+            for byte in body[: int(PATIENCE / 0.2)]:
                 self.wfile.write(bytes([byte]))
-                time.sleep(0.5)
+                if self.server.state.released.wait(0.2):
+                    break
             self.close_connection = True
             return None
         cuts = mode == "cuts" or (mode == "cuts-once" and self.server.state.times[mode] in (2, 3))
@@ -192,6 +226,7 @@ def server() -> Iterator[FaultServer]:
         threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     state.port, state.other_port = (each.server_port for each in servers)
     yield state
+    state.released.set()
     for each in servers:
         each.shutdown()
         each.server_close()
@@ -206,6 +241,14 @@ def secure_url(server: FaultServer) -> Iterator[str]:
     context.load_cert_chain(DATA / "localhost.pem")
     secure.socket = context.wrap_socket(secure.socket, server_side=True)
     threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield f"https://localhost:{secure.server_port}/ok"
+    yield f"https://localhost:{secure.server_port}"
     secure.shutdown()
     secure.server_close()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections, and that nobody else can take."""
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        yield refusing.getsockname()[1]

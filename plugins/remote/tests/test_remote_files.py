@@ -13,6 +13,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.cli import main
+from squish_core.testing import expect_error
 
 
 @pytest.fixture
@@ -89,7 +90,9 @@ def test_importing_the_core_and_listing_sources_imports_no_client() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any, tmp_path: Path) -> None:
+def test_cp_fetches_the_bytes_of_the_tensors_that_match(
+    model: Path, server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with squish.open(model) as local:
         first = local["blk.7.ffn_up.weight"].numpy()
         stored = local["blk.7.ffn_up.weight"].nbytes
@@ -101,6 +104,8 @@ def test_cp_fetches_the_bytes_of_the_tensors_that_match(model: Path, server: Any
         assert list(part) == ["blk.7.ffn_up.weight"]
         np.testing.assert_array_equal(part["blk.7.ffn_up.weight"].numpy(), first)
     assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "no.such"]) == 2
+    assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "blk.7.*"]) == 2
+    assert "`squish convert --only` encodes them" in " ".join(capsys.readouterr().err.split())
     assert not target.exists()
 
 
@@ -130,15 +135,21 @@ def test_a_plan_of_a_remote_file_has_its_pin_and_no_secret(model: Path, server: 
     assert "s3cret" not in text
 
 
-def test_a_reference_manifest_is_refused_before_any_request(server: Any, tmp_path: Path) -> None:
+def test_the_message_about_a_reference_manifest_comes_before_any_request(server: Any, tmp_path: Path) -> None:
     """It may name any host and any range."""
     references = {f"w/c/{number}": [server.url("model.gguf"), number, 2**62] for number in range(20_000)}
-    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": references}))
-    for target, code in ((str(tmp_path / "refs.json"), "lookalike"), (f"reference://{tmp_path}/refs.json", "usage")):
-        with pytest.raises(squish.SquishError) as caught:
+    manifest = json.dumps({"version": 1, "refs": references})
+    (tmp_path / "refs.json").write_text(manifest)
+    server.files["refs.json"] = manifest.encode()
+    targets = {
+        str(tmp_path / "refs.json"): "lookalike", server.url("refs.json"): "lookalike",
+        f"reference://{tmp_path}/refs.json": "usage", f"zip://x::reference://{tmp_path}/refs.json": "usage",
+    }  # fmt: skip
+    for target, code in targets.items():
+        with expect_error(squish.SquishError, code=code, hint="zarr") as caught:
             squish.open(target)
-        assert caught.value.code == code
-    assert not server.requests
+        assert "reference manifest" in caught.value.message
+    assert {request.path for request in server.requests} == {"refs.json"}
 
 
 @pytest.mark.parametrize("options", ["digest=sha256", "encoding=zstd,digest=crc32c", "wire=2,encoding=zstd"])
@@ -147,14 +158,16 @@ def test_verify_fetches_each_byte_once(server: Any, tmp_path: Path, options: str
     tensors = {f"w{number}": random.normal(size=(500, 500)).astype("f4") for number in range(8)}
     squish.save(tmp_path / "m.zt", tensors, format=f"ztensor:{options}")
     data = bytearray((tmp_path / "m.zt").read_bytes())
-    server.files["m.zt"], server.latency = bytes(data), 0.005
+    server.files["m.zt"] = bytes(data)
     with squish.open(server.url("m.zt"), source_options={"piece": 1_000_000}) as file:
         part = file["w3"].spec.encodings[0].parts["data"]
         server.forget()
+        server.gather = 2
         report = squish.verify(file, deep=True)
         assert (report.ok, report.decoded, report.digests) == (True, 8, 8)
         assert server.sent <= len(data) + 8 * 65536
         assert server.most_in_flight > 1
+    server.gather = 1
     data[part.segments[0].offset + part.segments[0].length // 2] ^= 1
     server.files["m.zt"], server.tag = bytes(data), '"two"'
     report = squish.verify(server.url("m.zt"), deep=True)
@@ -170,7 +183,8 @@ def test_traffic_says_what_was_fetched_and_not_used(model: Path, server: Any, tm
         assert (once.requests, once.fetched, once.unused) == (len(server.requests), server.sent, server.sent - 2 * 272)
         server.forget()
         report = squish.convert(file, tmp_path / "out.safetensors", encode="f16")
-        assert report.notes[-1] == f"fetched {server.sent:,} bytes in {len(server.requests)} requests"
+        assert report.notes[-1] == f"fetched {server.sent:,} bytes in 1 request"
+        assert len(server.requests) == 1
     assert squish.open(model).source.traffic() is None
 
 

@@ -69,13 +69,15 @@ def test_an_address_that_is_none_is_a_usage_error(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/model.gguf", "az://container/model.gguf"])
-def test_other_clouds_parse_addresses_and_fail_typed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_clouds_parse_addresses_and_fail_typed(
+    address: str, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Reading from them is not tested here: there is no such store."""
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5c2VjcmV0")
-    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
-    monkeypatch.setenv("GOOGLE_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("GOOGLE_BASE_URL", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(SquishError) as caught:
         squish.open(address, source_options={"deadline": 0.5})
     assert caught.value.code in ("unreachable", "denied", "rejected")

@@ -19,7 +19,11 @@ from aiohttp import web
 from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish
+from squish_core.cli.app import run
+from squish_core.conversion.ranges import ImageReader
 
+PATIENCE = 120
+"""Seconds for what takes a moment, however loaded the machine is."""
 ARRAYS = {
     "up.weight": np.random.default_rng(3).standard_normal((64, 256), np.float32),
     "norm.weight": np.ones(256, np.float32),
@@ -35,7 +39,7 @@ class Served:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        self._ready.wait(10)
+        assert self._ready.wait(PATIENCE)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._main())
@@ -55,7 +59,7 @@ class Served:
         self._thread.join()
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, headers={key.replace("_", "-"): value for key, value in headers.items()})
             answer = connection.getresponse()
@@ -110,10 +114,19 @@ def test_a_range_past_the_end_is_416_with_the_size(served: Served, folder: Path)
     assert (status, headers["Content-Range"]) == (416, f"bytes */{size}")
 
 
+def test_a_range_of_head_is_ignored(served: Served, folder: Path) -> None:
+    status, headers, body = served.get("/model.gguf", "HEAD", Range="bytes=0-9")
+    assert (status, headers["Content-Length"], body) == (200, str((folder / "model.gguf").stat().st_size), b"")
+
+
 def test_the_tag_is_strong_and_obeyed(served: Served) -> None:
     tag = served.get("/model.gguf", "HEAD")[1]["ETag"]
     assert tag.startswith('"')
-    assert served.get("/model.gguf", If_None_Match=tag)[0] == 304
+    for tags in (tag, f"W/{tag}", f'"other", {tag}', "*"):  # If-None-Match compares weakly, the others strongly
+        assert served.get("/model.gguf", If_None_Match=tags)[0] == 304
+    assert served.get("/model.gguf", If_None_Match='"other"', Range="bytes=0-3")[0] == 206
+    assert served.get("/model.gguf", If_Match=f"W/{tag}")[0] == 412
+    assert served.get("/model.gguf", If_Range=f"W/{tag}", Range="bytes=0-3")[0] == 200
     assert served.get("/model.gguf", If_Match=tag, Range="bytes=0-3")[0] == 206
     assert served.get("/model.gguf", If_Match='"other"')[0] == 412
     assert served.get("/model.gguf", If_Range='"other"', Range="bytes=0-3")[0] == 200
@@ -168,13 +181,53 @@ def test_a_source_that_changes_is_an_error_and_never_other_bytes(tmp_path: Path)
         try:
             assert server.get("/model.gguf", "HEAD")[0] == 200
             os.utime(tmp_path / "model.safetensors", ns=(1, 1))
-            assert server.get("/model.gguf", Range="bytes=0-3")[0] == 503
+            status, headers, _ = server.get("/model.gguf", Range="bytes=0-3")
+            assert (status, headers["Connection"]) == (503, "close")
         finally:
             server.close()
 
 
-def test_the_command_prints_its_address_first(folder: Path) -> None:
-    command = [sys.executable, "-m", "squish_core", "serve", str(folder / "model.safetensors"), "--as", "gguf"]
+def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squish.save(tmp_path / "model.safetensors", ARRAYS)
+    chunks = ImageReader.chunks
+
+    def changed_after_one(*arguments: Any) -> Iterator[Any]:
+        for chunk in chunks(*arguments):
+            yield chunk
+            os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+
+    monkeypatch.setattr(ImageReader, "chunks", changed_after_one)
+    with squish.open(tmp_path / "model.safetensors") as file:
+        server = Served(ImageServer(file, file.as_format("gguf")))
+        try:
+            with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+                server.get("/model.gguf")
+            assert server.get("/model.gguf")[0] == 503
+        finally:
+            server.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--as", "nosuch"], "no format 'nosuch'"), (["--as", "squizd"], "no image"), ([], "'--as'"),
+        (["--as", "gguf", "--port", "{used}"], "in use"), (["--as", "gguf", "--port", "65536"], "'--port'"),
+        (["--as", "gguf", "--host", "host.invalid"], "cannot listen"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused(
+    folder: Path, served: Served, options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled = [option.format(used=served.port) for option in options]
+    assert run(["serve", str(folder / "model.safetensors"), *filled]) == 2
+    assert why in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_prints_its_address_first(folder: Path, tmp_path: Path) -> None:
+    """It can be opened as it is printed, whatever the file is called."""
+    source = tmp_path / "my model #1.safetensors"
+    source.write_bytes((folder / "model.safetensors").read_bytes())
+    command = [sys.executable, "-m", "squish_core", "serve", str(source), "--as", "gguf"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -183,7 +236,7 @@ def test_the_command_prints_its_address_first(folder: Path) -> None:
             np.testing.assert_array_equal(file["up.weight"].numpy(), ARRAYS["up.weight"])
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_fsspec_reads_the_same_bytes(folder: Path) -> None:

@@ -24,5 +24,5 @@ def test_the_tests_that_need_torch(environment: str, modules: tuple[str, ...]) -
     python = oracles.peer(environment).python
     paths = [str(TESTS / module) for module in modules]
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", *paths]
-    done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

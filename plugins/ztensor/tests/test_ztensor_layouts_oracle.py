@@ -255,7 +255,7 @@ def written(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_reference_reads_every_layout_in_every_version(tmp_path: Path, name: str) -> None:
+def test_the_reference_reads_every_layout_in_every_version_or_the_message_says_why(tmp_path: Path, name: str) -> None:
     case, source, target = CASES[name], written(tmp_path, name), tmp_path / "ours.zt"
     assert squish.verify(source, deep=True).problems == ()
     with squish.open(source) as file:
@@ -265,8 +265,9 @@ def test_the_reference_reads_every_layout_in_every_version(tmp_path: Path, name:
         np.testing.assert_array_equal(values, case.values)
     for options, packages in WIRES.items():
         if why := exception(name, options, "ours"):
-            with pytest.raises(SquishError, match=why):
+            with pytest.raises(SquishError) as caught:
                 squish.convert(source, target, to=f"ztensor:{options}")
+            assert re.search(why, str(caught.value))
             continue
         squish.convert(source, target, to=f"ztensor:{options}")
         with squish.open(target) as file:

@@ -26,4 +26,7 @@ def squish_codecs() -> list[CodecInfo]:
     big_endian = CodecInfo(
         id="ggml.big_endian", title="GGML blocks of big-endian files", factory="squish_ggml.endian:BigEndian"
     )
-    return [*blocks, big_endian]
+    scaled = CodecInfo(
+        id="ggml.scaled_nvfp4", title="GGML NVFP4 blocks with a global scale", factory="squish_ggml.scaled:ScaledNvfp4"
+    )
+    return [*blocks, big_endian, scaled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from attrs import evolve
 from squish_codecs.api import mx_params
 
 from squish_core.api import (
@@ -22,6 +23,9 @@ from squish_core.api import (
 from . import float4, libggml, nested, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
+SCALED_NVFP4 = "ggml.scaled_nvfp4"
+"""The codec of NVFP4 blocks with a global scale, which GGUF stores as a tensor of its own."""
+_SCALED = {"ggml.nvfp4": SCALED_NVFP4}
 _REPACKERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
 """Block type -> the module that repacks codes of other formats into it."""
 BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
@@ -50,8 +54,10 @@ def blocks_for(layout: CodeLayout) -> str | None:
     """
     if layout.table is None:
         return _AFFINE.get((layout.bits, layout.offset_kind == "bias"))
-    params = mx_params(layout)
-    return next((name for name, form in float4.FORMS.items() if form == params), None)
+    unscaled = evolve(layout, global_scale=None)
+    params = mx_params(unscaled)
+    name = next((name for name, form in float4.FORMS.items() if form == params), None)
+    return name if layout == unscaled else _SCALED.get(name or "")
 
 
 class GgmlBlocks(Codec):

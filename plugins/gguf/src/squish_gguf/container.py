@@ -32,12 +32,15 @@ from squish_core.api import (
 )
 
 from . import writer
-from .reader import Head, Record, unknown_type
+from .reader import Head, unknown_type
 from .splits import KEYS, read_set
-from .types import DENSE_CODES, TYPES
+from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
 _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
-_WEIGHT = ".weight"
+
+
+Entry = tuple[Any, ...]
+"""File and record of a tensor; of a weight with a global scale also those of the scale, as a pair."""
 
 
 class Gguf(Container):
@@ -48,12 +51,15 @@ class Gguf(Container):
     def read_index(self, source: Source, limits: Limits) -> Index:
         heads = read_set(source, limits)
         files = tuple(FileRef(head.name, head.size) for head in heads)
-        records = {name: (number, record) for number, head in enumerate(heads) for name, record in head.records.items()}
+        records: dict[str, Entry] = {
+            name: (number, record) for number, head in enumerate(heads) for name, record in head.records.items()
+        }
         extents = [
             (file, record.offset, record.nbytes, name)
             for name, (file, record) in records.items()
             if record.code in TYPES
         ]
+        _attach_scales(records)
         shared, _ = check_extents(extents, files, aliases="problem")
         meta: dict[str, Any] = {}
         for head in heads:
@@ -113,9 +119,9 @@ class Gguf(Container):
         writer.write(sink, tensors, meta)
 
 
-def build(name: str, entry: tuple[int, Record]) -> DenseFields | TensorSpec:
+def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
     """Return a tensor's spec (of a dense one the fields of its record): dense, or rows of blocks."""
-    file, (code, shape, offset, nbytes, big) = entry
+    file, (code, shape, offset, nbytes, big), *scale = entry
     kind = TYPES.get(code)
     if kind is not None and kind.dtype and not big:
         return kind.dtype, shape, file, offset, None
@@ -131,19 +137,38 @@ def build(name: str, entry: tuple[int, Record]) -> DenseFields | TensorSpec:
         codec = CodecSpec(f"ggml.{kind.name.lower()}")
         codec = CodecSpec("ggml.big_endian", {}, codec) if big else codec
     part = Part(dtype=dtype, shape=part_shape, segments=segments, byteorder=">" if big and kind.dtype else "<")
-    encoding = Encoding(codec=codec, parts={"data": part})
-    return TensorSpec(name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(encoding,))
+    parts = {"data": part}
+    for number, record in scale:
+        codec, segment = CodecSpec(SCALED_NVFP4), Segment(number, record.offset, record.nbytes)
+        parts[GLOBAL_SCALE] = Part(dtype="f32", shape=shape[:-2], segments=(segment,))
+    return TensorSpec(
+        name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(Encoding(codec=codec, parts=parts),)
+    )
 
 
-def _scaled(records: Mapping[str, tuple[int, Record]]) -> Iterator[Problem]:
-    """Yield a note if llama.cpp multiplies products by scales that are tensors of their own (NVFP4, BitNet)."""
+def _attach_scales(records: dict[str, Entry]) -> None:
+    """Join NVFP4 weights with their global scales: f32 [1], or one for each matrix of a stack."""
+    nvfp4, f32 = BLOCK_CODES[SCALED_NVFP4], DENSE_CODES["f32"]
+    for name in [name for name, (_, record, *_) in records.items() if record.code == nvfp4 and not record.big]:
+        number, record, *_ = records[name]
+        place, scale, *_ = records.get(_scale_name(name), (0, None))
+        if scale is not None and scale.code == f32 and scale.shape == (record.shape[:-2] or (1,)):
+            records[name] = (number, record, (place, scale))
+            del records[_scale_name(name)]
+
+
+def _scale_name(name: str) -> str:
+    return f"{name.removesuffix(WEIGHT)}{SCALE}" if name.endswith(WEIGHT) else ""
+
+
+def _scaled(records: Mapping[str, Entry]) -> Iterator[Problem]:
+    """Yield a note if llama.cpp multiplies products by scales that are tensors of their own (BitNet)."""
     scaled = [
-        name for name, (_, record) in records.items()
-        if name.endswith(_WEIGHT) and f"{name.removesuffix(_WEIGHT)}.scale" in records
-        and (kind := TYPES.get(record.code)) is not None and not kind.dtype
+        name for name, (_, record, *_) in records.items()
+        if _scale_name(name) in records and (kind := TYPES.get(record.code)) is not None and not kind.dtype
     ]  # fmt: skip
     if scaled:
-        scale = f"{scaled[0].removesuffix(_WEIGHT)}.scale"
+        scale = _scale_name(scaled[0])
         yield Problem(
             code="scale", severity="note", where=scaled[0],
             message=f"{len(scaled)} quantized tensors have scales beside them ({scale}), by which llama.cpp multiplies "

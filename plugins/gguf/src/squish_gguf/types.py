@@ -57,6 +57,11 @@ WIDE_Q2_0 = 36, 34
 
 DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
+SCALED_NVFP4 = "ggml.scaled_nvfp4"
+"""The codec of NVFP4 blocks with a global scale, which is a tensor of its own."""
+BLOCK_CODES[SCALED_NVFP4] = BLOCK_CODES["ggml.nvfp4"]
+WEIGHT, SCALE, GLOBAL_SCALE = ".weight", ".scale", "global_scale"
+"""Name suffixes of such a tensor and its scale, and the role of the scale."""
 VALUES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
 """Metadata types by their code."""
 

@@ -27,7 +27,7 @@ from squish_core.api import (
 
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
-from .types import BLOCK_CODES, DENSE_CODES, TYPES
+from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 from .values import pack_pair, pack_string, typed
 
 VERSION = 3
@@ -55,6 +55,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return refusal
     if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
         return _blocks(spec, encoding.codec.inner.id)
+    if codec == SCALED_NVFP4:
+        return _blocks(spec, codec)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
         hint = "; use --encode mxfp4 or nvfp4" if codec == "mx" else ""
         return Refusal(why=f"GGUF stores one array per tensor, {codec} has several{hint}", code="codec")
@@ -96,7 +98,12 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     if not spec.shape or spec.shape[-1] % kind.elements:
         return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
     shape = (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes)
-    return Encoding(codec=CodecSpec(codec), parts={"data": Part(dtype="u8", shape=shape)})
+    parts = {"data": Part(dtype="u8", shape=shape)}
+    if codec == SCALED_NVFP4:
+        if not spec.name.endswith(WEIGHT):
+            return Refusal(why=f"a global scale belongs to a tensor NAME{WEIGHT}; llama.cpp reads it as NAME{SCALE}")
+        parts[GLOBAL_SCALE] = Part(dtype="f32", shape=spec.shape[:-2])
+    return Encoding(codec=CodecSpec(codec), parts=parts)
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:
@@ -110,8 +117,9 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
     layout = file_layout([tensor.spec for tensor in tensors], meta)
     sink.write(layout.head)
     for tensor in tensors:
-        tensor.parts["data"].write_to(sink)
-        sink.pad(layout.alignment)
+        for role in _roles(tensor.spec):
+            tensor.parts[role].write_to(sink)
+            sink.pad(layout.alignment)
 
 
 def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLayout:
@@ -121,11 +129,18 @@ def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLay
     alignment = check_alignment(typed(meta.get("general.alignment")))
     packed = [pair for pair in pairs.values() if pair is not None]
     sizes, table, offset = [], [], 0
+    names = {spec.name for spec in specs}
     for spec in specs:
-        table.append(_entry(spec, offset))
-        sizes.append(spec.encodings[0].parts["data"].nbytes)
-        offset += align_up(sizes[-1], alignment)
-    counts = len(specs).to_bytes(8, "little") + len(packed).to_bytes(8, "little")
+        for role, part in _roles(spec).items():
+            name, shape, code = spec.name, spec.shape, type_code(spec)
+            if role == GLOBAL_SCALE:
+                name, shape, code = f"{name.removesuffix(WEIGHT)}{SCALE}", part.shape or (1,), DENSE_CODES["f32"]
+            if name != spec.name and name in names:
+                raise FormatError("the name belongs to the global scale of another tensor", tensor=name, code="name")
+            table.append(_entry(name, shape, code, offset))
+            sizes.append(part.nbytes)
+            offset += align_up(part.nbytes, alignment)
+    counts = len(table).to_bytes(8, "little") + len(packed).to_bytes(8, "little")
     head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *packed, *table])
     return FileLayout(
         head=head.ljust(align_up(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
@@ -133,12 +148,17 @@ def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLay
     )  # fmt: skip
 
 
-def _entry(spec: TensorSpec, offset: int) -> bytes:
+def _roles(spec: TensorSpec) -> Mapping[str, Part]:
+    """Return the parts of a tensor in the order of the file; each is a tensor in it."""
+    parts = spec.encodings[0].parts
+    return {role: parts[role] for role in ("data", GLOBAL_SCALE) if role in parts}
+
+
+def _entry(name: str, shape: tuple[int, ...], code: int, offset: int) -> bytes:
     """Pack one tensor table entry: name, dimensions (fastest first), type, offset."""
-    code = type_code(spec)
-    numbers = [len(spec.shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(spec.shape))]
+    numbers = [len(shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(shape))]
     try:
-        name = pack_string(spec.name)
+        packed = pack_string(name)
     except UnicodeEncodeError:
-        raise FormatError("the name cannot be written as UTF-8", tensor=spec.name, code="name") from None
-    return b"".join([name, *numbers, code.to_bytes(4, "little"), offset.to_bytes(8, "little")])
+        raise FormatError("the name cannot be written as UTF-8", tensor=name, code="name") from None
+    return b"".join([packed, *numbers, code.to_bytes(4, "little"), offset.to_bytes(8, "little")])

@@ -15,6 +15,7 @@ from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
     TEMPLATE_FOLDER,
+    Tokenizer,
     generation_config,
     huggingface_files,
     read_gguf,
@@ -49,6 +50,7 @@ class GgufFiles(Mapping[str, bytes]):
             )  # fmt: skip
         self._files, self.vectors = {**kept, **lent}, None
         self._special = read_special(model.meta)
+        self._agreeing: Tokenizer | None = None
         if CONFIG in self._files and config_agrees(family, model, self._files[CONFIG]):
             self.vectors = vector_dtype(json.loads(self._files[CONFIG]))
             self._files[CONFIG] = undeclared(self._files[CONFIG])
@@ -73,28 +75,34 @@ class GgufFiles(Mapping[str, bytes]):
         return files
 
     @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that the files describe."""
+        files = self._all
+        return self._agreeing or read_huggingface(files, json.loads(files[CONFIG]))
+
+    @cached_property
     def _all(self) -> Mapping[str, bytes]:
         tokenizer, names, files = read_gguf(self._model.meta), self._names, self._files
         if tokenizer is None:
             return files
-        if not self._tokenizer_agrees():
-            files = {name: data for name, data in files.items() if name not in FILES}
-        if not names and "tokenizer.json" in files:
-            return files
         from_keys = huggingface_files(tokenizer, gemma=self._family.gemma_tokenizer)
-        return {**{name: data for name, data in from_keys.items() if not names or name in names}, **files}
+        rebuilt = {name: data for name, data in from_keys.items() if not names or name in names}
+        describing = {name for name in files if name in FILES}
+        own = {} if "tokenizer.json" in files and not names else rebuilt
+        if not describing or self._agrees({**own, **files}):
+            return {**own, **files}
+        return {**rebuilt, **{name: data for name, data in files.items() if name not in describing}}
 
-    def _tokenizer_agrees(self) -> bool:
-        """Whether the tokenizer's files agree with the keys, or both are missing."""
-        files = self._files
-        if VOCABULARIES.isdisjoint(files):
-            return not any(name in files for name in FILES)
+    def _agrees(self, files: Mapping[str, bytes]) -> bool:
+        """Whether the tokenizer in files agrees with the keys; if so, it is kept."""
         try:
             tokenizer = read_huggingface(files, json.loads(files[CONFIG]))
         except SquishError:
             return False
         keys, meta = {} if tokenizer is None else tokenizer_keys(tokenizer), self._model.meta
-        return all(same_value(meta[key], value) for key, value in keys.items() if key in meta)
+        agrees = all(same_value(meta[key], value) for key, value in keys.items() if key in meta)
+        self._agreeing = tokenizer if agrees else None
+        return agrees
 
     def __getitem__(self, name: str) -> bytes:
         files = self._without_vocabulary
@@ -121,7 +129,7 @@ class FolderFiles(Mapping[str, bytes]):
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
         keys, _ = config_keys(self._family, self._settings)
-        tokenizer = read_huggingface(self.files, json.loads(self.files[CONFIG]))
+        tokenizer = self.files.tokenizer
         return kept_keys(self._model.meta, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {}))
 
     def __getitem__(self, name: str) -> bytes:

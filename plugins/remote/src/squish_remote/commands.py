@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -30,7 +31,7 @@ def serve(
     ] = None,
     requantize: Annotated[bool, typer.Option("--requantize", help="As in `squish convert`.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.", max=65535, min=0)] = 0,
 ) -> Answer:
     """Serve a checkpoint over HTTP as another format.
 
@@ -49,7 +50,7 @@ def serve(
 
         def ready(address: str) -> None:
             for name in server.files:
-                print(f"{address}/{name}", flush=True)
+                print(f"{address}/{quote(name)}", flush=True)
 
         run(server, host, port, ready)
     return Answer({}, [])

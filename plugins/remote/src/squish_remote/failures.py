@@ -60,7 +60,7 @@ def error_of(
     }  # fmt: skip
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
-    facts = facts or (["no answer"] if failure.kind == "unreachable" else [])
+    facts = facts or (["no complete answer"] if failure.kind == "unreachable" else [])
     kind = "expired" if failure.kind == "denied" and is_open else failure.kind
     return errors[kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
 

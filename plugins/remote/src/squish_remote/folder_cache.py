@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -26,6 +27,7 @@ class FolderCache:
     def __init__(self, folder: Path, size: int) -> None:
         self._folder, self._size = folder, size
         self._used: int | None = None
+        self._lock = threading.Lock()
 
     def read(self, pin: Pin, start: int, stop: int) -> memoryview | None:
         """The range; None if it is not there, or not whole."""
@@ -56,7 +58,8 @@ class FolderCache:
                 os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
-            self._make_room(len(content) + DIGEST)
+            with self._lock:
+                self._make_room(len(content) + DIGEST)
         except OSError:
             return
 

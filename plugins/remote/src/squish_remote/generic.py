@@ -30,11 +30,11 @@ class FsspecOpener(SourceOpener):
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
         settings = Settings.of(options)
-        scheme = url.partition("://")[0]
-        if scheme in REFUSED:
+        if any(link.partition("://")[0].lower() in REFUSED for link in url.split("::")):
             raise UsageError(
-                "a reference manifest is not opened: it may name any address", found=redact(url), code=ErrorCode.USAGE
-            )
+                "a reference manifest is not opened: it may name any address", found=redact(url), code=ErrorCode.USAGE,
+                hint="Open the files that it was made from; zarr reads the manifest.",
+            )  # fmt: skip
         files, path = _file_system(url)
         folder, slash, name = path.rstrip("/").rpartition("/")
         if url.endswith("/"):
@@ -108,5 +108,8 @@ def _file_system(url: str) -> tuple[Any, str]:
     else:
         return files, str(path)
     if unknown:
-        raise UsageError("fsspec cannot open it", found=f"{redact(url)} ({missing})", code=ErrorCode.USAGE)
+        raise UsageError(
+            "fsspec cannot open it", found=f"{redact(url)} ({missing})", code=ErrorCode.USAGE,
+            hint="Check the scheme and the address.",
+        )  # fmt: skip
     raise MissingPluginError("a library of fsspec is missing", found=missing, code=ErrorCode.NOT_INSTALLED)

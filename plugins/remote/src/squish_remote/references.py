@@ -40,7 +40,10 @@ def manifest(file: File, address: str) -> dict[str, Any]:
         A part does not lie in one range of a file as it is (code `reference`).
     """
     if redact(address) != address:
-        raise UsageError("an address with secrets cannot be stored", found=redact(address), code="reference")
+        raise UsageError(
+            "an address with secrets cannot be stored", found=redact(address), code="reference",
+            hint="Give it without user, password and query; whoever reads the manifest has credentials of their own.",
+        )  # fmt: skip
     files = [_pin(file, number) for number in range(len(file.index.files))]
     attributes = {"squish": {"format": file.format, "files": files}}
     references: dict[str, Any] = {"zarr.json": _text({"node_type": "group", "attributes": attributes})}

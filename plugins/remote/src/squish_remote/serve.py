@@ -1,7 +1,7 @@
 """Serve a checkpoint as another format: HTTP/1.1 over the output image; nothing is written.
 
 Answers follow RFC 9110: one range of bytes (several are answered with the whole file), If-Match, If-None-Match and
-If-Range against a strong tag made of the job and the file's name.
+If-Range against a strong tag made of the job and the file's name. HEAD has no ranges.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from squish_core.api import File, Source, VirtualSource, job_document, job_id, source_pins
+from squish_core.api import File, Source, UsageError, VirtualSource, job_document, job_id, source_pins
 
 PIECE = 256 << 10
 """Bytes per send."""
@@ -57,14 +57,16 @@ class ImageServer:
         if file is None:
             raise web.HTTPNotFound
         if list(source_pins(self._source)) != self._pins:
-            raise web.HTTPServiceUnavailable(text="the source has changed since it was opened\n")
+            text = "the source has changed since it was opened\n"
+            raise web.HTTPServiceUnavailable(text=text, headers={"Connection": "close"})
         tag = self._tags[name]
         if not _matches(request.headers.get("If-Match"), tag, default=True):
             raise web.HTTPPreconditionFailed
-        if _matches(request.headers.get("If-None-Match"), tag, default=False):
+        if _matches(request.headers.get("If-None-Match"), tag, default=False, weak=True):
             return web.Response(status=304, headers={"ETag": tag})
         start, stop = 0, file.size
-        ranged = request.headers.get("Range") if request.headers.get("If-Range", tag) == tag else None
+        takes_range = request.method == "GET" and request.headers.get("If-Range", tag) == tag
+        ranged = request.headers.get("Range") if takes_range else None
         bounds = byte_range(ranged, file.size) if ranged else None
         if bounds is not None:
             start, stop = bounds
@@ -125,13 +127,19 @@ def byte_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; `ready` receives the address."""
+    """Serve until interrupted; `ready` receives the address. UsageError if it cannot be listened on."""
 
     async def main() -> None:
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=SHUTDOWN)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            try:
+                await web.TCPSite(runner, host, port).start()
+            except OSError as error:
+                raise UsageError(
+                    f"cannot listen: {str(error.strerror).rpartition(': ')[2]}", found=f"{host}:{port}", code="port",
+                    hint="Choose a --host of this machine, and another --port; 0 takes a free one.",
+                ) from None  # fmt: skip
             address = runner.addresses[0]
             ready(f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}")
             await asyncio.Event().wait()
@@ -141,8 +149,9 @@ def run(server: ImageServer, host: str, port: int, ready: Callable[[str], None])
     asyncio.run(main())
 
 
-def _matches(header: str | None, tag: str, *, default: bool) -> bool:
-    """Whether a list of tags names this one; `default` without the header."""
+def _matches(header: str | None, tag: str, *, default: bool, weak: bool = False) -> bool:
+    """Whether a list of tags names this one; `weak` ignores their strength. `default` without the header."""
     if header is None:
         return default
-    return header.strip() == "*" or tag in (item.strip() for item in header.split(","))
+    tags = [item.strip() for item in header.split(",")]
+    return tags == ["*"] or tag in tags or (weak and f"W/{tag}" in tags)

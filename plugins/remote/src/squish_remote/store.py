@@ -58,7 +58,7 @@ class Store:
     def __init__(self, url: str, deadline: float, headers: dict[str, str] | None = None) -> None:
         limit = timedelta(seconds=deadline)
         client: dict[str, Any] = {
-            "timeout": limit, "connect_timeout": min(limit, timedelta(seconds=5)), "read_timeout": limit / 2,
+            "timeout": limit, "connect_timeout": min(limit, timedelta(seconds=5)), "read_timeout": 0.4 * limit,
             "default_headers": {"accept-encoding": "identity", **(headers or {})},
         }  # fmt: skip
         retry: Any = {

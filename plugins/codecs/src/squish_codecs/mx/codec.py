@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from attrs import evolve
 
 from squish_core.api import (
     Codec,
@@ -22,6 +23,7 @@ from squish_core.api import (
 
 from ..float8 import float8_table
 from . import float4
+from .global_scale import split_global_scale
 from .layout import LEGAL, float8_codes, mx_layout, non_defaults
 
 _TINY = 2**-10
@@ -131,9 +133,12 @@ class Mx(Codec):
         return form.non_defaults()
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        """Return the layout of the floats; None with a global scale, which other formats lack."""
+        """Return the layout of the floats; None for float8 with a global scale, which other formats lack."""
         element, block, scale, factor, _ = _check_params(params)
-        return mx_layout(len(spec.shape), element, block, scale) if factor == "none" else None
+        layout = mx_layout(len(spec.shape), element, block, scale)
+        if factor == "none":
+            return layout
+        return evolve(layout, global_scale=factor) if layout.bits == 4 else None
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         layout, block = self.code_layout(spec, params), _check_params(params).block_size
@@ -144,13 +149,20 @@ class Mx(Codec):
         if layout.bits == 8:
             return float8_codes(layout, scale, lambda: parts["data"][region])
         packed = (*lead, slice(last.start // 2, last.stop // 2))
-        return float4.float4_codes(scale, block, lambda: parts["data"][packed])
+        codes = float4.float4_codes(scale, block, lambda: parts["data"][packed])
+        if layout.global_scale is None:
+            return codes
+        factor = np.asarray(parts["global_scale"][...], np.float32)
+        return evolve(codes, layout=layout, global_scale=factor)  # type: ignore[call-arg]
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        """Store floats of the same dtype with the same block size and scale dtype; a global scale is 1."""
+        """Store floats of the same dtype, block size and scale dtype; without a global scale it is 1."""
         element, block, dtype, factor, _ = _check_params(params)
+        if codes.layout.global_scale not in (None, factor):
+            return None
+        codes, global_scale = split_global_scale(codes)
         if element == "f4_e2m1" and float4.is_float4(codes, block, dtype):
             parts = {"data": float4.float4_pairs(codes), "scale": codes.scale}
         elif codes.layout == mx_layout(len(spec.shape), element, block, dtype) and codes.group == codes.layout.group:
@@ -158,7 +170,9 @@ class Mx(Codec):
         else:
             return None
         if factor != "none":
-            parts["global_scale"] = np.array(1, np.float32)
+            parts["global_scale"] = np.array(1, np.float32) if global_scale is None else global_scale
+            if parts["global_scale"].ndim:
+                return None
         return parts, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:

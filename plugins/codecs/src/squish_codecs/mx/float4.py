@@ -62,7 +62,7 @@ def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray])
 
 
 def is_float4(codes: Codes, group: int, dtype: str) -> bool:
-    """Whether codes are float4 with this group size and scale dtype.
+    """Whether codes are float4 with this group size and scale dtype, without a global scale.
 
     Parameters
     ----------
@@ -79,6 +79,7 @@ def is_float4(codes: Codes, group: int, dtype: str) -> bool:
     """
     return (
         codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offsets is None
+        and codes.global_scale is None
         and codes.group == (*(1 for _ in codes.shape[1:]), group) and codes.scale.dtype == dtypes.to_numpy(dtype)
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from squish_core.api import CodeLayout, Codes, Params, dtypes
 
@@ -59,9 +60,10 @@ def mx_params(layout: CodeLayout) -> Params | None:
     dict or None
         Those that differ from the defaults; None unless the codes are floats in blocks of `mx`.
     """
+    unscaled, kind = evolve(layout, global_scale=None), layout.global_scale or LEGAL["global_scale"][0]
     for element, group, scale in product(*(LEGAL[name] for name in ("element", "block_size", "scale_dtype"))):
-        if layout == mx_layout(len(layout.group), element, group, scale):
-            return non_defaults(element=element, block_size=group, scale_dtype=scale)
+        if unscaled == mx_layout(len(layout.group), element, group, scale):
+            return non_defaults(element=element, block_size=group, scale_dtype=scale, global_scale=kind)
     return None
 
 

@@ -156,7 +156,12 @@ class Palette(Codec):
         tables = Tables.of(params)
         if codes.table is None or codes.layout.bits > tables.scheme.bits or tables.vector > 1 or tables.codebook_size:
             return None
-        if codes.layout.offset_kind != tables.scheme.offset or codes.layout.zero or tables.nested:
+        if (
+            codes.global_scale is not None
+            or codes.layout.offset_kind != tables.scheme.offset
+            or codes.layout.zero
+            or tables.nested
+        ):
             return None
         entries = np.zeros(1 << tables.scheme.bits, np.float32)
         entries[: len(codes.table)] = codes.table

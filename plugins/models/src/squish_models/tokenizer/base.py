@@ -106,10 +106,9 @@ def _check(tokenizer: Tokenizer) -> None:
     kinds = set(np.unique(tokenizer.kinds).tolist())
     if kinds - set(Kind):
         raise tokenizer_error("a token has an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
-    ids: dict[str, int] = {}
-    for number, token in enumerate(tokenizer.tokens):
-        if ids.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
-            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
+    ids = dict(zip(tokenizer.tokens, range(count)))
+    if len(ids) < count:
+        _check_duplicates(tokenizer)
     SpecialTokens(tokenizer.special, tokenizer.end_ids).check(count)
     for rank, (left, right) in enumerate(tokenizer.merges):
         if left not in ids or right not in ids or left + right not in ids:
@@ -118,6 +117,14 @@ def _check(tokenizer: Tokenizer) -> None:
                 "tokens of the vocabulary",
                 f"{left[:40]!r} {right[:40]!r}",
             )
+
+
+def _check_duplicates(tokenizer: Tokenizer) -> None:
+    """Check that only unused tokens repeat others."""
+    ids: dict[str, int] = {}
+    for number, (token, kind) in enumerate(zip(tokenizer.tokens, tokenizer.kinds.tolist())):
+        if ids.setdefault(token, number) != number and kind != Kind.UNUSED:
+            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
 
 
 def _check_texts(tokenizer: Tokenizer) -> None:

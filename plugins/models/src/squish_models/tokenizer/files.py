@@ -68,7 +68,7 @@ def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
         "ignore_merges": pretokenizer.ignore_merges, "vocab": _vocabulary(tokenizer, tokenizer.tokens),
-        "merges": [list(pair) for pair in tokenizer.merges],
+        "merges": tokenizer.merges,
     }  # fmt: skip
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return _whole(
@@ -87,7 +87,7 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
         "type": "BPE", "dropout": None, "unk_token": None if unknown is None else tokenizer.tokens[unknown],
         "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True,
         "ignore_merges": False, "vocab": _vocabulary(tokenizer, texts),
-        "merges": [list(pair) for pair in merges_of_scores(texts, tokenizer.kinds, ranks)],
+        "merges": merges_of_scores(texts, tokenizer.kinds, ranks),
     }  # fmt: skip
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     decoders: list[dict[str, Any]] = [
@@ -115,12 +115,15 @@ def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 def _vocabulary(tokenizer: Tokenizer, texts: Any) -> dict[str, int]:
     """Token to id; ids without a text are omitted."""
-    kinds = tokenizer.kinds.tolist()
-    return {text: number for number, (text, kind) in enumerate(zip(texts, kinds)) if not _padding(text, number, kind)}
+    padding = {
+        number for number in np.flatnonzero(tokenizer.kinds == Kind.UNUSED).tolist() if _padding(texts[number], number)
+    }
+    pairs = zip(texts, range(len(texts)))
+    return {text: number for text, number in pairs if number not in padding} if padding else dict(pairs)
 
 
-def _padding(text: str, number: int, kind: int) -> bool:
-    return bool(kind == Kind.UNUSED) and text in (f"[PAD{number}]", f"<pad_{number}>", "")
+def _padding(text: str, number: int) -> bool:
+    return text in (f"[PAD{number}]", f"<pad_{number}>", "")
 
 
 def _whole(

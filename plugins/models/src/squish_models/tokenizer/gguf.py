@@ -53,7 +53,7 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
             model=model, tokens=tokens, special=special, chat_templates=templates,
             kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
             scores=np.asarray(scores, np.float32) if model == "spm" else None,
-            merges=tuple(map(_pair, merges or ()))  if model == "bpe" else (),
+            merges=tuple(map(_pair, merges or ())) if model == "bpe" else (),
             pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
             add={role: bool(values[key]) for role in ("bos", "eos") if (key := f"{PREFIX}add_{role}_token") in values},
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
@@ -127,9 +127,12 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _joined(left: str, right: str) -> str:
-    # A space inside a token is written as in the byte-level vocabulary, so that a merge has one space.
-    return f"{left.replace(' ', BYTE_SPACE)} {right.replace(' ', BYTE_SPACE)}"
+def _joined(merges: Sequence[tuple[str, str]]) -> list[str]:
+    """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
+    texts = list(map(" ".join, merges))
+    if "".join(texts).count(" ") == len(texts):
+        return texts
+    return [f"{left.replace(' ', BYTE_SPACE)} {right.replace(' ', BYTE_SPACE)}" for left, right in merges]
 
 
 def _end_ids(tokens: Sequence[str], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
@@ -160,7 +163,7 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
         keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
     keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))
     if bpe:
-        keys["merges"] = Typed("array:str", [_joined(*pair) for pair in tokenizer.merges])
+        keys["merges"] = Typed("array:str", _joined(tokenizer.merges))
     keys |= {IDS[role]: Typed("u32", number) for role, number in tokenizer.special.items()}
     keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
     if tokenizer.space_prefix is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def _read(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | 
         common |= _sentencepiece(files, settings, vocabulary)
     special = _special(vocabulary, config, end, options, settings.get("special_tokens_map.json", {}), stored or {})
     return Tokenizer(
-        model=model, tokens=tuple(vocabulary.tokens), kinds=np.array(vocabulary.kinds, np.int32), special=special,
+        model=model, tokens=tuple(vocabulary.tokens), kinds=vocabulary.kinds, special=special,
         add=_added(stored, options, special, vocabulary), end_ids=_end_ids(vocabulary, special, config, end), **common,
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ class _Vocabulary:
     def __init__(self, size: Any) -> None:
         self.size = size if isinstance(size, int) and not isinstance(size, bool) else None
         self.tokens: list[str] = []
-        self.kinds: list[int] = []
+        self.kinds = np.empty(0, np.int32)
         self.ids: dict[str, int] = {}
 
     def fill(self, texts: Mapping[int, str]) -> None:
@@ -125,9 +126,12 @@ class _Vocabulary:
                 "the tokenizer has more tokens than the config", f"vocab_size {self.size}", largest + 1
             )
         count = self.size if self.size is not None and self.size <= MOST_TOKENS else largest + 1
-        self.tokens = [texts.get(number, f"[PAD{number}]") for number in range(count)]
-        self.kinds = [Kind.NORMAL if number in texts else Kind.UNUSED for number in range(count)]
-        self.ids = {text: number for number, text in texts.items()}
+        self.tokens = [texts.get(number, "") for number in range(count)]
+        self.kinds = np.full(count, Kind.NORMAL, np.int32)
+        if len(texts) < count:
+            for number in set(range(count)).difference(texts):
+                self.tokens[number], self.kinds[number] = f"[PAD{number}]", Kind.UNUSED
+        self.ids = dict(zip(texts.values(), texts))
 
     def mark(self, token: str, kind: Kind) -> None:
         """Set the kind of a token, if the vocabulary has it."""
@@ -138,16 +142,16 @@ class _Vocabulary:
 def _texts(stored: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[dict[int, str], list[dict[str, Any]]]:
     """Text by id of the vocabulary and the added tokens, and the added tokens."""
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
-    texts: dict[int, str] = {}
-    entries = [*(vocabulary.items() if isinstance(vocabulary, dict) else ())]
-    if not isinstance(vocabulary, dict) or not all(type(number) is int for _, number in entries):
+    if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
         raise tokenizer_error(
             "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
         )
     if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
                for each in added):  # fmt: skip
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
-    for text, number in (*entries, *((each["content"], each["id"]) for each in added)):
+    texts = dict(zip(vocabulary.values(), vocabulary))
+    repeated = vocabulary.items() if len(texts) < len(vocabulary) else ()
+    for text, number in (*repeated, *((each["content"], each["id"]) for each in added)):
         if texts.setdefault(number, text) != text:
             raise tokenizer_error(f"id {number} has two tokens", repr(texts[number][:40]), repr(text[:40]))
     return texts, added
@@ -164,13 +168,14 @@ def _mark_added(vocabulary: _Vocabulary, added: list[dict[str, Any]]) -> None:
 
 def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Merges: pairs, or text separated by a space in files from before 2024."""
-    pairs = []
-    for rank, merge in enumerate(model.get("merges") or ()):
-        pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-            raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", repr(merge)[:60])
-        pairs.append((pair[0], pair[1]))
-    return tuple(pairs)
+    merges = model.get("merges") or []
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    lists = {*map(type, pairs)} <= {list} and {*map(len, pairs)} <= {2}
+    if not lists or not {*map(type, chain.from_iterable(pairs))} <= {str}:
+        is_pair = [isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in pairs]
+        rank = is_pair.index(False)
+        raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", repr(merges[rank])[:60])
+    return tuple(map(tuple, pairs))
 
 
 def _byte_level(stored: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str, Any]:
@@ -213,7 +218,7 @@ def _sentencepiece(
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
             vocabulary.mark(unknown, Kind.UNKNOWN)
-    scores[np.array(vocabulary.kinds) == Kind.UNUSED] = -10000
+    scores[vocabulary.kinds == Kind.UNUSED] = -10000
     return {"scores": scores, "space_prefix": prefix}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from attrs import frozen
 from torch import nn
 
 from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file, save, with_names
@@ -18,24 +19,32 @@ from ..modules import CompressedLinear
 from ..replacement import WEIGHT
 from .language_model import LanguageModel
 from .windows import Progress, Window, Windows
+from .workers import Processes, Setup, loaded, one_at_a_time
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 LEGACY = ".dat"
 """Suffix of llama.cpp's older imatrix files."""
 NAMES = ("keep", "hf", "gguf")
+PIECE = 4
+"""Windows whose sums are added first, wherever they run; then the pieces are added in order."""
 
 
 class ColumnSums:
     """Squared activations of one matrix: f64 sums per column, and the number of rows."""
 
     def __init__(self, columns: int) -> None:
-        self.sums, self.rows = torch.zeros(columns, dtype=torch.float64), 0
+        self.sums, self.rows = np.zeros(columns), 0
 
     def add(self, x: torch.Tensor) -> None:
         """Add the inputs of one call, [..., columns]."""
         matrix = x.detach().reshape(-1, len(self.sums))
-        self.sums += matrix.double().square_().sum(0)
+        self.sums += matrix.double().square_().sum(0).numpy()
         self.rows += len(matrix)
+
+    def merge(self, other: ColumnSums) -> None:
+        """Add the sums of other rows."""
+        self.sums += other.sums
+        self.rows += other.rows
 
 
 def collect_activations(
@@ -46,6 +55,7 @@ def collect_activations(
     window: int = 512,
     names: str = "keep",
     backend: str | None = None,
+    scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write the activation statistics (imatrix) of a model on a text.
@@ -65,6 +75,9 @@ def collect_activations(
         "keep" for the names of the model's file, "hf" or "gguf" for those of another layout.
     backend
         Backend id for the model's weights; the best for each tensor by default.
+    scheduler
+        Run pieces of the text in other processes, which load the model by its path: "local:4", "dask:tcp://...". The
+        file is equal.
     progress
         Called with what runs, the number of tokens so far, and of all tokens.
 
@@ -85,18 +98,25 @@ def collect_activations(
     original = model if isinstance(model, File) else open_file(model)
     subject = LanguageModel(original, backend)
     windows = Windows(subject.tokenizer, text, window)
-    with column_sums(subject.model) as sums:
-        for number, each in enumerate(windows):
+    if scheduler is None:
+        answers = (piece_sums(subject, windows, start) for start in pieces_of(windows))
+    else:
+        processes = Processes.of(scheduler, (subject,), backend, windows)
+        answers = processes.map(run_piece, [Piece(processes.setup, start) for start in pieces_of(windows)])
+    sums: dict[str, ColumnSums] = {}
+    with closing(answers):
+        for start in pieces_of(windows):
             if progress is not None:
-                progress(subject.file.name, number * window, windows.total)
-            subject.logits(Window(each.ids, window - 2))
+                progress(subject.file.name, start * window, windows.total)
+            for name, piece in next(answers).items():
+                sums.setdefault(name, ColumnSums(len(piece.sums))).merge(piece)
     statistics = renamed(sums, subject.file, original, names)
     if Path(target).suffix == LEGACY:
         write_legacy(Path(target), statistics, Path(text).name, len(windows))
         return len(statistics)
     arrays: dict[str, np.ndarray] = {}
     for name, columns in statistics.items():
-        arrays[f"{name}{SUMS}"] = np.stack([each.sums.numpy() for each in columns]).astype(np.float32)
+        arrays[f"{name}{SUMS}"] = np.stack([each.sums for each in columns]).astype(np.float32)
         arrays[f"{name}{COUNTS}"] = np.array([[each.rows] for each in columns], np.float32)
     metadata = {
         "general.type": "imatrix", "imatrix.datasets": [Path(text).name],
@@ -104,6 +124,35 @@ def collect_activations(
     }  # fmt: skip
     save(target, arrays, format="gguf", metadata=metadata)
     return len(statistics)
+
+
+@frozen
+class Piece:
+    """The windows from a number on, for a worker process."""
+
+    setup: Setup
+    start: int
+
+
+def pieces_of(windows: Windows) -> range:
+    """The number of the first window of each piece."""
+    return range(0, len(windows), PIECE)
+
+
+def piece_sums(model: LanguageModel, windows: Windows, start: int) -> dict[str, ColumnSums]:
+    """The sums of a piece of the text."""
+    with column_sums(model.model) as sums:
+        for number in range(start, min(start + PIECE, len(windows))):
+            model.logits(Window(windows[number].ids, windows.size - 2))
+    return sums
+
+
+def run_piece(piece: Piece) -> dict[str, ColumnSums]:
+    """What a worker process answers."""
+    with one_at_a_time:
+        torch.set_num_threads(piece.setup.threads)
+        (model,), windows = loaded(piece.setup)
+        return piece_sums(model, windows, piece.start)
 
 
 def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: str, chunks: int) -> None:
@@ -115,7 +164,7 @@ def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: s
     with atomic_file(path) as sink:
         sink.write(number(len(statistics)))
         for name, columns in statistics.items():
-            values = np.concatenate([each.sums.numpy() / each.rows * chunks for each in columns]).astype("<f4")
+            values = np.concatenate([each.sums / each.rows * chunks for each in columns]).astype("<f4")
             sink.write(number(len(name.encode())) + name.encode() + number(chunks) + number(values.size))
             sink.write(values.tobytes())
         sink.write(number(chunks) + number(len(text.encode())) + text.encode())

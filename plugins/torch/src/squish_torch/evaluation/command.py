@@ -13,12 +13,21 @@ from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file
 from ..libraries import required
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="local[:N]|dask[:ADDRESS]",
+        help="Run as tasks in N processes, or on the workers of a Dask cluster.",
+    ),
+]
 LLAMA_CPP = "llama.cpp"
 
 EVAL_EXAMPLES = (
     "squish eval q4.gguf --text wiki.txt",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --json",
     "squish eval q4.gguf --against model.safetensors --text wiki.txt --by layer",
+    "squish eval q4.gguf --against model.safetensors --text wiki.txt --per-tensor --scheduler local:4",
     "squish eval q4.gguf --task questions.yaml",
 )
 ACTIVATIONS_EXAMPLES = (
@@ -69,6 +78,7 @@ def eval_model(
     html: Annotated[
         str | None, typer.Option("--html", metavar="OUT", help="Also write a page with tables and plots.")
     ] = None,
+    scheduler: Scheduler = None,
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
@@ -79,7 +89,7 @@ def eval_model(
     """
     if text is None and not task:
         raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
-    if text is None and (against or per_tensor or by or logits or resume or html):
+    if text is None and (against or per_tensor or by or logits or resume or html or scheduler):
         raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
     with required():
         from ..generation import set_up
@@ -101,7 +111,8 @@ def eval_model(
     with Progress("evaluating", quiet, "tokens") as progress:
         evaluation = evaluate(
             model, text=text, against=against, window=window, definition=definition, limit=limit,
-            by=by or ("tensor" if per_tensor else None), logits=logits, resume=resume, progress=progress,
+            by=by or ("tensor" if per_tensor else None), logits=logits, resume=resume,
+            scheduler=scheduler, progress=progress,
         )  # fmt: skip
     if html is not None:
         write(html, evaluation_page(evaluation))
@@ -124,6 +135,7 @@ def activations(
     names: Annotated[
         str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")
     ] = "keep",
+    scheduler: Scheduler = None,
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
@@ -137,7 +149,9 @@ def activations(
 
     set_up()
     with Progress("collecting", quiet, "tokens") as progress:
-        count = collect_activations(model, output, text=text, window=window, names=names, progress=progress)
+        count = collect_activations(
+            model, output, text=text, window=window, names=names, scheduler=scheduler, progress=progress
+        )
     return Answer({"output": output, "tensors": count}, [f"statistics of {count} matrices in {output}"])
 
 

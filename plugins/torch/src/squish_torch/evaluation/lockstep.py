@@ -21,6 +21,7 @@ from .resume_file import ResumeFile, identity_of
 from .scores import log_softmax, slices
 from .sensitivity import GROUPS, measure_tensors
 from .windows import LLAMA_CPP, Progress, Window, Windows
+from .workers import Processes
 
 SECTION = "windows"
 """The part of a resume file that belongs to this module."""
@@ -38,6 +39,7 @@ def evaluate(
     logits: str | Path | None = None,
     resume: str | Path | None = None,
     backend: str | None = None,
+    scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model's perplexity on a text, and its KL divergence from a base.
@@ -67,6 +69,9 @@ def evaluate(
         A file for the sums so far. If it exists, the evaluation continues after the last window in it.
     backend
         Backend id for the model's weights; the best for each tensor by default.
+    scheduler
+        Measure the costs of tensors in other processes, which load both models by their paths: "local:4",
+        "dask:tcp://...". Needs `by`. The numbers are equal.
     progress
         Called with what runs, the number of tokens so far, and of all tokens.
 
@@ -84,7 +89,7 @@ def evaluate(
         A layer's output is not finite.
     """
     stored = LogitsFile(against) if is_logits_file(against) else None
-    check_arguments(definition, by, against, stored, logits, resume)
+    check_arguments(definition, by, against, stored, logits, resume, scheduler)
     subject = LanguageModel(model, backend)
     base = None if against is None or stored else LanguageModel(against)
     windows = Windows(subject.tokenizer, text, window, definition, limit)
@@ -92,6 +97,7 @@ def evaluate(
         check_tokens(subject, windows, base, Windows(base.tokenizer, text, window, definition, limit))
     if stored is not None:
         stored.check(windows, subject.vocabulary)
+    processes = Processes.of(scheduler, (subject, base), backend, windows) if scheduler and base else None
     evaluation = Evaluation(subject, windows, base.file.name if base else stored.name if stored else None)
     journal = None
     if resume is not None:
@@ -102,12 +108,18 @@ def evaluate(
         sink = None if logits is None else stack.enter_context(atomic_file(Path(logits)))
         _Lockstep(evaluation, subject, base, stored, sink).run(journal, progress)
     if by is not None and base is not None:
-        evaluation.per_tensor = measure_tensors(subject, base, windows, by, journal, progress)
+        evaluation.per_tensor = measure_tensors(subject, base, windows, by, journal, progress, processes)
     return evaluation
 
 
 def check_arguments(
-    definition: str, by: str | None, against: Any, stored: LogitsFile | None, logits: Any, resume: Any
+    definition: str,
+    by: str | None,
+    against: Any,
+    stored: LogitsFile | None,
+    logits: Any,
+    resume: Any,
+    scheduler: str | None,
 ) -> None:
     """Raise UsageError for mutually exclusive arguments."""
     usage = ErrorCode.USAGE
@@ -117,6 +129,11 @@ def check_arguments(
         raise UsageError(
             "the costs of tensors are measured against a model", found=repr(by), code=usage,
             hint="Name the base: against=FILE.",
+        )  # fmt: skip
+    if scheduler is not None and by is None:
+        raise UsageError(
+            "a scheduler measures the costs of tensors", found=repr(scheduler), code=usage,
+            hint="Add by='tensor' (--per-tensor), or leave out scheduler=.",
         )  # fmt: skip
     if definition != LLAMA_CPP and (stored or logits):
         raise UsageError(

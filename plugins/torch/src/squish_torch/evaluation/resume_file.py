@@ -71,7 +71,7 @@ class ResumeFile:
 def identity_of(files: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What an evaluation's sums depend on: models (open files) or logits files (paths), and settings."""
     contents = {name: _content(file) for name, file in files.items()}
-    return {**contents, **settings, "threads": torch.get_num_threads(), "versions": dict(sorted(_versions()))}
+    return {**contents, **settings, "threads": torch.get_num_threads(), "versions": dict(sorted(library_versions()))}
 
 
 def _content(file: Any) -> Any:
@@ -85,7 +85,7 @@ def _content(file: Any) -> Any:
     return {"name": path.name, "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def library_versions() -> Iterator[tuple[str, str]]:
     """Name and version of each installed distribution that computes something here."""
     for each in distributions():
         name = each.metadata["Name"]

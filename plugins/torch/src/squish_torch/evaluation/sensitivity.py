@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import Any
 
+import torch
+from attrs import frozen
 from torch import nn
 
 from squish_core.api import Distance, File, panels
@@ -17,6 +20,7 @@ from .language_model import LanguageModel
 from .resume_file import ResumeFile
 from .scores import divergences, log_softmax, slices
 from .windows import Progress, Windows
+from .workers import Processes, Setup, loaded, one_at_a_time
 
 SECTION = "tensors"
 """The part of a resume file that belongs to this module."""
@@ -95,11 +99,11 @@ def exchanges(replacements: Iterable[Replacement]) -> list[Replacement]:
 
 def measure_tensors(
     model: LanguageModel, base: LanguageModel, windows: Windows, by: str, journal: ResumeFile | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, processes: Processes | None = None,
 ) -> list[Replacement]:  # fmt: skip
     """Replacements by descending KL divergence; those that change no value are not run and cost 0.
 
-    The base runs once for each window, then once more for each replacement.
+    The base runs once for each window, then once more for each replacement: in this process, or in others.
     """
     replacements = replacements_of(model, base, by)
     for replacement in replacements:
@@ -109,23 +113,80 @@ def measure_tensors(
     done, positions = state.get("count", 0), state.get("positions", 0)
     for replacement in active:
         replacement.kl = state.get("kl", {}).get(replacement.label, 0.0)
-    for number in range(done, len(windows)):
-        positions += len(windows[number].targets)
-        base_logits = base.logits(windows[number])
-        for place, replacement in enumerate(active, number * len(active)):
-            if progress is not None:
-                progress(replacement.label, place * windows.size, windows.total * len(active))
-            with replaced(base.model, replacement.modules):
-                logits = base.logits(windows[number])
-            for part in slices(logits):
-                values = divergences(log_softmax(base_logits[part]), log_softmax(logits[part]))
-                replacement.kl += float(values.sum())
-        if journal is not None:
-            kl = {each.label: each.kl for each in active}
-            journal.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
+    rest = range(done, len(windows))
+    if processes is None:
+        answers = runs(base, windows, rest, active)
+    else:
+        items = [Run(processes.setup, by, replacement.label, number) for number in rest for replacement in active]
+        answers = processes.map(run_replacement, items)
+    with closing(answers):
+        for number in rest:
+            positions += len(windows[number].targets)
+            for place, replacement in enumerate(active, number * len(active)):
+                if progress is not None:
+                    progress(replacement.label, place * windows.size, windows.total * len(active))
+                for value in next(answers):
+                    replacement.kl += value
+            if journal is not None:
+                kl = {each.label: each.kl for each in active}
+                journal.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
     for replacement in active:
         replacement.kl /= positions
     return sorted(replacements, key=lambda each: (-each.kl, each.label))
+
+
+def runs(
+    base: LanguageModel, windows: Windows, numbers: range, replacements: Sequence[Replacement]
+) -> Generator[list[float], None, None]:
+    """The divergences of each replacement in each window."""
+    for number in numbers:
+        base_logits = base.logits(windows[number])
+        for replacement in replacements:
+            yield divergence_sums(base, windows, number, replacement, base_logits)
+
+
+def divergence_sums(
+    base: LanguageModel, windows: Windows, number: int, replacement: Replacement, base_logits: torch.Tensor
+) -> list[float]:
+    """The divergence of the base with a replacement from itself in one window, slice by slice."""
+    with replaced(base.model, replacement.modules):
+        logits = base.logits(windows[number])
+    return [
+        float(divergences(log_softmax(base_logits[part]), log_softmax(logits[part])).sum()) for part in slices(logits)
+    ]
+
+
+@frozen
+class Run:
+    """A run of the base with a replacement on a window, for a worker process."""
+
+    setup: Setup
+    by: str
+    label: str
+    window: int
+
+
+def run_replacement(run: Run) -> list[float]:
+    """What a worker process answers."""
+    with one_at_a_time:
+        torch.set_num_threads(run.setup.threads)
+        (_, base), windows = loaded(run.setup)
+        replacement = loaded_replacements(run.setup, run.by)[run.label]
+        return divergence_sums(base, windows, run.window, replacement, base_logits(run.setup, run.window))
+
+
+@lru_cache(maxsize=1)
+def loaded_replacements(setup: Setup, by: str) -> dict[str, Replacement]:
+    """Label -> replacement, in a worker process."""
+    (model, base), _ = loaded(setup)
+    return {replacement.label: replacement for replacement in replacements_of(model, base, by)}
+
+
+@lru_cache(maxsize=1)
+def base_logits(setup: Setup, number: int) -> torch.Tensor:
+    """The base's logits in the window that a worker process runs on."""
+    (_, base), windows = loaded(setup)
+    return base.logits(windows[number])
 
 
 def replacements_of(model: LanguageModel, base: LanguageModel, by: str) -> list[Replacement]:

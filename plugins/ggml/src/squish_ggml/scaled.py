@@ -1,0 +1,95 @@
+"""NVFP4 blocks with a global scale: GGUF's `NAME.weight` and `NAME.scale`."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import evolve
+from squish_codecs.api import convert_global_scale, split_global_scale
+
+from squish_core.api import CodeLayout, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+
+from . import float4
+from .blocks import BLOCKS, Block
+from .codec import GgmlBlocks
+from .small import E4M3
+
+NVFP4 = "ggml.nvfp4"
+SCALE = "global_scale"
+GROUP = 16
+_ONE = 0x38
+"""1 as a scale of a block."""
+
+
+class ScaledNvfp4(GgmlBlocks):
+    """NVFP4 blocks in `data`, and `global_scale` f32, which is multiplied with the scales of the blocks: [], or one
+    for each matrix of a stack. Decodes and repacks; does not encode values.
+
+    Source: llama.cpp's converter and loader, which keep the scale in a tensor `NAME.scale`, f32 [1] or [experts].
+    """
+
+    @property
+    def block(self) -> Block:
+        return BLOCKS["nvfp4"]
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**super().parts(spec, params), SCALE: ("f32", spec.shape[:-2])}
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Whole matrices, each with one global scale."""
+        return (*(1 for _ in spec.shape[:-2]), *(None for _ in spec.shape[-2:]))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        """Multiply both scales first and round once, as `mx` does."""
+        blocks = self._blocks(parts, region)
+        groups = self.block.elements // GROUP
+        with np.errstate(all="ignore"):
+            steps = (2 * E4M3)[blocks[..., :groups]] * self._factor(parts, region)[..., None, None]
+        blocks[..., :groups] = _ONE
+        rows = dtypes.count(out.shape[:-1])
+        self.block.decode(blocks.reshape(rows, -1, self.block.nbytes), out.reshape(rows, out.shape[-1]))
+        values = out.reshape(*steps.shape, GROUP)
+        with np.errstate(all="ignore"):
+            values *= steps[..., None]
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        raise self._cannot_encode()
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return evolve(float4.layout(NVFP4, spec.shape), global_scale="multiply")
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        blocks = self._blocks(parts, region)
+        codes = float4.codes(NVFP4, blocks.reshape(*blocks.shape[:-2], -1))
+        layout = self.code_layout(spec, params)
+        factor = parts[SCALE][region[:-2]]
+        return codes and evolve(codes, layout=layout, global_scale=factor)  # type: ignore[call-arg]
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Params
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        scale, data = _multiplier(codes), float4.blocks(NVFP4, split_global_scale(codes)[0])
+        return None if data is None or scale is None else ({"data": data, SCALE: scale[0]}, scale[1])
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        scale = _multiplier(codes)
+        return scale[1] if scale is not None and float4.holds(NVFP4, split_global_scale(codes)[0]) else None
+
+    def _blocks(self, parts: Parts, region: Region) -> np.ndarray:
+        """A copy of the blocks of a region, u8 [..., blocks of a row, bytes of a block]."""
+        block, columns = self.block, region[-1]
+        first, last = columns.start // block.elements, columns.stop // block.elements
+        data = np.array(parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))])
+        return data.reshape(*data.shape[:-1], last - first, block.nbytes)
+
+    def _factor(self, parts: Parts, region: Region) -> np.ndarray:
+        """The global scales of a region, with an axis for the rows."""
+        factor = np.asarray(parts[SCALE][region[:-2]], np.float32)
+        return factor[..., None] if len(region) > 1 else factor
+
+
+def _multiplier(codes: Codes) -> tuple[np.ndarray, Exactness] | None:
+    """The global scale of codes as a factor, and its exactness; None without one for each matrix."""
+    factor, kind = codes.global_scale, codes.layout.global_scale
+    if factor is None or kind is None or factor.shape != codes.shape[:-2]:
+        return None
+    return convert_global_scale(factor, kind, "multiply")

@@ -1,0 +1,128 @@
+"""Evaluations in worker processes: the models and the text that a worker loads, and what it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import torch
+from attrs import frozen
+
+from squish_core.api import (
+    Address,
+    ErrorCode,
+    File,
+    FormatError,
+    SquishError,
+    address_of,
+    file_at,
+    scheduler_named,
+    worker_name,
+)
+
+from ..generation import set_up
+from .language_model import LanguageModel
+from .resume_file import library_versions
+from .windows import Windows
+
+Answer = TypeVar("Answer")
+
+MEMORY = 1 << 30
+"""Bytes that a worker takes besides the weights, about."""
+one_at_a_time = Lock()
+"""For runs of a loaded model: replaced modules and hooks belong to one run."""
+
+
+@frozen(kw_only=True)
+class Setup:
+    """What each worker loads: models (a base last), and a text as windows. `threads` decide the order of sums."""
+
+    models: tuple[Address, ...]
+    backend: str | None
+    text: str
+    window: int
+    definition: str
+    limit: int
+    tokens: str
+    threads: int
+    versions: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Setup:
+        """The setup of models that are loaded here; UsageError if other processes cannot open them."""
+        return cls(
+            models=tuple(address_of(original(model.file)) for model in models), backend=backend,
+            text=str(Path(windows.text).absolute()), window=windows.size, definition=windows.definition,
+            limit=len(windows), tokens=windows.digest, threads=torch.get_num_threads(),
+            versions=tuple(sorted(library_versions())),
+        )  # fmt: skip
+
+
+@frozen
+class Processes:
+    """Worker processes of a scheduler, which load what `setup` says."""
+
+    setup: Setup
+    workers: Any
+
+    @classmethod
+    def of(cls, scheduler: str, models: Sequence[LanguageModel], backend: str | None, windows: Windows) -> Processes:
+        """The processes that `scheduler` names; UsageError if there are none, or they cannot open the models."""
+        workers = scheduler_named(scheduler, models[0].file.registry)
+        return cls(Setup.of(models, backend, windows), workers)
+
+    def map(self, function: Callable[[Any], Answer], items: Sequence[Any]) -> Generator[Answer, None, None]:
+        """The answers of a function in the order of the items."""
+        memory = sum(each.size for each in self.setup.models) + MEMORY
+        with closing(self.workers.map(function, items, memory)) as answers:
+            yield from in_order(answers)
+
+
+def original(file: File) -> File:
+    """The file that a mapped file reads; another file itself."""
+    return getattr(file, "original", file)
+
+
+@lru_cache(maxsize=1)
+def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
+    """The models and windows, loaded once in a process.
+
+    FormatError for another file or text, SquishError with code `lock` for other versions of libraries.
+    """
+    set_up()
+    check_versions(dict(setup.versions), dict(library_versions()))
+    models = tuple(
+        LanguageModel(file_at(address, mmap=True), None if number else setup.backend)
+        for number, address in enumerate(setup.models)
+    )
+    windows = Windows(models[0].tokenizer, setup.text, setup.window, setup.definition, setup.limit)
+    if windows.digest != setup.tokens:
+        raise FormatError(
+            "has other tokens in a worker process", file=setup.text, expected=setup.tokens, found=windows.digest,
+            code=ErrorCode.CHANGED, hint="Give all workers the same files.",
+        )  # fmt: skip
+    return models, windows
+
+
+def check_versions(expected: dict[str, str], own: dict[str, str]) -> None:
+    """Raise SquishError for the first library whose version differs from the client's."""
+    for name in sorted({*expected, *own}):
+        if expected.get(name) != own.get(name):
+            raise SquishError(
+                f"the worker {worker_name()} has another version of {name}", expected=expected.get(name),
+                found=own.get(name), code="lock", hint="Install the same versions for all workers.",
+            )  # fmt: skip
+
+
+def in_order(answers: Iterator[tuple[int, Answer]]) -> Iterator[Answer]:
+    """The answers of a scheduler in the order of its items."""
+    early, place = dict[int, Answer](), 0
+    for number, answer in answers:
+        early[number] = answer
+        while place in early:
+            yield early.pop(place)
+            place += 1

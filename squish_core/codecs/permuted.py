@@ -1,0 +1,76 @@
+"""Stored rows in another order: one segment per row, built on access, and read many rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, overload
+
+from squish_core.io.source import Source
+from squish_core.model import Segment, Segments
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class PermutedRows(Segments):
+    """The rows of one byte range in another order, as segments built on access.
+
+    Parameters
+    ----------
+    file, offset
+        Location of the first stored row.
+    row_bytes
+        Size of a row in bytes.
+    order
+        Index of the stored row for each row.
+    """
+
+    __slots__ = ("file", "offset", "order", "row_bytes")
+
+    def __init__(self, file: int, offset: int, row_bytes: int, order: np.ndarray) -> None:
+        self.file, self.offset, self.row_bytes, self.order = file, offset, row_bytes, order
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.order) * self.row_bytes
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Segment, ...]: ...
+    def __getitem__(self, index: int | slice) -> Segment | tuple[Segment, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self._segment, self.order[index].tolist()))
+        return self._segment(int(self.order[index]))
+
+    def __iter__(self) -> Iterator[Segment]:
+        return map(self._segment, self.order.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PermutedRows) and self.order is other.order:
+            return (self.file, self.offset, self.row_bytes) == (other.file, other.offset, other.row_bytes)
+        return isinstance(other, Segments | tuple | list) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def read(self, source: Source, start: int, length: int) -> memoryview:
+        """A range of the permuted bytes; all its rows are gathered in one pass where the source is mapped."""
+        import numpy as np
+
+        first, stop = start // self.row_bytes, -(-(start + length) // self.row_bytes)
+        order = self.order[first:stop]
+        if source.cheap_views and length:
+            low, high = int(order.min()), int(order.max()) + 1
+            stored = source.view(self.offset + low * self.row_bytes, (high - low) * self.row_bytes)
+            data = np.frombuffer(stored, np.uint8).reshape(-1, self.row_bytes)[order - low].reshape(-1).data
+        else:
+            segments = map(self._segment, order.tolist())
+            data = memoryview(b"".join(source.view(each.offset, each.length) for each in segments))
+        skipped = start - first * self.row_bytes
+        return data[skipped : skipped + length]
+
+    def _segment(self, row: int) -> Segment:
+        return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)

@@ -1,0 +1,131 @@
+"""Entry points of installed distributions, read from their folders without `importlib.metadata`.
+
+That module imports an email parser, and parses all metadata of every distribution: longer than opening a file takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+_SUFFIXES = (".dist-info", ".egg-info")
+_METADATA = ("METADATA", "PKG-INFO")
+_OWN_FINDERS = ("_frozen_importlib_external", "importlib_metadata")
+"""Modules of finders that find distributions in folders and zip files, as this one does."""
+
+
+@frozen
+class Distribution:
+    """Name and version of an installed distribution."""
+
+    name: str
+    version: str
+
+
+@frozen
+class EntryPoint:
+    """A name in a group of entry points, and what it refers to: `module` or `module:attribute`."""
+
+    name: str
+    value: str
+    dist: Distribution | None
+
+    def load(self) -> Any:
+        """Import what the entry point refers to."""
+        module, _, attributes = self.value.partition("[")[0].strip().partition(":")
+        loaded: Any = importlib.import_module(module.strip())
+        for attribute in filter(None, attributes.strip().split(".")):
+            loaded = getattr(loaded, attribute)
+        return loaded
+
+
+def entry_points(group: str) -> list[Any]:
+    """Entry points of a group, of the first distribution of each name on `sys.path`, ordered by distribution."""
+    points = list(_points(group))
+    return sorted(points, key=lambda point: point.dist.name if point.dist else "")
+
+
+def _points(group: str) -> Iterator[Any]:
+    if any(hasattr(finder, "find_distributions") and not _is_own(finder) for finder in sys.meta_path):
+        yield from _from_library(group)
+        return
+    seen: set[str] = set()
+    for place in sys.path:
+        if os.path.isfile(place):  # a zip file
+            yield from _from_archive(group, place)
+        elif folder := _listdir(place or os.curdir):
+            for name in folder:
+                if not name.endswith(_SUFFIXES):
+                    continue
+                key = re.sub(r"[-_.]+", "-", name[:-10].partition("-")[0]).lower()
+                if key not in seen:
+                    seen.add(key)
+                    yield from _from_folder(os.path.join(place or os.curdir, name), group)
+
+
+def _is_own(finder: Any) -> bool:
+    return (getattr(finder, "__module__", None) or type(finder).__module__).partition(".")[0] in _OWN_FINDERS
+
+
+def _from_library(group: str) -> Iterator[Any]:
+    """Entry points of all distributions, those of other finders included."""
+    import importlib_metadata
+
+    yield from importlib_metadata.entry_points(group=group)
+
+
+def _from_archive(group: str, path: str) -> Iterator[Any]:
+    """Entry points of the distributions in a zip file."""
+    import importlib_metadata
+
+    for dist in importlib_metadata.distributions(path=[path]):
+        yield from dist.entry_points.select(group=group)
+
+
+def _listdir(place: str) -> list[str]:
+    try:
+        return os.listdir(place)
+    except OSError:
+        return []
+
+
+def _from_folder(folder: str, group: str) -> Iterator[EntryPoint]:
+    """Entry points of one distribution."""
+    text = _text(os.path.join(folder, "entry_points.txt"))
+    if f"[{group}]" not in text:
+        return
+    section, dist = "", _distribution(folder)
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif section == group and "=" in line and line[0] not in "#;":
+            name, _, value = line.partition("=")
+            yield EntryPoint(name.strip(), value.strip(), dist)
+
+
+def _distribution(folder: str) -> Distribution | None:
+    """Name and version from the first lines of the metadata; None without metadata."""
+    for file in _METADATA:
+        fields: dict[str, str] = {}
+        for line in _text(os.path.join(folder, file)).splitlines():
+            if not line:  # the description follows
+                break
+            key, _, value = line.partition(":")
+            fields.setdefault(key.lower(), value.strip())
+        if "name" in fields:
+            return Distribution(fields["name"], fields.get("version", ""))
+    return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
