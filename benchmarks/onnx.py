@@ -63,11 +63,11 @@ def export(quick: bool) -> str:
             costs["import"].append(measured([*python, "-c", IMPORTS]))
         seconds = {key: min(cost.seconds for cost in runs) for key, runs in costs.items()}
         peaks = {key: min(cost.peak for cost in runs) for key, runs in costs.items()}
-    peak = peaks["export"]
+    peak, above = peaks["export"] / 1e6, (peaks["export"] - peaks["import"]) / 1e6
     note = (
         f"A Llama of {1 if quick else LAYERS} layers in Q4_0, {size / 1e9:.2f} GB of ONNX. Whole processes, each the "
-        f"least of interleaved runs; `copy` writes and syncs the same files. Private memory at most {peak / 1e6:.0f} MB, "
-        f"{(peak - peaks['import']) / 1e6:.0f} MB above that of the imports (target: 300 MB)."
+        f"least of interleaved runs; `copy` writes and syncs the same files. Private memory at most {peak:.0f} MB, "
+        f"{above:.0f} MB above that of the imports (target: 300 MB)."
     )
     row = Row("GGUF to ONNX", seconds["export"], {"copy": seconds["copy"]}, size, "seconds beyond a copy")
     return markdown("ONNX export", note, [row])
