@@ -112,6 +112,8 @@ def test_a_journal_is_refused_without_resume_and_stays(source: Path, tmp_path: P
         job(source, tmp_path / "out.gguf")
     assert caught.value.code == "journal"
     assert journal.read_bytes() == before
+    job(source, tmp_path / "out.gguf", resume=True)  # the refusal has left no lock
+    assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -27,13 +28,15 @@ MEMORY = 512 << 20
 
 @frozen(kw_only=True)
 class Address:
-    """How another process opens a file, and what it must find."""
+    """How another process opens a file, and what it must find. `run` differs each time, so that no worker keeps a file
+    from an earlier run."""
 
     path: str
     format: str
     size: int
     tensors: int
     limits: Limits
+    run: str
 
 
 @frozen(kw_only=True)
@@ -78,7 +81,8 @@ def address_of(file: File) -> Address:
     3
     """
     return Address(
-        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits
+        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits,
+        run=os.urandom(8).hex(),
     )  # fmt: skip
 
 

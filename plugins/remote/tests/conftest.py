@@ -241,7 +241,7 @@ def secure_url(server: FaultServer) -> Iterator[str]:
     context.load_cert_chain(DATA / "localhost.pem")
     secure.socket = context.wrap_socket(secure.socket, server_side=True)
     threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield f"https://localhost:{secure.server_port}/ok"
+    yield f"https://localhost:{secure.server_port}"
     secure.shutdown()
     secure.server_close()
 
