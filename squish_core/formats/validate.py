@@ -15,6 +15,7 @@ Extent = tuple[int, int, int, str]
 """(file, offset, length, name)"""
 _ELEMENTS = 1 << 58
 """Slightly below the number of 16-byte elements that can be addressed."""
+_DAMAGED = "The file is damaged, or the program that wrote it has a bug; fetch it or write it again."
 
 
 def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
@@ -45,10 +46,16 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     'layers.0.weight'
     """
     if not isinstance(name, str):
-        raise FormatError("a tensor name is not text", offset=offset, found=type(name).__name__, code="name")
+        raise FormatError(
+            "a tensor name is not text", offset=offset, expected="text", found=type(name).__name__, code="name",
+            hint=_DAMAGED,
+        )  # fmt: skip
     if not name or "\0" in name:
-        what = "contains NUL" if name else "is empty"
-        raise FormatError(f"a tensor name {what}", tensor=name or None, offset=offset, code="name")
+        raise FormatError(
+            "a tensor name contains NUL" if name else "a tensor name is empty", tensor=name or None, offset=offset,
+            expected="text without NUL", found=f"NUL as character {name.index(chr(0))}" if name else "no characters",
+            code="name", hint=_DAMAGED,
+        )  # fmt: skip
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
         raise LimitError(
             "a tensor name is too long", offset=offset, expected=f"at most {limits.name} bytes",
@@ -65,7 +72,7 @@ def lookalike_names(names: Iterable[str]) -> list[Problem]:
         if not name.isascii():
             other = names_by_form.setdefault(unicodedata.normalize("NFC", name), name)
             if other != name:
-                message = f"differs from {other!a} only in Unicode composition"
+                message = f"differs from {other!a} only in Unicode composition; other programs may mix them up"
                 problems.append(Problem(code="name", severity="warning", where=name, message=message))
     return problems
 
@@ -101,17 +108,15 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     """
     if not isinstance(shape, (list, tuple)):
         raise FormatError(
-            "the shape is not a list", tensor=tensor, offset=offset, found=type(shape).__name__, code="shape"
-        )
+            "the shape is not a list", tensor=tensor, offset=offset, expected="a list of integers",
+            found=type(shape).__name__, code="shape", hint=_DAMAGED,
+        )  # fmt: skip
     for size in shape:
         if type(size) is not int or size < 0:
             raise FormatError(
-                "a dimension is not a non-negative integer",
-                tensor=tensor,
-                offset=offset,
-                found=repr(size),
-                code="shape",
-            )
+                "invalid dimension", tensor=tensor, offset=offset, expected="an integer, 0 or more",
+                found=repr(size), code="shape", hint=_DAMAGED,
+            )  # fmt: skip
     if len(shape) > limits.rank:
         raise LimitError(
             "too many dimensions", tensor=tensor, offset=offset,
@@ -121,7 +126,7 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
             "the shape is larger than any array", tensor=tensor, offset=offset,
-            expected=f"less than {_ELEMENTS} elements", found=list(shape), code="shape",
+            expected=f"fewer than {_ELEMENTS} elements", found=list(shape), code="shape", hint=_DAMAGED,
         )  # fmt: skip
     return tuple(shape)
 
@@ -192,7 +197,7 @@ def check_extents(
             )
             continue
         raise FormatError(
-            f"the data {'is the same range as' if same else 'overlaps'} that of {before[3]!r}",
+            f"the data {'has the same byte range as' if same else 'overlaps'} that of {before[3]!r}",
             file=files[after[0]].name, tensor=after[3], offset=after[1],
             expected=f"an offset of {end} or more", found=after[1], code="overlap",
             hint="The file is damaged or malicious; do not trust its tensors.",

@@ -23,7 +23,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "boxes": "squish-codecs", "reshaped": "squish-codecs", "squizd": "squish-codecs", "tca_tbe": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
-        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
+        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-codecs",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "allocator": {
@@ -114,7 +114,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),
-    (bytes(16), "nothing but zeros at its start (an interrupted download?)", "Fetch the file again."),
+    (bytes(16), "a file that begins with zeros (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
 
 
