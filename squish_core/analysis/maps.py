@@ -62,7 +62,24 @@ def path_of(file: File) -> str:
 
 
 def address_of(file: File) -> Address:
-    """The address of an open file."""
+    """Return the address of an open file, with which another process opens the same one.
+
+    Parameters
+    ----------
+    file
+        A file on disk.
+
+    Returns
+    -------
+    Address
+        Plain data: the path, the format, the size in bytes, the number of tensors and the limits.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     address_of(file).tensors
+    3
+    """
     return Address(
         path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits,
         run=os.urandom(8).hex(),

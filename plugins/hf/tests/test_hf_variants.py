@@ -290,7 +290,7 @@ def test_marlin_under_its_own_names_is_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "text"), [("hqq", "half-quadratic.*hqq, save"), ("intel/auto-round", "auto_gptq"), ("", "no method"),
+    ("method", "text"), [("exl3", "trellis.*exllamav3, save"), ("torchao", "torchao, save"), ("", "no method"),
                          ("marlin", "Marlin"), ("quip", "'quip'")],
 )  # fmt: skip
 def test_an_unsupported_method_is_named_and_tensors_are_read_as_stored(method: str, text: str, tmp_path: Path) -> None:
