@@ -38,6 +38,7 @@ GROUPS = {
     "squizd": "squish_squizd",
     "remote": "squish_remote",
     "jobs": "squish_gguf",
+    "onnx": "squish_onnx",
 }
 
 INTRO = """# Benchmarks
