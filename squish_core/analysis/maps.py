@@ -93,11 +93,11 @@ def file_at(address: Address, mmap: bool = False) -> File:
     if file.format != address.format:
         file.close()
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
-    found = (file.source.size, len(file))
-    if found != (address.size, address.tensors):
+    size, tensors = (file.source.size, len(file))
+    if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
             "is another file in a worker process", file=address.path, code=ErrorCode.CHANGED,
-            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{found[0]} bytes, {found[1]} tensors",
+            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{size} bytes, {tensors} tensors",
         )  # fmt: skip
     return file
 

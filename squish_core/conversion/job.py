@@ -240,19 +240,19 @@ def _image(plan: ConversionPlan, source: File) -> Any:
 def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
     """Versions of the distributions that the conversion uses, and its encoders."""
     registry = source.registry
-    used = {
+    distributions = {
         (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry
     }
     encoders = {}
     for step in plan.steps:
         for codec in (*_chain(step.codec), *_chain(step.origin.codec)):
-            used.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
+            distributions.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
         if step.action == "encode":
             entry = registry.encoders.get(step.codec.id)
             works = entry is not None and _encodes(registry, step.codec)
             encoders[step.codec.id] = entry.dist if entry and works else registry.codecs[step.codec.id].dist
-            used |= {(entry.dist, entry.version)} if entry and works else set()
-    versions = {dist: version for dist, version in used if version}
+            distributions |= {(entry.dist, entry.version)} if entry and works else set()
+    versions = {dist: version for dist, version in distributions if version}
     return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}
 
 

@@ -47,7 +47,9 @@ GGML = (
 )  # fmt: skip
 BRINGS = {
     "squish-core": Brings(
-        codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
+        codecs=frozenset({"dense", "heads", "slice", "stack"}),
+        backends=frozenset({"numpy"}),
+        schedulers=frozenset({"local"}),
     ),
     "squish-codecs": Brings(
         codecs=frozenset(

@@ -1,4 +1,4 @@
-"""AutoRound and HQQ: settings of layers, and declarations that contradict what is stored."""
+"""AutoRound, HQQ and torchao: settings of layers, and declarations that contradict what is stored."""
 
 from __future__ import annotations
 
@@ -109,7 +109,39 @@ def test_an_invalid_hqq_layer_is_refused_alone(changes: dict[str, Any], code: st
         assert file["b.weight"].numpy().all()
 
 
-@pytest.mark.parametrize("name", ["hqq-w4_g64", "hqq-w3_g32", "auto-round-w5_g32_asym"])
+def described(kind: str, **fields: Any) -> str:
+    """The metadata of a tensor."""
+    return json.dumps({"_type": kind, "_data": fields})
+
+
+def tensor_class(folder: Path, text: str | None) -> squish.File:
+    """A checkpoint of torchao whose metadata describes its weight with `text`."""
+    arrays = {"a._weight_qdata": np.zeros((4, 8), np.int8), "a._weight_scale": np.ones((4, 1), np.float32)}
+    squish.save(folder / "model.safetensors", arrays, metadata={} if text is None else {"a.weight": text})
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "torchao"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return squish.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "missing"), ("{", "json"), (described("Int4TilePackedTo4dTensor"), "torchao"),
+        (json.dumps({"_type": ["Int8Tensor"]}), "torchao"), (described("Int8Tensor", block_size=[2, 8]), "config"),
+        (described("Int8Tensor", block_size=[1, True]), "config"), (described("Int8Tensor"), "config"),
+        (described("Int8Tensor", block_size=[1, 4]), "shape"), (described("Float8Tensor", block_size=[1, 8]), "dtype"),
+    ],
+)  # fmt: skip
+def test_another_tensor_class_is_refused_and_named(text: str | None, code: str, tmp_path: Path) -> None:
+    with tensor_class(tmp_path, text) as file:
+        assert [(problem.where, problem.code) for problem in file.problems] == [("a.weight", code)]
+        with pytest.raises(SquishError) as caught:
+            file["a.weight"].numpy()
+        assert caught.value.tensor == "a.weight"
+        assert set(file["a.weight"].parts()) == {"_weight_qdata", "_weight_scale"}
+
+
+@pytest.mark.parametrize("name", ["hqq-w4_g64", "hqq-w3_g32", "auto-round-w5_g32_asym", "torchao-int4_g32"])
 def test_a_copy_keeps_every_stored_tensor(name: str, tmp_path: Path) -> None:
     with squish.open(DATA / name, format="safetensors") as stored:
         report = squish.convert(stored, tmp_path / "copy", "safetensors:max_shard_size=5GB")

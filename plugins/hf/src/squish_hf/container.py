@@ -55,6 +55,7 @@ METHODS = {
     "auto-round": "squish_hf.methods.auto_round",
     "intel/auto-round": "squish_hf.methods.auto_round",
     "hqq": "squish_hf.methods.hqq",
+    "torchao": "squish_hf.methods.torchao",
 }
 
 

@@ -23,7 +23,6 @@ METHODS = {
     "quark": ("codes and scales of AMD's Quark", SAVE.format("amd-quark")),
     "spqr": ("low-bit codes with sparse outliers (SpQR)", SAVE.format("spqr_quant")),
     "sinq": ("codes with row and column scales (SINQ)", SAVE.format("sinq")),
-    "torchao": ("tensor classes of torchao", SAVE.format("torchao")),
     "vptq": ("vector codebooks (VPTQ)", SAVE.format("vptq")),
 }  # fmt: skip
 """`quant_method` -> description and next step."""
