@@ -65,7 +65,7 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
 def _add(root: nn.Module, name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> None:
     """Add the module, parameter or buffer of a tensor."""
     path, _, leaf = name.rpartition(".")
-    if leaf in TOKEN_MAPS or not TYPES[tensor.dtype].is_floating_point:
+    if leaf in TOKEN_MAPS or not TYPES[tensor.spec.dtype].is_floating_point:
         values = values_of(tensor)
         _parent(root, path).register_buffer(leaf, values.to(TOKEN_MAPS.get(leaf, values.dtype)))
     elif len(tensor.shape) == 2:

@@ -58,7 +58,7 @@ def multiply(x: Tensor, entry: Entry) -> Tensor:
         return _panel_product(x.reshape(number, columns), entry.weight).reshape(*shape[:-1], rows)
     if not x.is_contiguous():
         x = x.contiguous()
-    y = x.new_empty((*shape[:-1], rows))
+    y = x.new_empty(*shape[:-1], rows)
     product(x.data_ptr(), number, y.data_ptr())
     return y
 

@@ -17,6 +17,7 @@ PANEL_ROWS = 96
 """Rows of x from which decoding to bf16 and torch's product are faster than the backend's own bf16 product."""
 FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 """Dtypes of x for products on raw addresses."""
+_expired = torch.UntypedStorage._expired  # `StorageWeakRef.expired`, faster
 SWEEP = 256
 """Number of new entries after which entries of freed memory are dropped."""
 
@@ -29,8 +30,8 @@ class Entry:
     ----------
     weight
         The weight, whose handle reads the memory.
-    pointers, storages, versions
-        The memory, and the counts of writes to it.
+    memory
+        Address of each part, the count of writes to it, and its storage.
     threads
         Torch's number of threads.
     products
@@ -41,26 +42,24 @@ class Entry:
 
     weight: Weight
     shape: tuple[int, ...]
-    pointers: tuple[int, ...]
-    storages: tuple[StorageWeakRef, ...]
-    versions: tuple[int, ...]
+    memory: tuple[tuple[int, int, StorageWeakRef], ...]
     threads: int
     products: Mapping[torch.dtype, Callable[[int, int, int], None]]
     panel_rows: int | None
 
     def is_current(self, parts: Sequence[torch.Tensor]) -> bool:
         """Whether these parts still have the bytes that were prepared, and torch its number of threads."""
-        for part, pointer, storage, version in zip(parts, self.pointers, self.storages, self.versions):
+        for part, (pointer, version, storage) in zip(parts, self.memory):
             if part.data_ptr() != pointer or (0 if part.is_inference() else part._version) != version:
                 return False
-            if storage.expired():
+            if _expired(storage.cdata):
                 return False
         return torch.get_num_threads() == self.threads
 
     @property
     def is_alive(self) -> bool:
         """Whether the parts' memory is still alive."""
-        return not any(storage.expired() for storage in self.storages)
+        return not any(_expired(storage.cdata) for _, _, storage in self.memory)
 
 
 Key = tuple[tuple[int, ...], str, str, int]
@@ -114,7 +113,7 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     products = {dtype: weight.linear_pointers(name) for dtype, name in FLOATS.items() if op == "linear"}
     in_panels = weight.chain.options.get("activations") == "bf16" and multiplies_bf16()
     entry = Entry(
-        weight, spec.shape, key[0], storages, tuple(map(_version, parts)), threads,
+        weight, spec.shape, tuple(zip(key[0], map(_version, parts), storages)), threads,
         {dtype: product for dtype, product in products.items() if product is not None},
         PANEL_ROWS if in_panels else None,
     )  # fmt: skip
