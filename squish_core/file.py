@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.codecs.views import COPY_LIMIT, Views, dense_records
+from squish_core.codecs.views import COPY_LIMIT, dense_views
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
@@ -281,14 +280,14 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
         ((64, 32), 'float32')
         """
-        tensors, view = self.index.tensors, Views(self.source_for).view
+        tensors = self.index.tensors
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with gc_paused():
-            for name, record in dense_records(tensors):
+            for name, view in dense_views(tensors, self.source_for):
                 if not copy:
-                    arrays[name] = view(record)
-                elif prod(record[1]) <= COPY_LIMIT and (array := view(record)) is not None:
-                    arrays[name] = array.copy()
+                    arrays[name] = view
+                elif view.size <= COPY_LIMIT:
+                    arrays[name] = view.copy()
         remaining = [name for name, array in arrays.items() if array is None]
         if remaining:
             encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])

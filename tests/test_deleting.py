@@ -15,6 +15,7 @@ from squish_core.api import SquishError
 from squish_core.cli import main
 from squish_core.conversion import delete_source
 from squish_core.io import sink
+from squish_core.testing import expect_error
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a.weight": RNG.normal(size=(32, 64)).astype(np.float32), "norm": np.ones(64, np.float32)}
@@ -141,7 +142,7 @@ def test_a_wrongly_written_target_keeps_the_source(
     }[damage]
     delete = delete_source.delete
     monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
-    with pytest.raises(SquishError, match="was not deleted"):
+    with expect_error(SquishError, code="delete"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
 
@@ -188,7 +189,7 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
         return agrees(*arguments)
 
     monkeypatch.setattr(delete_source, "_agrees", replacing)
-    with pytest.raises(SquishError, match="replaced"):
+    with expect_error(SquishError, code="delete"):
         squish.convert(source, tmp_path / "out", "npydir", delete_source=True)
     assert kept(source)
 
@@ -217,7 +218,7 @@ def test_delete_source_is_refused_before_anything_is_written(tmp_path: Path, mod
         squish.convert(model, source, "ztensor")
         options = {"to": "safetensors"}
     argument = (model / "model-00001-of-00002.safetensors").read_bytes() if what == "bytes" else source
-    with pytest.raises(SquishError, match="cannot be deleted"):
+    with expect_error(SquishError, code="delete"):
         squish.convert(argument, target, **{"to": "npydir", "delete_source": True, **options})
     assert kept(source)
     assert target == source or not (tmp_path / "out").exists()

@@ -112,6 +112,8 @@ def test_a_journal_is_refused_without_resume_and_stays(source: Path, tmp_path: P
         job(source, tmp_path / "out.gguf")
     assert caught.value.code == "journal"
     assert journal.read_bytes() == before
+    job(source, tmp_path / "out.gguf", resume=True)  # the refusal has left no lock
+    assert left_over(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_journal_is_refused_without_resume_and_stays(source: Path, tmp_path: P
         (lambda source: os.utime(source, ns=(1, 1)), {}, "source.files[0].modified_ns"),
     ],
 )
-def test_the_journal_of_another_job_is_refused_by_its_first_difference(
+def test_the_message_about_the_journal_of_another_job_names_the_first_difference(
     tmp_path: Path, change: Callable[[Path], None] | None, arguments: dict[str, Any], where: str
 ) -> None:
     source = tmp_path / "model.safetensors"
@@ -141,7 +143,7 @@ def test_the_journal_of_another_job_is_refused_by_its_first_difference(
     assert journal.read_bytes() == before
 
 
-def test_another_version_in_the_journal_is_named(source: Path, tmp_path: Path) -> None:
+def test_the_message_about_another_version_in_the_journal_names_it(source: Path, tmp_path: Path) -> None:
     journal = interrupted(source, tmp_path / "out.gguf")
     header, *lines = journal.read_text().splitlines(keepends=True)
     record = json.loads(header)

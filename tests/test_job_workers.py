@@ -70,7 +70,7 @@ def test_canaries_name_the_encoders_and_are_the_same_each_time(job: Job) -> None
         ({"pins": [{"name": "in.safetensors", "size": 1}]}, "changed", "source"),
     ],
 )
-def test_a_worker_that_differs_is_refused_by_name(job: Job, change: dict[str, Any], code: str, word: str) -> None:
+def test_the_message_about_another_worker_names_it(job: Job, change: dict[str, Any], code: str, word: str) -> None:
     with pytest.raises(SquishError) as caught:
         OpenJob(evolve(job, **change))
     assert caught.value.code == code
@@ -78,7 +78,7 @@ def test_a_worker_that_differs_is_refused_by_name(job: Job, change: dict[str, An
     assert word in caught.value.message
 
 
-def test_a_version_of_a_plugin_is_named_by_the_worker(job: Job) -> None:
+def test_the_message_of_a_worker_names_the_plugin_of_another_version(job: Job) -> None:
     versions = {**job.lock["versions"], "squish-gguf": "0.0.1"}
     with pytest.raises(SquishError) as caught:
         OpenJob(evolve(job, lock={**job.lock, "versions": versions}))
@@ -130,7 +130,7 @@ def test_a_refusal_is_not_tried_again(job: Job, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_names_the_worker() -> None:
+def test_the_message_about_a_full_disk_names_the_worker() -> None:
     place = PieceRange("data", 0, 4, 0, 0)
     with pytest.raises(WriteError) as caught, RangeWriter(("/dev/full",)) as writer:
         writer.write(place, memoryview(b"four"))
@@ -185,10 +185,13 @@ def test_damage_that_a_digest_shows_ends_a_job_as_it_ends_a_serial_conversion(tm
     assert errors[0][1] == "digest"
 
 
-@pytest.mark.parametrize("instructions", ["portable", "avx2"])
+@pytest.mark.parametrize("instructions", ["portable", "avx2", "avx512"])
 def test_other_instructions_of_workers_give_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instructions: str
 ) -> None:
+    library = pytest.importorskip("squish_cpu.library", reason="the compiled kernels are not installed").library()
+    if instructions not in library.instructions:
+        pytest.skip(f"this processor has no {instructions}, only {', '.join(library.instructions)}")
     squish.save(tmp_path / "in.safetensors", ARRAYS)
     squish.convert(tmp_path / "in.safetensors", tmp_path / "serial.gguf", encode="q4_k")
     monkeypatch.setenv("SQUISH_CPU_INSTRUCTIONS", instructions)

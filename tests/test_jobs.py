@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import squish_core as squish
 from squish_core.api import UsageError, output_image, plan_conversion
 from squish_core.cli.app import run
+from squish_core.cli.jobs import with_values
 from squish_core.conversion.tasks import JobLayout
 from squish_core.conversion.worker import Message
 
@@ -63,11 +65,26 @@ def test_a_job_writes_the_bytes_and_the_report_of_a_serial_conversion(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "serial"]
 
 
+def test_any_number_of_workers_writes_the_file_with_one_digest(source: Path, tmp_path: Path) -> None:
+    squish.convert(source, tmp_path / "out.gguf", encode="q4_k")
+    digests = {sha256((tmp_path / "out.gguf").read_bytes()).hexdigest()}
+    for count in (1, 2, 4):
+        squish.convert(source, tmp_path / "out.gguf", encode="q4_k", scheduler=f"local:{count}", task_bytes=TASK // 16)
+        digests.add(sha256((tmp_path / "out.gguf").read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
 def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
     words = ["convert", str(source), str(tmp_path / "job.gguf"), "--encode", "q8_0", "--scheduler", "local:1"]
     assert run([*words, "--task-bytes", "1MiB", "--resume"]) == 0
     squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
     assert files_of(tmp_path / "job.gguf") == files_of(tmp_path / "serial.gguf")
+
+
+def test_resume_takes_a_file_in_other_commands() -> None:
+    assert with_values(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
+    assert with_values(["eval", "a", "--resume", "state"]) == ["eval", "a", "--resume", "state"]
+    assert with_values([]) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +96,7 @@ def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
         ({"resume": True}, "resume"), ({"journal": "j"}, "journal"),
     ],
 )  # fmt: skip
-def test_an_invalid_argument_is_a_usage_error(
+def test_the_message_about_an_invalid_argument_names_it(
     source: Path, tmp_path: Path, arguments: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

@@ -10,6 +10,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorError
+from squish_core.testing import expect_error
 
 for needed in ("squish_cpu", "squish_ggml", "squish_gguf", "squish_safetensors", "squish_ztensor"):
     pytest.importorskip(needed)
@@ -48,7 +49,7 @@ def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, name: str, su
 
 def test_missing_statistics_are_requested(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
-    with pytest.raises(TensorError, match="activations=FILE"):
+    with expect_error(TensorError, code="encode", found="ggml.q4_k:search=activations", hint="activations=FILE"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")
 
 
@@ -72,6 +73,6 @@ def test_llama_cpps_sums_are_read_as_roots_of_mean_squares(tmp_path: Path, exper
 def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     stats = imatrix(tmp_path / "imatrix.gguf", SEEN[None], [[0.0]])
-    with pytest.raises(squish.SquishError, match="invalid activation statistics"):
+    with expect_error(squish.SquishError, code="encode", found="1 of 1 tensors with this reason"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
     assert not (tmp_path / "out.gguf").exists()

@@ -81,7 +81,7 @@ def other_shape() -> None:
         (other_shape, {}, "source.files[0]"),
     ],
 )
-def test_a_difference_from_the_plan_is_an_error_that_names_it(
+def test_the_message_about_a_difference_from_the_plan_names_it(
     folder: Path, change: Any, arguments: dict[str, Any], where: str
 ) -> None:
     squish.convert("in.safetensors", "out.gguf", encode=RULES, plan="plan.json", dry_run=True)
@@ -94,7 +94,7 @@ def test_a_difference_from_the_plan_is_an_error_that_names_it(
     assert not Path("out.gguf").exists()
 
 
-def test_another_version_of_a_plugin_is_named(folder: Path) -> None:
+def test_the_message_about_another_version_of_a_plugin_names_it(folder: Path) -> None:
     squish.convert("in.safetensors", "out.gguf", plan="plan.json", dry_run=True)
     document = json.loads(Path("plan.json").read_text())
     document["lock"]["versions"]["squish-gguf"] = "0.0.1"

@@ -103,7 +103,7 @@ def test_a_dry_run_of_a_remote_file_says_what_it_leaves_unread(folder: Path, tmp
 
 
 @pytest.mark.parametrize("mmap", [True, False])
-def test_codes_of_a_late_panel_that_do_not_fit_are_refused_as_if_planned(
+def test_codes_of_a_late_panel_that_do_not_fit_have_the_message_of_planning(
     folder: Path, tmp_path: Path, mmap: bool
 ) -> None:
     data = bytearray((folder / "layer.gguf").read_bytes())

@@ -29,7 +29,7 @@ def refusal(source: Path, to: str) -> squish.TensorError:
     return caught.value
 
 
-def test_tensors_are_grouped_by_codec_before_anything_is_written(mixed: Path) -> None:
+def test_the_message_groups_tensors_by_codec_before_anything_is_written(mixed: Path) -> None:
     error = refusal(mixed, "mlx")
     assert (error.code, error.tensor) == ("refused", "blk.0.ffn_down.weight")
     assert [(each.code, each.where) for each in error.findings] == [

@@ -24,7 +24,8 @@ from squish_core.tensor import Tensor
 if TYPE_CHECKING:
     import numpy as np
 
-Progress = Callable[[str, int, int | None], None]
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the tensor, and with the bytes done and their total (None: unknown)."""
 Findings = tuple[list[Problem], int, int, int]
 """Problems, and the numbers of decoded tensors, digests and unverified digests."""
 
@@ -73,7 +74,7 @@ def check_empty(file: Reader, name: str, role: str, part: Part) -> None:
 class Check:
     """A check of an open file that collects findings."""
 
-    def __init__(self, file: File, progress: Progress | None) -> None:
+    def __init__(self, file: File, progress: ProgressCallback | None) -> None:
         self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
         self.decoded = 0
         self._progress = progress

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import opening
+from squish_core.analysis.check import ProgressCallback
 from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
@@ -26,7 +27,6 @@ from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 
 Pair = tuple[Tensor | None, Tensor | None]
-Progress = Callable[[str, int, int | None], None]
 KEEP = "keep"
 WORST = 10
 """Number of differing tensors to print by default."""
@@ -141,7 +141,7 @@ def diff(
     b: Any,
     *,
     registry: Registry | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     only: str | Iterable[str] = (),
     rename: str | None = None,
     scheduler: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -27,13 +28,15 @@ MEMORY = 512 << 20
 
 @frozen(kw_only=True)
 class Address:
-    """How another process opens a file, and what it must find."""
+    """How another process opens a file, and what it must find. `run` differs each time, so that no worker keeps a file
+    from an earlier run."""
 
     path: str
     format: str
     size: int
     tensors: int
     limits: Limits
+    run: str
 
 
 @frozen(kw_only=True)
@@ -59,9 +62,27 @@ def path_of(file: File) -> str:
 
 
 def address_of(file: File) -> Address:
-    """The address of an open file."""
+    """Return the address of an open file, with which another process opens the same one.
+
+    Parameters
+    ----------
+    file
+        A file on disk.
+
+    Returns
+    -------
+    Address
+        Plain data: the path, the format, the size in bytes, the number of tensors and the limits.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     address_of(file).tensors
+    3
+    """
     return Address(
-        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits
+        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits,
+        run=os.urandom(8).hex(),
     )  # fmt: skip
 
 
@@ -72,11 +93,11 @@ def file_at(address: Address, mmap: bool = False) -> File:
     if file.format != address.format:
         file.close()
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
-    found = (file.source.size, len(file))
-    if found != (address.size, address.tensors):
+    size, tensors = (file.source.size, len(file))
+    if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
             "is another file in a worker process", file=address.path, code=ErrorCode.CHANGED,
-            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{found[0]} bytes, {found[1]} tensors",
+            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{size} bytes, {tensors} tensors",
         )  # fmt: skip
     return file
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from squish_core import opening
-from squish_core.analysis.check import Check, Progress, as_problem
+from squish_core.analysis.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted, fit_all
 from squish_core.errors import (
@@ -91,7 +91,7 @@ def verify(
     format: str | None = None,  # noqa: A002
     limits: Limits | None = None,
     registry: Registry | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     scheduler: str | None = None,
 ) -> Report:
     """Check a file and list all findings; never raises for a damaged file.

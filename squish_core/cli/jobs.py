@@ -31,12 +31,14 @@ JournalFile = Annotated[
     str | None,
     typer.Option("--journal", metavar="FILE", help="Journal of the job; by default DST.squish-journal."),
 ]
-_ALONE = "--resume"
+_ALONE = {"convert": "--resume", "cache": "--resume"}
+"""Command -> its option that may have no value; `squish eval --resume FILE` has one."""
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
     """The command line with a value for options that may have none."""
-    return [f"{word}=True" if word == _ALONE else word for word in argv]
+    alone = _ALONE.get(argv[0]) if argv else None
+    return [f"{word}=True" if word == alone else word for word in argv]
 
 
 def resume_value(text: str | None) -> bool | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from squish_core.dtypes import to_numpy
@@ -16,37 +16,35 @@ COPY_LIMIT = 1 << 16
 """Elements up to which a copy is made from the mapping; beyond it, page faults cost more than a read call."""
 
 
-def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
+def dense_views(
+    tensors: Mapping[str, TensorSpec], source_for: Callable[[int], Source]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and read-only array of each tensor that can be viewed: dense, in one byte range of a file that is mapped.
+
+    Without a `Tensor` each, for files with 20,000 small tensors.
+    """
+    import numpy as np
+
+    array = np.ndarray
+    kinds: dict[str, np.dtype | None] = {}
+    mappings: dict[int, memoryview | None] = {}
+    for name, (dtype, shape, file, offset, _) in _dense_records(tensors):
+        if dtype not in kinds:
+            kinds[dtype] = to_numpy(dtype) if dtype in VIEWABLE else None
+        if (kind := kinds[dtype]) is None:
+            continue
+        if 0 in shape:
+            yield name, array(shape, kind)
+            continue
+        if file not in mappings:
+            source = source_for(file)
+            mappings[file] = source.view(0, source.size) if source.cheap_views else None
+        if (mapping := mappings[file]) is not None:
+            yield name, array(shape, kind, mapping, offset)
+
+
+def _dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
     """Name and record of each dense tensor in a single byte range."""
     if isinstance(tensors, LazyTensors):
         return tensors.dense_records()
     return ((name, record) for name, spec in tensors.items() if (record := spec.dense_record()) is not None)
-
-
-class Views:
-    """Makes arrays over a file's mappings without a `Tensor` each, for files with 20,000 small tensors."""
-
-    def __init__(self, source_for: Callable[[int], Source]) -> None:
-        import numpy as np
-
-        self._source_for, self._array = source_for, np.ndarray
-        self._mapped: dict[int, memoryview] = {}
-        self._dtypes: dict[str, np.dtype] = {}
-
-    def view(self, record: DenseFields) -> np.ndarray | None:
-        """Read-only array of a tensor; None if its values must be decoded or fetched."""
-        name, shape, file, offset, _ = record
-        dtype = self._dtypes.get(name)
-        if dtype is None:
-            if name not in VIEWABLE:
-                return None
-            dtype = self._dtypes[name] = to_numpy(name)
-        if 0 in shape:
-            return self._array(shape, dtype)
-        memory = self._mapped.get(file)
-        if memory is None:
-            source = self._source_for(file)
-            if not source.cheap_views:
-                return None
-            memory = self._mapped[file] = source.view(0, source.size)
-        return self._array(shape, dtype, memory, offset)

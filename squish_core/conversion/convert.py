@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import evolve
 
+from squish_core.analysis.check import ProgressCallback
 from squish_core.codes import ErrorCode
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.distribution import JobOptions, execute_job
@@ -31,8 +32,6 @@ from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
-
-Progress = Callable[[str, int, int | None], None]
 
 
 def convert(
@@ -56,7 +55,7 @@ def convert(
     task_bytes: int | str | None = None,
     resume: bool | str = False,
     journal: Any = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
@@ -168,7 +167,31 @@ def convert(
 
 
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
-    """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
+    """Return the tensors of a file as another format stores them, without encoding.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    to
+        The format and its options, `ID[:key=value,...]`.
+
+    Returns
+    -------
+    list of OutgoingTensor
+        In file order; each reads its parts when asked.
+
+    Raises
+    ------
+    SquishError
+        The format cannot store a tensor.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [tensor.spec.name for tensor in outgoing(file, "gguf")][0]
+    'token_embd.weight'
+    """
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 
@@ -192,7 +215,7 @@ def _preview(plan: ConversionPlan, target: Path | RemoteTarget) -> Conversion:
 
 def _execute(
     plan: ConversionPlan, model: File, *, inputs: Inputs, job: JobOptions | None, arguments: Mapping[str, Any],
-    progress: Progress | None, overwrite: bool,
+    progress: ProgressCallback | None, overwrite: bool,
 ) -> Conversion:  # fmt: skip
     """Write the target in this process, or as a job in others."""
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
@@ -205,7 +228,7 @@ def _execute(
 class _ProgressObserver(ConversionObserver):
     """Calls a progress function with the tensor, the bytes written and the total bytes."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: ProgressCallback, total: int) -> None:
         self._progress, self._total, self._written, self._tensor = progress, total, 0, ""
 
     def tensor_started(self, name: str) -> None:

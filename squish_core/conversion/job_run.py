@@ -47,8 +47,13 @@ class JobRun:
         self, facts: Mapping[str, Any], resume: bool | str, mode: int | None, *, overwrite: bool
     ) -> Iterator[None]:
         """Stage the output, or continue that of an earlier run. Finished tasks of a failed run are kept."""
-        resumes = self._resumes(facts, resume)
-        self.staging.check_target(overwrite=overwrite, resume=resumes)
+        try:
+            resumes = self._resumes(facts, resume)
+            self.staging.check_target(overwrite=overwrite, resume=resumes)
+        except BaseException:
+            self.journal.close()
+            self.staging.close()
+            raise
         if not resumes:
             self._start(facts, mode)
         try:

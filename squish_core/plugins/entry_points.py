@@ -125,7 +125,7 @@ def _distribution(folder: str) -> Distribution | None:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""

@@ -18,6 +18,7 @@ from squish_core.testing.backends import BackendSuite
 from squish_core.testing.byte_codecs import ByteCodecSuite
 from squish_core.testing.codecs import CodecSuite
 from squish_core.testing.containers import ContainerSuite
+from squish_core.testing.errors import expect_error
 from squish_core.testing.families import FamilySuite, model_arrays, write_model
 from squish_core.testing.mutations import mutant, mutants, truncations
 from squish_core.testing.refinements import RefinementSuite
@@ -27,6 +28,6 @@ from squish_core.testing.truth import Fingerprint
 
 __all__ = [
     "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "FamilySuite",
-    "Fingerprint", "RefinementSuite", "SourceSuite", "memory_file", "model_arrays", "mutant", "mutants", "truncations",
-    "write_model",
+    "Fingerprint", "RefinementSuite", "SourceSuite", "expect_error", "memory_file", "model_arrays", "mutant",
+    "mutants", "truncations", "write_model",
 ]  # fmt: skip

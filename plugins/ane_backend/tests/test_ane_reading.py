@@ -16,6 +16,7 @@ from squish_ane.coreml.program import _value as program_value
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
 from squish_core.formats.protobuf import Message, message, number
+from squish_core.testing import expect_error
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
@@ -76,7 +77,7 @@ def test_a_large_integer_constant_is_read_in_bounded_memory():
 
 
 def test_too_many_operations_are_refused_early(package):
-    with pytest.raises(LimitError, match="too many operations"):
+    with expect_error(LimitError, code="count", offset=692, expected="at most 1"):
         read_program(model_of(package).read_bytes(), Limits(tensors=1))
 
 
@@ -151,23 +152,32 @@ def patched(path, at, data):
 
 
 @pytest.mark.parametrize(
-    ("at", "data", "message"),
+    ("at", "data", "offset", "found"),
     [
-        (4, b"\x01", "unsupported version"),
-        (64, b"\0", "bad blob sentinel"),
-        (68, b"\x01", "dtype mismatch"),
-        (72, b"\x01", "size mismatch"),
-        (80, b"\x01", "out of bounds"),
-        (82, b"\xff", "out of bounds"),
-        (88, b"\x04", "size mismatch"),
+        (4, b"\x01", 0, 1),
+        (64, b"\0", 64, "0xdeadbe00"),
+        (68, b"\x01", 64, "f16"),
+        (72, b"\x01", 64, "513 bytes with 0 spare bits"),
+        (80, b"\x01", 64, 1),
+        (82, b"\xff", 64, 16711808),
+        (88, b"\x04", 64, "512 bytes with 4 spare bits"),
     ],
 )  # fmt: skip
-def test_inconsistent_records_are_refused(package, at, data, message):
+def test_inconsistent_records_are_refused(package, at, data, offset, found):
     patched(weights_of(package), at, data)
-    with pytest.raises(FormatError, match=message) as caught:
+    fields = {"file": str(weights_of(package)), "tensor": "constexpr_blockwise_shift_scale_0"}
+    with expect_error(FormatError, code="blob", offset=offset, found=found, **fields):
         squish.open(package)
-    assert caught.value.offset is not None
-    assert "weight.bin" in str(caught.value)
+
+
+def test_the_message_about_a_record_names_file_tensor_offset_and_values(package):
+    patched(weights_of(package), 68, b"\x01")
+    with expect_error(FormatError, code="blob") as caught:
+        squish.open(package)
+    assert str(caught.value) == (
+        f"{weights_of(package)}: constexpr_blockwise_shift_scale_0: blob dtype mismatch "
+        "(at byte 64, expected i4, found f16)"
+    )
 
 
 @pytest.mark.parametrize("name", ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"])
@@ -179,7 +189,7 @@ def test_missing_files_are_reported(package, name):
 
 def test_missing_weights_are_reported(package):
     shutil.rmtree(weights_of(package).parent)
-    with pytest.raises(MissingFileError, match="no such file"):
+    with expect_error(MissingFileError, code="missing", tensor="constexpr_blockwise_shift_scale_0"):
         squish.open(package)
 
 
@@ -189,7 +199,7 @@ def test_links_are_not_followed(package, deep):
     moved = package.parent / "elsewhere"
     place.rename(moved)
     place.symlink_to(moved)
-    with pytest.raises(FormatError, match="link"):
+    with expect_error(FormatError, code="link", tensor="constexpr_blockwise_shift_scale_0"):
         squish.open(package)
 
 
@@ -209,7 +219,7 @@ def test_manifest_paths_stay_inside(package, path):
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"itemInfoEntries": 3}', "[" * 100000, '{"rootModelIdentifier": []}'])
 def test_damaged_manifests_are_refused(package, text):
     (package / "Manifest.json").write_text(text)
-    with pytest.raises(FormatError, match="manifest"):
+    with expect_error(FormatError, code="manifest"):
         squish.open(package)
 
 
@@ -219,7 +229,13 @@ def test_weights_in_another_file_are_refused(package):
     model_of(package).write_bytes(
         raw.replace(name, b"@model_path/../../../../weight".ljust(len(name), b"x")[: len(name)])
     )
-    with pytest.raises(FormatError, match="other than the weights"):
+    with expect_error(
+        FormatError,
+        code="path",
+        tensor="constexpr_blockwise_shift_scale_0",
+        expected="@model_path/weights/weight.bin",
+        found="'@model_path/../../../../weight'",
+    ):
         squish.open(package)
 
 
@@ -246,7 +262,7 @@ def test_indices_cannot_exceed_their_table(name):
     """A table without 2**bits entries is refused before any index is read."""
     kind, values = TABLES[name]
     operation = Operation(type=kind, values=values, inputs={}, outputs=(("w", Kind("f16", (4, 4))),))
-    with pytest.raises(FormatError, match=r"inconsistent (lut|indices)"):
+    with expect_error(FormatError, code="shape", tensor="w"):
         constexpr.tensor_of(operation)
 
 
@@ -257,5 +273,5 @@ def test_a_mask_with_the_wrong_number_of_bits_is_refused(packages, tmp_path, nam
         (segment,) = matrix(file).spec.encodings[0].parts["mask"].segments
     raw = weights_of(package).read_bytes()[segment.offset]
     patched(weights_of(package), segment.offset, bytes([raw ^ 1]))
-    with squish.open(package) as file, pytest.raises(SquishError, match="does not match the stored values"):
+    with squish.open(package) as file, expect_error(SquishError, code="mask"):
         matrix(file).numpy()

@@ -13,7 +13,7 @@ from squish_astc.codec import FOOTPRINTS
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
-from squish_core.testing import CodecSuite
+from squish_core.testing import CodecSuite, expect_error
 from squish_core.testing.codecs import read_region
 
 # A void-extent block (Khronos Data Format Specification, "Void-Extent Blocks") has one color: 0xFFFF is 1.0,
@@ -82,7 +82,7 @@ def test_bf16_values_encode() -> None:
 
 @pytest.mark.parametrize("values", [[[np.nan, 1]], [[np.inf, 1]], [[3e38, -3e38]]])
 def test_unencodable_values_are_refused(values: Any) -> None:
-    with pytest.raises(CodecError, match="ASTC cannot encode"):
+    with expect_error(CodecError, code="range"):
         fitted((1, 2), "4x4", np.array(values, np.float32))
 
 
@@ -102,7 +102,7 @@ def test_an_error_color_only_fails_regions_with_its_block() -> None:
     stored["blocks"][1, 1] = 0xFF
     assert read_region(codec, stored, spec, params, (slice(0, 4), slice(0, 8))).shape == (4, 8)
     assert read_region(codec, stored, spec, params, (slice(0, 8), slice(0, 4))).shape == (8, 4)
-    with pytest.raises(CodecError, match=r"error color.*P5"):
+    with expect_error(CodecError, code="P5", part="blocks", found="in rows 0 to 8, columns 0 to 8"):
         read_region(codec, stored, spec, params, full((8, 8)))
 
 

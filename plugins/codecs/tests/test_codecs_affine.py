@@ -14,6 +14,7 @@ from squish_codecs.api import Affine, is_mlx_layout
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full, on_grain, stored_panels
+from squish_core.testing import expect_error
 from squish_core.testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
@@ -283,9 +284,8 @@ def test_non_finite_values_are_counted_and_refused():
 
 
 def test_values_outside_the_range_of_the_scale_dtype_are_refused():
-    with pytest.raises(CodecError, match="too large") as error:
+    with expect_error(CodecError, code="range", expected="scale f16", found="1 groups", hint="scale_dtype=f32"):
         CODEC.encode(np.full((1, 4), 3e38, np.float32), {"bits": 4, "scale_dtype": "f16"})
-    assert "scale_dtype=f32" in error.value.hint
 
 
 @settings(max_examples=100, deadline=None)
@@ -321,32 +321,32 @@ def test_complete_parameters_are_a_fixed_point_and_may_be_text(case):
 
 
 @pytest.mark.parametrize(
-    ("shape", "params", "says"),
+    ("shape", "params", "field", "value"),
     [
-        ((4, 30), {"bits": 4, "group_size": 32}, "a multiple of 32"),
-        ((4, 32), {"bits": 9}, "from 1 to 8"),
-        ((4, 32), {"group_size": 32}, "affine needs bits"),
-        ((4, 32), {"bits": 4, "groupsize": 32}, "search, found groupsize)"),
-        ((4, 32), {"bits": 4, "group_size": -1}, "from 0"),
-        ((4, 32), {"bits": 4, "group_size": "many"}, "an integer"),
-        ((4, 32), {"bits": 4, "axis": 2}, "from -2 to -1"),
-        ((4, 32), {"bits": 3, "word": "u32", "order": "msb"}, "lsb"),
-        ((4, 32), {"bits": 4, "order": [0, 0]}, "permutation of the 2 codes"),
-        ((4, 32), {"bits": 4, "offset": "bias", "offset_dtype": "u8"}, "f32 or"),
-        ((4, 32), {"bits": 4, "signed": "perhaps"}, "true or false"),
-        ((32,), {"bits": 4, "axis": -2}, "rank 2"),
-        ((32,), {"bits": 4, "transposed": True}, "rank 2"),
-        ((4, 32), {"bits": 4, "signed": False}, "midpoint"),
-        ((4, 32), {"bits": 1}, "bias or zero_point, for 1-bit codes"),
-        ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected 0, found 1"),
-        ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "0 or 1"),
-        ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
+        ((4, 30), {"bits": 4, "group_size": 32}, "expected", "a multiple of 32"),
+        ((4, 32), {"bits": 9}, "expected", "from 1 to 8"),
+        ((4, 32), {"group_size": 32}, "expected", "bits, group_size"),
+        ((4, 32), {"bits": 4, "groupsize": 32}, "found", "groupsize"),
+        ((4, 32), {"bits": 4, "group_size": -1}, "expected", "from 0"),
+        ((4, 32), {"bits": 4, "group_size": "many"}, "expected", "an integer"),
+        ((4, 32), {"bits": 4, "axis": 2}, "expected", "from -2 to -1"),
+        ((4, 32), {"bits": 3, "word": "u32", "order": "msb"}, "expected", "lsb"),
+        ((4, 32), {"bits": 4, "order": [0, 0]}, "expected", "permutation of the 2 codes"),
+        ((4, 32), {"bits": 4, "offset": "bias", "offset_dtype": "u8"}, "expected", "f32 or"),
+        ((4, 32), {"bits": 4, "signed": "perhaps"}, "expected", "true or false"),
+        ((32,), {"bits": 4, "axis": -2}, "expected", "rank 2"),
+        ((32,), {"bits": 4, "transposed": True}, "expected", "rank 2"),
+        ((4, 32), {"bits": 4, "signed": False}, "expected", "midpoint"),
+        ((4, 32), {"bits": 1}, "expected", "bias or zero_point, for 1-bit codes"),
+        ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected", "0"),
+        ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "expected", "0 or 1"),
+        ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "expected", "f32 or"),
     ],
 )
-def test_invalid_parameters_are_refused_with_a_hint(shape, params, says):
-    with pytest.raises(CodecError) as error:
+def test_invalid_parameters_are_refused_with_the_legal_values(shape, params, field, value):
+    with pytest.raises(CodecError) as caught:
         CODEC.params_for(spec_of(shape), params)
-    assert says in str(error.value)
+    assert value in str(getattr(caught.value, field))
 
 
 def test_short_names_resolve_to_encodings():
@@ -414,5 +414,5 @@ def test_the_search_never_raises_a_groups_squared_error(name):
 
 def test_a_search_does_not_change_the_layout():
     assert Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "none"}) == {"bits": 4, "group_size": 0}
-    with pytest.raises(CodecError, match="search"):
+    with expect_error(CodecError, code="params", expected="none or mse or activations", found="'best'"):
         Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "best"})

@@ -7,6 +7,7 @@ from squish_codecs.wrap.lowrank import LowRank
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
+from squish_core.testing import expect_error
 from squish_core.testing.codecs import read_region
 
 INNER = {"bits": 3, "group_size": 16, "offset": "bias"}
@@ -43,11 +44,11 @@ def test_the_factors_leave_the_smallest_singular_values() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"rnk": 4}, {"rank": 4, "dtype": "f16"}])
 def test_rank_is_required_and_unknown_parameters_are_refused(params: dict[str, object]) -> None:
-    with pytest.raises(CodecError, match="rank, optionally factor_dtype"):
+    with expect_error(CodecError, code="params", expected="rank, optionally factor_dtype"):
         CODEC.params_for(spec_of(8, 48), params)
 
 
-@pytest.mark.parametrize("rank", [0, 9, "many"])
-def test_invalid_ranks_are_refused(rank: object) -> None:
-    with pytest.raises(CodecError, match="rank"):
+@pytest.mark.parametrize(("rank", "code", "found"), [(0, "rank", 0), (9, "rank", 9), ("many", "params", "'many'")])
+def test_invalid_ranks_are_refused(rank: object, code: str, found: object) -> None:
+    with expect_error(CodecError, code=code, found=found):
         CODEC.params_for(spec_of(8, 48), {"rank": rank})

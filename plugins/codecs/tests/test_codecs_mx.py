@@ -10,6 +10,7 @@ import pytest
 from squish_codecs.api import Mx
 
 from squish_core.api import CodecError, TensorSpec
+from squish_core.testing import expect_error
 
 MXFP8 = {"element": "f8_e4m3"}
 E5M2 = {"element": "f8_e5m2"}
@@ -85,16 +86,16 @@ def test_saturating_scaling_matches_mistral_rs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "what"),
+    ("params", "found"),
     [
-        ({"global_scale": "divide"}, "a global scale needs"),
-        ({"element": "f8_e4m3", "scaling": "saturating"}, "this scaling needs"),
-        ({"block_size": 8}, "invalid mx block_size"),
-        ({"nonsense": 1}, "invalid mx nonsense"),
+        ({"global_scale": "divide"}, "divide"),
+        ({"element": "f8_e4m3", "scaling": "saturating"}, "f8_e4m3, f8_e8m0"),
+        ({"block_size": 8}, 8),
+        ({"nonsense": 1}, 1),
     ],
 )
-def test_unsupported_parameters_are_refused_before_encoding(params: dict[str, object], what: str) -> None:
-    with pytest.raises(CodecError, match=what):
+def test_unsupported_parameters_are_refused_before_encoding(params: dict[str, object], found: object) -> None:
+    with expect_error(CodecError, code="params", found=found):
         Mx().params_for(TensorSpec(name="w", shape=(2, 64), dtype="f32"), params)
 
 
@@ -102,7 +103,7 @@ def test_unsupported_parameters_are_refused_before_encoding(params: dict[str, ob
 def test_non_finite_values_are_refused(odd: float) -> None:
     values = np.zeros((1, 32), np.float32)
     values[0, 5] = odd
-    with pytest.raises(CodecError, match="cannot encode infinity"):
+    with expect_error(CodecError, code="range"):
         Mx().encode(values, {})
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from squish_ggml.blocks import BLOCKS, LONG_TAIL, Block
 
 from squish_core.api import MissingPluginError
+from squish_core.testing import expect_error
 
 NAMES = sorted(BLOCKS)
 BEYOND_GGUF_PY = ("nvfp4", "q1_0")  # encoders only in ggml
@@ -396,7 +397,7 @@ def test_iq_blocks_without_gguf_py_raise_missing_plugin(name: str) -> None:
     if importlib.util.find_spec("gguf"):
         assert decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2)).shape == (1, 512)
     else:
-        with pytest.raises(MissingPluginError, match="pip install gguf"):
+        with expect_error(MissingPluginError, code="not-installed", hint="pip install gguf"):
             decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2))
 
 

@@ -11,6 +11,7 @@ from squish_ggml.codec import GgmlBlocks
 from squish_ggml.endian import PAIRS, BigEndian
 
 from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full
+from squish_core.testing import expect_error
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 
@@ -81,5 +82,5 @@ def test_big_endian_blocks_decode_to_the_same_values(name: str, shape: tuple[int
 
 
 def test_a_missing_encoder_error_lists_the_encoders() -> None:
-    with pytest.raises(CodecError, match=r"ggml\.q4_k has no encoder.*q8_0"):
+    with expect_error(CodecError, code="encode", hint="q8_0"):
         codec_of("q4_k").encode(np.zeros((1, 256), np.float32), {})

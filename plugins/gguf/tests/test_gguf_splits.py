@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
 import squish_core as squish
 from squish_core.errors import FormatError, MissingFileError, TruncatedError
+from squish_core.testing import expect_error
 
 
 @pytest.fixture
@@ -69,56 +71,57 @@ def test_verify_checks_every_part(make_set):
     assert [problem.code for problem in squish.verify(folder / part(0)).problems] == ["padding"]
 
 
-def refused(folder, words, kind=FormatError, opened=0):
-    with pytest.raises(kind) as caught:
-        squish.open(folder / part(opened))
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+def expect_fault(folder, number, code, kind=FormatError, **fields):
+    """Opening the first part fails with an error about another part."""
+    with expect_error(kind, code=code, **fields) as caught:
+        squish.open(folder / part(0))
+    assert Path(caught.value.file).name == part(number)
 
 
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_missing_part_is_named(make_set, missing):
     folder = make_set()
     (folder / part(missing)).unlink()
-    refused(folder, [part(missing), "no such file"], MissingFileError)
+    expect_fault(folder, missing, "missing", MissingFileError)
 
 
 def test_a_cut_part_is_named(make_set):
     folder = make_set()
     (folder / part(1)).write_bytes((folder / part(1)).read_bytes()[:-32])
-    refused(folder, [part(1), "truncated"], TruncatedError)
+    expect_fault(folder, 1, "bounds", TruncatedError)
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "fields"),
     [
-        ("split.no", ("u16", 0), "split.no"),
-        ("split.no", ("i32", -1), "split.no"),
-        ("split.no", "1", "split.no"),
-        ("split.count", ("u16", 2), "split.count"),
-        ("split.tensors.count", ("i32", 4), "split.tensors.count"),
-        ("general.name", "other", "general.name"),
-        ("general.name", ("u8", 1), "general.name"),
-        ("tensor", "w0", "w0"),
+        ("split.no", ("u16", 0), {"code": "split", "found": 0}),
+        ("split.no", ("i32", -1), {"code": "split", "found": "-1"}),
+        ("split.no", "1", {"code": "split", "found": "'1'"}),
+        ("split.count", ("u16", 2), {"code": "split", "found": 2}),
+        ("split.tensors.count", ("i32", 4), {"code": "split", "found": 3}),
+        ("general.name", "other", {"code": "split", "found": "'other'"}),
+        ("general.name", ("u8", 1), {"code": "split", "found": "1"}),
+        ("tensor", "w0", {"code": "duplicate", "tensor": "w0"}),
     ],
 )
-def test_a_part_that_contradicts_the_others_is_named(make_set, key, value, words):
+def test_a_part_that_contradicts_the_others_is_named(make_set, key, value, fields):
     def change(number, fields):
         if number == 1:
             fields[key] = value
 
-    refused(make_set(change), [part(1), words])
+    expect_fault(make_set(change), 1, **fields)
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "m-00001-of-00004.gguf", "m-00004-of-00003.gguf", "m-1-of-3.gguf"])
 def test_a_renamed_part_is_refused(make_set, name):
     folder = make_set()
     (folder / part(0)).rename(folder / name)
-    with pytest.raises(FormatError, match="its name does not say which"):
+    with expect_error(FormatError, code="split", expected="a name like model-00001-of-00003.gguf"):
         squish.open(folder / name)
 
 
 def test_a_part_in_memory_is_refused(make_set):
-    with pytest.raises(FormatError, match="does not say which"):
+    with expect_error(FormatError, code="split", expected="a name like model-00001-of-00003.gguf", found="<bytes>"):
         squish.open((make_set() / part(0)).read_bytes())
 
 

@@ -11,6 +11,7 @@ from squish_metal.backend import Metal
 
 import squish_core as squish
 from squish_core.api import Availability, BoundEncoding, CodecSpec, Encoding, SquishError, TensorSpec, full
+from squish_core.testing import expect_error
 from squish_core.testing.sources import memory_file
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -241,9 +242,9 @@ def test_experts(shape):
 
 def test_invalid_operands_are_refused():
     weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
-    with pytest.raises(SquishError, match="last dimension"):
+    with expect_error(SquishError, code="shape", tensor="w", expected=64, found="shape (63,)"):
         weight.linear(np.ones(63, np.float32))
-    with pytest.raises(SquishError, match="out of range"):
+    with expect_error(SquishError, code="ids", tensor="w", expected="0..3", found="4..4"):
         weight.embed(np.array([4]))
 
 

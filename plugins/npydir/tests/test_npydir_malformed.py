@@ -154,9 +154,9 @@ def test_too_many_axes(folder: Path, rank: int) -> None:
 
 def test_objects_are_never_unpickled(folder: Path) -> None:
     codes(folder).write_bytes(described("'|O'", PICKLE))
-    assert "pickle" in str(refused(folder, "dtype"))
+    assert refused(folder, "dtype").found == "'|O'"
     np.save(codes(folder), np.array([{}], object), allow_pickle=True)
-    assert "pickle" in str(refused(folder, "dtype"))
+    assert refused(folder, "dtype").found == "'|O'"
 
 
 @pytest.mark.parametrize("array", [

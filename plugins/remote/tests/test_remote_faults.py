@@ -117,7 +117,7 @@ def test_a_failure_that_passes_is_retried(values: Any, server: Any, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["503", "500", "429", "silent", "stalls", "drips", "cuts"])
-def test_a_failure_that_does_not_pass_ends_by_the_deadline(values: Any, server: Any, mode: str) -> None:
+def test_the_message_about_a_lasting_failure_comes_by_the_deadline(values: Any, server: Any, mode: str) -> None:
     """The server stalls for much longer than the deadline."""
     threads = {thread.ident for thread in threading.enumerate() if thread.name == "squish-io"}
     start = time.monotonic()

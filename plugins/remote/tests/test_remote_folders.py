@@ -42,7 +42,7 @@ def test_a_sharded_model_opens_without_a_listing(shards: Any, server: Any, addre
             np.testing.assert_array_equal(values, shards[name])
 
 
-def test_a_missing_shard_is_named(shards: Any, server: Any) -> None:
+def test_the_message_about_a_missing_shard_names_it(shards: Any, server: Any) -> None:
     del server.files["llama/model-00002-of-00002.safetensors"]
     with pytest.raises(FormatError) as caught:
         squish.open(server.url("llama/model.safetensors.index.json"))

@@ -13,6 +13,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import FormatError, LimitError, SquishError, TruncatedError, UnknownFormatError
+from squish_core.testing import expect_error
 
 
 def sized(raw: bytes, data: bytes = b"") -> bytes:
@@ -183,12 +184,14 @@ def test_the_error_of_a_truncated_file_states_both_sizes() -> None:
     ids=["pointer", "page", "zip", "pickle"],
 )
 @pytest.mark.parametrize("format_id", [None, "safetensors"])
-def test_another_kind_of_file_is_named(tmp_path: Path, head: bytes, kind: str, format_id: str | None) -> None:
+def test_the_message_about_another_kind_of_file_names_it(
+    tmp_path: Path, head: bytes, kind: str, format_id: str | None
+) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(head)
-    with pytest.raises(UnknownFormatError) as caught:
+    with expect_error(UnknownFormatError, code="lookalike", file=str(path)) as caught:
         squish.open(path, format_id)
-    assert kind in str(caught.value)
+    assert kind in caught.value.message
 
 
 def test_control_characters_in_a_name_are_kept() -> None:

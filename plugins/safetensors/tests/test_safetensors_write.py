@@ -20,6 +20,7 @@ from squish_core.errors import FormatError
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
+from squish_core.testing import expect_error
 
 CONTAINER = squish.registry().container("safetensors")
 SUB_BYTE = {"f4_e2m1": 4, "f6_e2m3": 6, "f6_e3m2": 6}
@@ -29,14 +30,14 @@ Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 
 def outgoing(tensors: Tensors) -> list[OutgoingTensor]:
     """Tensors (name -> dtype, shape, bytes) as a conversion would hand them over."""
-    found = []
+    outgoing = []
     for name, (dtype, shape, data) in tensors.items():
         packed = dtype in SUB_BYTE
         part = Part(dtype="u8", shape=(len(data),)) if packed else Part(dtype=dtype, shape=shape)
         codec = CodecSpec("dense", {"dtype": dtype}) if packed else DENSE
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts={"data": part}),))
-        found.append(OutgoingTensor(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
-    return found
+        outgoing.append(OutgoingTensor(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
+    return outgoing
 
 
 def write(
@@ -175,10 +176,8 @@ def test_shard_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "5XB", "1.5GB", "GB", "9" * 50])
 def test_an_invalid_shard_size_is_an_error(text: str) -> None:
-    with pytest.raises(FormatError) as caught:
+    with expect_error(FormatError, code="option", expected="a size such as 5GB or 500MiB", found=repr(text)):
         CONTAINER.plan_file([], {}, {}, {"max_shard_size": text})
-    assert caught.value.code == "option"
-    assert str(caught.value).startswith("invalid value of max_shard_size (expected a size such as 5GB or 500MiB")
 
 
 def test_metadata_and_assets_dropped_by_a_single_file_are_listed() -> None:

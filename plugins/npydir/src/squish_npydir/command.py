@@ -16,6 +16,7 @@ EXAMPLES = (
     "squish cache build model-squished/ --tier 4bit",
     "squish cache build model-squished/ --tier finalized",
     "squish cache build model-squished/ --tier 3bit --gate wiki.txt:kl=0.05",
+    "squish cache build model-squished/ --tier finalized --scheduler local:4 --resume",
 )
 
 
@@ -42,6 +43,26 @@ def build(
             help="Refuse a tier whose model is further from the source on this text. Needs squish-torch.",
         ),
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler",
+            metavar="local[:N]|dask[:ADDRESS]",
+            help="Run as tasks in N processes, or on the workers of a Dask cluster.",
+        ),
+    ] = None,
+    task_bytes: Annotated[
+        str | None,
+        typer.Option("--task-bytes", metavar="SIZE", help="Bytes that a task writes, about: 256MiB by default."),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="[=verify]",
+            help="Go on with the unfinished job of this command; =verify first reads what it has written.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
@@ -53,7 +74,10 @@ def build(
         evaluator()  # an error before anything is built
     with Progress("building", quiet) as progress, Progress("comparing", quiet, "tokens") as tokens:
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
-        result = cache.build(model, tier, progress, delete_source=delete_source, gate=check)
+        result = cache.build(
+            model, tier, progress, delete_source=delete_source, gate=check, scheduler=scheduler, task_bytes=task_bytes,
+            resume=resume == "True" or resume or False,
+        )  # fmt: skip
     data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
     reused = f", {result.reused:,} others existed already" if result.reused else ""
     line = f"{model}: built {result.built:,} tensors of the tier {tier}{reused}; {result.size:,} bytes"

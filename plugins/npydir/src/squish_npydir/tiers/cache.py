@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from glob import escape
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from attrs import evolve, field, frozen
 
 from squish_core.api import (
-    Conversion,
     ErrorCode,
     File,
     FormatError,
     Params,
+    SquishError,
     TensorSpec,
     atomic_file,
     convert,
@@ -28,23 +28,18 @@ from squish_core.api import (
 from squish_core.api import open as open_model
 
 from ..read.dialects import PANELS
-from ..read.manifest import MANIFEST
 from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
+from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
 from .read import LABELS, SUFFIX, TIERS
 from .resources import check_resources
 
-MIB = 1 << 20
-BATCH = 256 * MIB
-"""Bytes of float16 values per batch, which an interrupted build may lose."""
-TEMPORARY = ".squish-build-"
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 NO_PARAMS: Params = MappingProxyType({})
-Progress = Callable[[str, int, int | None], None]
 Gate = Callable[[Path, str, str], Mapping[str, float]]
 """Measures a tier, by folder, name and label, and raises an error for one that is refused."""
-Builder = Callable[[File, Path, Progress | None], "Built"]
+Builder = Callable[[File, Path, Progress | None, Job], "Built"]
 
 
 @frozen(kw_only=True)
@@ -61,7 +56,8 @@ class Built:
 
 def build(
     path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False,
-    gate: Gate | None = None,
+    gate: Gate | None = None, scheduler: str | None = None, task_bytes: int | str | None = None,
+    resume: bool | str = False,
 ) -> Built:  # fmt: skip
     """Build a cache tier of a npy directory.
 
@@ -83,6 +79,8 @@ def build(
     gate
         Compares the model of the tier with its source and raises if they differ too much. A tier that fails is removed
         before it gets its sentinel; an existing one stays.
+    scheduler, task_bytes, resume
+        Build it as a job, as in `convert`: in other processes, and resumable.
 
     Returns
     -------
@@ -111,17 +109,21 @@ def build(
             f"--delete-source is not possible for the tier {tier}, which is a cache", file=str(path), code="delete",
             hint="Only int4 replaces arrays. To write another directory, use `squish convert --delete-source`.",
         )  # fmt: skip
+    job = Job(folder=Path(path) / f"{TEMPORARY}{tier}", scheduler=scheduler, task_bytes=task_bytes, resume=resume)
+    make = partial(_int4, params=params) if params else BUILDERS[tier][2]
     try:
-        result = _build(path, tier, partial(_int4, params=params) if params else BUILDERS[tier][2], progress, gate)
+        result = _build(path, tier, make, progress, gate, job)
         if delete_source:
             delete_eights(Path(path))
             _seal(Path(path))
+    except SquishError:
+        raise
     except OSError as error:
         raise FormatError(f"cannot build the tier {tier}: {error}", file=str(path), code="os") from error
     return result
 
 
-def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None) -> Built:
+def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None, job: Job) -> Built:
     folder = Path(path)
     sentinel, share, _ = BUILDERS[tier]
     label, needs = next(((each.label, each.needs) for each in TIERS if each.sentinel == sentinel), (tier, ""))
@@ -131,10 +133,10 @@ def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None
             _seal(folder)
             measured = gate(folder, tier, label) if gate else {}
             return Built(tier=tier, built=0, reused=len(own), size=0, measured=measured)
-        for left in folder.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(left)  # left by a killed build
-        check_resources(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
-        result = make(own, folder, progress)
+        remove_leftovers(folder, job)
+        weights = sum(spec.elements for spec in own.index.tensors.values())
+        check_resources(folder, 0 if job.resume else weights * share // 8)
+        result = make(own, folder, progress, job)
     try:
         measured = gate(folder, tier, label) if gate else {}
     except BaseException:
@@ -157,21 +159,21 @@ def _own(file: File) -> File:
     return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
 
-def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
+def _finalized(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
     """Build a float16 array per tensor."""
-    place = _folder(folder / "finalized")
+    place = create_folder(folder / "finalized")
     targets = {name: place / f"{panels.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
     rules = {
         name: F16 if _is_float(own.index.tensors[name]) else "keep"
         for name, target in targets.items() if not target.exists()
     }  # fmt: skip
-    for name, arrays in _converted(own, rules, progress):
+    for name, arrays in converted(own, rules, progress, job):
         os.replace(arrays["pt"], targets[name])
     size = sum(target.stat().st_size for target in targets.values())
     return Built(tier="", built=len(rules), reused=len(own) - len(rules), size=size)
 
 
-def _int4(own: File, folder: Path, progress: Progress | None, params: Params = NO_PARAMS) -> Built:
+def _int4(own: File, folder: Path, progress: Progress | None, job: Job, params: Params = NO_PARAMS) -> Built:
     """Build asymmetric 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
@@ -183,14 +185,14 @@ def _int4(own: File, folder: Path, progress: Progress | None, params: Params = N
             "no INT8 tensors to convert", file=own.name, code="tier",
             hint="Convert the model with `squish convert ... --encode int8`.",
         )  # fmt: skip
-    _folder(folder / seal.PLACE)
+    create_folder(folder / seal.PLACE)
     rules, size = {}, 0
     for name in eights:
         columns = own[name].shape[-1]
         group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
         rules[name] = f"affine:bits=4,group_size={params.get('group_size', group)},offset=bias"
     target = f"npydir:scales={params.get('scales', 'f32')}"
-    for name, arrays in _converted(own, rules, progress, target):
+    for name, arrays in converted(own, rules, progress, job, target):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
         for suffix in ("s4a", "z4a", "q4a"):  # codes last, so that their presence implies the scales
             size += arrays[suffix].stat().st_size
@@ -198,7 +200,7 @@ def _int4(own: File, folder: Path, progress: Progress | None, params: Params = N
     return Built(tier="", built=len(eights), reused=fours, size=size)
 
 
-def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
+def _panels(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
     """Build 4-bit panels for compiled kernels; other tensors are skipped."""
     fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
     if not fitting:
@@ -206,33 +208,35 @@ def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
             "no 4-bit tensors with a group size that is a multiple of 32", file=own.name, code="tier",
             hint="Convert the model with `squish convert ... --encode int4`.",
         )  # fmt: skip
-    place = _folder(folder / PANELS.label)
+    place = create_folder(folder / PANELS.label)
     stems = {spec.name: place / panels.key(own, spec) for spec in fitting}
     left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
     done, total = 0, sum(spec.elements for spec in left)
-    for spec in left:
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
-            for suffix, path in panels.write(own, spec, Path(temporary)).items():
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
+        for spec, paths in panels.write_all(own, left, Path(temporary), job.scheduler):
+            for suffix, path in paths.items():
                 os.replace(path, f"{stems[spec.name]}__{suffix}.npy")
-        done += spec.elements
-        if progress:
-            progress(spec.name, done, total)
+            done += spec.elements
+            if progress:
+                progress(spec.name, done, total)
     size = sum(path.stat().st_size for path in place.glob("*.npy"))
     return Built(tier="", built=len(left), reused=len(fitting) - len(left), size=size)
 
 
-def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
+def _weights(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
     """Build one bfloat16 safetensors file."""
     rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
-    report = convert(own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress)
+    report = convert(
+        own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress, **job.arguments
+    )
     return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
 
-def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
+def _mlx(bits: int) -> Builder:
     """Return a builder of a folder in MLX's layout: codes of this width are kept, other quantized tensors are
     re-quantized, which the name of the tier implies."""
 
-    def make(own: File, folder: Path, progress: Progress | None) -> Built:
+    def make(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
         if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
             raise FormatError(
@@ -242,11 +246,12 @@ def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
         place = folder / f"squish_{bits}bit"
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)  # from an interrupted build
-        report = convert(own, place, "mlx", rules, requantize=True, progress=progress)
-        if beyond := _beyond(report):
+        report = convert(own, place, "mlx", rules, requantize=True, progress=progress, **job.arguments)
+        if beyond := saturated(report):
             shutil.rmtree(place)
             again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
-            report = convert(own, place, "mlx", again, requantize=True, progress=progress)
+            journal: dict[str, Any] = {"journal": folder / f"{place.name}-f32.squish-journal"} if job.scheduler else {}
+            report = convert(own, place, "mlx", again, requantize=True, progress=progress, **job.arguments, **journal)
         return Built(tier="", built=len(own), reused=0, size=report.size or 0)
 
     return make
@@ -277,57 +282,6 @@ BUILDERS = {
 
 def _is_float(spec: TensorSpec) -> bool:
     return spec.dtype.startswith(("f", "bf"))
-
-
-def _converted(
-    own: File, rules: Mapping[str, str], progress: Progress | None, target: str = "npydir"
-) -> Iterator[tuple[str, dict[str, Path]]]:  # fmt: skip
-    """Yield each tensor's arrays by suffix, converted in batches in a temporary directory."""
-    sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
-    done, total = 0, sum(sizes.values())
-    for batch in _batches(sizes):
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=own.name) as temporary:
-            output = Path(temporary) / "output"
-            patterns = {escape(name): rules[name] for name in batch}
-            report = convert(own, output, target, patterns, only=patterns, requantize=True)
-            beyond = _beyond(report)
-            arrays: dict[str, dict[str, Path]] = {}
-            for path in (output / "tensors").glob("*.npy"):
-                key, _, suffix = path.stem.rpartition("__")
-                arrays.setdefault(key, {})[suffix] = path
-            for name, key in json.loads((output / MANIFEST).read_text()).items():
-                if name not in beyond:
-                    yield name, arrays[key]
-                done += sizes[name]
-                if progress:
-                    progress(name, done, total)
-            yield from _converted(own, beyond, None, target)
-
-
-def _beyond(report: Conversion) -> dict[str, str]:
-    """Return the tensors beyond float16's range, which are stored as float32."""
-    return {step.name: "f32" for step in report.steps if step.clipped}
-
-
-def _folder(place: Path) -> Path:
-    """Return a folder to write to, created if missing; FormatError for a link."""
-    if place.is_symlink():
-        raise FormatError("cannot write: the target is a symbolic link", file=str(place), code=ErrorCode.FILE_KIND)
-    place.mkdir(exist_ok=True)
-    return place
-
-
-def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield names in order, in batches with at most `BATCH` output bytes, at least one name each."""
-    batch, pending = list[str](), 0
-    for name, size in sizes.items():
-        if batch and pending + size > BATCH:
-            yield batch
-            batch, pending = [], 0
-        batch.append(name)
-        pending += size
-    if batch:
-        yield batch
 
 
 def _seal(folder: Path) -> None:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
-from attrs import evolve
+from attrs import evolve, frozen
 from squish_codecs.api import Panels
 
-from squish_core.api import Codes, File, FormatError, Params, Region, TensorSpec, dtypes, panels
+from squish_core.api import (
+    Address,
+    Codes,
+    File,
+    FormatError,
+    Params,
+    Region,
+    TensorSpec,
+    address_of,
+    dtypes,
+    file_at,
+    panels,
+    scheduler_named,
+)
 
 from ..read.dialects import PANELS, implementation, panels_params
 from ..read.npy import header
 from ..write.writer import shape_array
+from .resources import MEMORY
 
 LABELS = ("int4", "int4 q4", "int4 symmetric")
 
@@ -29,6 +44,35 @@ def key(file: File, spec: TensorSpec) -> str:
     """Return the safe key of a tensor, from the file name of its codes."""
     (segment,) = spec.encodings[0].parts["data"].segments
     return Path(file.index.files[segment.file].name).name.rpartition("__")[0]
+
+
+@frozen
+class PanelTask:
+    """A tensor of a directory whose panels a worker process writes into a new folder in `place`."""
+
+    directory: Address
+    tensor: str
+    place: str
+
+
+def write_all(
+    own: File, specs: Sequence[TensorSpec], place: Path, scheduler: str | None
+) -> Iterator[tuple[TensorSpec, dict[str, Path]]]:
+    """Each tensor with its arrays in new folders in `place`, as `write`: here, or in the processes of a scheduler."""
+    if scheduler is None:
+        yield from ((spec, write(own, spec, Path(tempfile.mkdtemp(dir=place)))) for spec in specs)
+        return
+    directory = address_of(own)
+    items = [PanelTask(directory, spec.name, str(place.absolute())) for spec in specs]
+    with closing(scheduler_named(scheduler, own.registry).map(write_in_worker, items, MEMORY)) as answers:
+        for number, paths in answers:
+            yield specs[number], paths
+
+
+def write_in_worker(task: PanelTask) -> dict[str, Path]:
+    """What a worker process answers."""
+    own = file_at(task.directory).without_caches()
+    return write(own, own.index.tensors[task.tensor], Path(tempfile.mkdtemp(dir=task.place)))
 
 
 def write(file: File, spec: TensorSpec, temporary: Path) -> dict[str, Path]:

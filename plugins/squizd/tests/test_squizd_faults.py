@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.testing import expect_error
 from squish_core.testing.suite import typed_errors_only
 
 Build = Callable[[Any], bytes]
@@ -85,68 +86,68 @@ def tabled(sq: Any, change: Callable[[bytes, int], bytes]) -> bytes:
     return change(data, data.index(b"SCZT") + 8)
 
 
-# row -> (builder, rule, part, offset): opening fails in both modes
+# fault -> (builder, rule, part, offset): opening fails in both modes
 ERRORS: dict[str, tuple[Build, str, str, int | None]] = {
-    "01_the_magic_alone": (lambda sq: b"SQZD", "P1", "header", None),
-    "01_a_byte_short": (lambda sq: one(sq)[:255], "P1", "header", None),
-    "03_version_0": (lambda sq: changed(one(sq), 4, "<H", 0), "P1", "version", 4),
-    "03_version_2": (lambda sq: changed(one(sq), 4, "<H", 2), "P1", "version", 4),
-    "03_version_swapped": (lambda sq: changed(one(sq), 4, "<H", 256), "P1", "version", 4),
-    "04_flag_bit_7": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 7), "P1", "flags", 6),
-    "04_flag_bit_31": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 31), "P1", "flags", 6),
-    "05_sparse_without_metadata": (lambda sq: sq.header(8, crc=zlib.crc32(bytes(32))), "P6", "sparsity_version", 128),
-    "06_65535_layers_in_300_bytes": (lambda sq: changed(one(sq), 10, "<H", 65535)[:300], "P2", "layer index", 256),
-    "07_layers_unsorted": (lambda sq: changed(two(sq), 256, "<I", 2), "P2", "layer 1", 288),
-    "07_layers_twice": (lambda sq: changed(two(sq), 288, "<I", 0), "P2", "layer 0", 288),
-    "08_weights_in_the_header": (lambda sq: changed(one(sq), 260, "<Q", 64), "P2", "layer 0", 260),
-    "08_weights_in_the_index": (lambda sq: changed(one(sq), 260, "<Q", 256), "P2", "layer 0", 260),
-    "08_scale_offset_in_weights": (lambda sq: changed(one(sq), 276, "<Q", 320), "P3", "layer 0", 276),
-    "09_past_the_end_by_one": (lambda sq: changed(two(sq), 300, "<Q", len(two(sq)) - 383), "P2", "layer 1", 292),
-    "09_offset_that_wraps": (lambda sq: changed(one(sq), 260, "<QQ", (1 << 64) - 64, 128), "P2", "layer 0", 260),
-    "10_overlap_in_part": (lambda sq: changed(two(sq), 292, "<Q", 321), "P2", "layer 1", 292),
-    "10_identical_ranges": (lambda sq: changed(two(sq), 292, "<Q", 320), "P2", "layer 1", 292),
-    "12_a_zip_behind": (lambda sq: one(sq) + packed(("a", b"x")), "P2", "end of file", 472),
-    "12_64_zeros_behind": (lambda sq: one(sq) + bytes(64), "P2", "end of file", 472),
-    "13_block_over_the_index": (lambda sq: changed(one(sq), 260, "<Q", 287), "P2", "layer 0", 260),
-    "14_block_without_its_flag": (lambda sq: changed(one(sq), 6, "<I", 32), "P2", "layer 0", 320),
-    "15_product_over_2_64": (lambda sq: changed(one(sq), 324, "<II", 0xFFFFFFFF, 0xFFFFFFFF), "P2", "layer 0", 320),
-    "15_product_over_the_length": (lambda sq: changed(one(sq), 324, "<II", 300, 500), "P2", "layer 0", 320),
-    "15_zero_elements_with_data": (lambda sq: changed(one(sq), 324, "<II", 0, 5), "P2", "layer 0", 332),
-    "17_sub_block_len_0": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 0), "P3", "layer 0", 332),
-    "18_astc_width_2_31": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 1 << 31), "P2", "layer 0", 320),
-    "18_astc_without_area": (lambda sq: changed(alone(sq, "astw", 5, 9), 328, "<I", 0), "P5", "layer 0", 324),
-    "18_astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "layer 0", 324),
-    "18_astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "layer 0", 324),
-    "18_astc_other_length": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 400), "P2", "layer 0", 320),
-    "20_entries_2_32": (
+    "the_magic_alone": (lambda sq: b"SQZD", "P1", "header", None),
+    "a_byte_short": (lambda sq: one(sq)[:255], "P1", "header", None),
+    "version_0": (lambda sq: changed(one(sq), 4, "<H", 0), "P1", "version", 4),
+    "version_2": (lambda sq: changed(one(sq), 4, "<H", 2), "P1", "version", 4),
+    "version_swapped": (lambda sq: changed(one(sq), 4, "<H", 256), "P1", "version", 4),
+    "flag_bit_7": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 7), "P1", "flags", 6),
+    "flag_bit_31": (lambda sq: changed(one(sq), 6, "<I", 4 | 1 << 31), "P1", "flags", 6),
+    "sparse_without_metadata": (lambda sq: sq.header(8, crc=zlib.crc32(bytes(32))), "P6", "sparsity_version", 128),
+    "65535_layers_in_300_bytes": (lambda sq: changed(one(sq), 10, "<H", 65535)[:300], "P2", "layer index", 256),
+    "layers_unsorted": (lambda sq: changed(two(sq), 256, "<I", 2), "P2", "layer 1", 288),
+    "layers_twice": (lambda sq: changed(two(sq), 288, "<I", 0), "P2", "layer 0", 288),
+    "weights_in_the_header": (lambda sq: changed(one(sq), 260, "<Q", 64), "P2", "layer 0", 260),
+    "weights_in_the_index": (lambda sq: changed(one(sq), 260, "<Q", 256), "P2", "layer 0", 260),
+    "scale_offset_in_weights": (lambda sq: changed(one(sq), 276, "<Q", 320), "P3", "layer 0", 276),
+    "past_the_end_by_one": (lambda sq: changed(two(sq), 300, "<Q", len(two(sq)) - 383), "P2", "layer 1", 292),
+    "offset_that_wraps": (lambda sq: changed(one(sq), 260, "<QQ", (1 << 64) - 64, 128), "P2", "layer 0", 260),
+    "overlap_in_part": (lambda sq: changed(two(sq), 292, "<Q", 321), "P2", "layer 1", 292),
+    "identical_ranges": (lambda sq: changed(two(sq), 292, "<Q", 320), "P2", "layer 1", 292),
+    "a_zip_behind": (lambda sq: one(sq) + packed(("a", b"x")), "P2", "end of file", 472),
+    "64_zeros_behind": (lambda sq: one(sq) + bytes(64), "P2", "end of file", 472),
+    "block_over_the_index": (lambda sq: changed(one(sq), 260, "<Q", 287), "P2", "layer 0", 260),
+    "block_without_its_flag": (lambda sq: changed(one(sq), 6, "<I", 32), "P2", "layer 0", 320),
+    "product_over_2_64": (lambda sq: changed(one(sq), 324, "<II", 0xFFFFFFFF, 0xFFFFFFFF), "P2", "layer 0", 320),
+    "product_over_the_length": (lambda sq: changed(one(sq), 324, "<II", 300, 500), "P2", "layer 0", 320),
+    "zero_elements_with_data": (lambda sq: changed(one(sq), 324, "<II", 0, 5), "P2", "layer 0", 332),
+    "sub_block_len_0": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 0), "P3", "layer 0", 332),
+    "astc_width_2_31": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 1 << 31), "P2", "layer 0", 320),
+    "astc_without_area": (lambda sq: changed(alone(sq, "astw", 5, 9), 328, "<I", 0), "P5", "layer 0", 324),
+    "astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "layer 0", 324),
+    "astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "layer 0", 324),
+    "astc_other_length": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 400), "P2", "layer 0", 320),
+    "entries_2_32": (
         lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", (1 << 32) - 1)), "P3", "scale table", 452),
-    "20_two_entries_with_one_id": (
+    "two_entries_with_one_id": (
         lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", 2) + data[at : at + 16]),
         "P3", "scale table", 456),
-    "21_crc_wrong": (lambda sq: masked(sq)[:14] + b"\1\2\3\4" + masked(sq)[18:], "P1", "sparsity_crc32", 14),
-    "21_hash_wrong": (lambda sq: drafted(sq)[:18] + bytes(8) + drafted(sq)[26:], "P1", "eagle_hash", 18),
-    "24_npcl_rank_9": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 9), "P4", "layer 0", 328),
-    "24_npcl_rank_2_31": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 1 << 31), "P4", "layer 0", 328),
-    "24_npcl_zero_with_data": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 332, "<I", 0), "P2", "layer 0", 340),
+    "crc_wrong": (lambda sq: masked(sq)[:14] + b"\1\2\3\4" + masked(sq)[18:], "P1", "sparsity_crc32", 14),
+    "hash_wrong": (lambda sq: drafted(sq)[:18] + bytes(8) + drafted(sq)[26:], "P1", "eagle_hash", 18),
+    "npcl_rank_9": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 9), "P4", "layer 0", 328),
+    "npcl_rank_2_31": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 328, "<I", 1 << 31), "P4", "layer 0", 328),
+    "npcl_zero_with_data": (lambda sq: changed(alone(sq, "npcl", (2, 2)), 332, "<I", 0), "P2", "layer 0", 340),
 }  # fmt: skip
 
-# row -> (builder, rule): opens in lenient mode with exactly this warning, strict mode refuses
+# fault -> (builder, rule): opens in lenient mode with exactly this warning, strict mode refuses
 WARNINGS: dict[str, tuple[Build, str]] = {
     **{
-        f"04_reserved_byte_{at}": (lambda sq, at=at: changed(one(sq), at, "<B", 1), "P1")
+        f"reserved_byte_{at}": (lambda sq, at=at: changed(one(sq), at, "<B", 1), "P1")
         for at in (52, 127, 192, 255)
     },
-    "04_reserved_word_of_an_entry": (lambda sq: changed(one(sq), 284, "<I", 1), "P1"),
-    "04_reserved_sparsity_byte": (lambda sq: changed(masked(sq), 159, "<B", 1), "P1"),
-    "04_reserved_draft_byte": (lambda sq: changed(drafted(sq), 191, "<B", 1), "P1"),
-    "05_coreml_without_appendix": (lambda sq: changed(one(sq), 6, "<I", 4 | 64), "P8"),
-    "07_a_gap_in_the_numbers": (lambda sq: changed(sq.header(layers=2), 288, "<I", 4), "P2"),
-    "11_data_in_a_hole": (lambda sq: changed(two(sq), 381, "<B", 1), "P2"),
-    "16_spare_nibble": (lambda sq: changed(alone(sq, "int4", 3, 5), 339, "<B", 0x1F), "P3"),
-    "16_spare_crumbs": (lambda sq: changed(alone(sq, "int2", 3, 3), 338, "<B", 0xFF), "P3"),
-    "19_padding_before_the_bitmaps": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 370, "<B", 1), "P5"),
-    "21_crc_without_sparse": (lambda sq: one(sq)[:14] + b"\1\2\3\4" + one(sq)[18:], "P1"),
-    "21_hash_without_eagle": (lambda sq: one(sq)[:18] + b"\1\2\3\4\5\6\7\x08" + one(sq)[26:], "P1"),
+    "reserved_word_of_an_entry": (lambda sq: changed(one(sq), 284, "<I", 1), "P1"),
+    "reserved_sparsity_byte": (lambda sq: changed(masked(sq), 159, "<B", 1), "P1"),
+    "reserved_draft_byte": (lambda sq: changed(drafted(sq), 191, "<B", 1), "P1"),
+    "coreml_without_appendix": (lambda sq: changed(one(sq), 6, "<I", 4 | 64), "P8"),
+    "a_gap_in_the_numbers": (lambda sq: changed(sq.header(layers=2), 288, "<I", 4), "P2"),
+    "data_in_a_hole": (lambda sq: changed(two(sq), 381, "<B", 1), "P2"),
+    "spare_nibble": (lambda sq: changed(alone(sq, "int4", 3, 5), 339, "<B", 0x1F), "P3"),
+    "spare_crumbs": (lambda sq: changed(alone(sq, "int2", 3, 3), 338, "<B", 0xFF), "P3"),
+    "padding_before_the_bitmaps": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 370, "<B", 1), "P5"),
+    "crc_without_sparse": (lambda sq: one(sq)[:14] + b"\1\2\3\4" + one(sq)[18:], "P1"),
+    "hash_without_eagle": (lambda sq: one(sq)[:18] + b"\1\2\3\4\5\6\7\x08" + one(sq)[26:], "P1"),
 }  # fmt: skip
 
 
@@ -156,63 +157,61 @@ def finite(sq: Any, scale: float, zero: float = 0.0) -> bytes:
     return bytes(sq.build([[tensor, sq.npcl(sq.rng, (2,))]]))
 
 
-# row -> (builder, rule): opens; `layers.0.w0` fails when it is read, and in deep verification
+# fault -> (builder, rule): opens; `layers.0.w0` fails when it is read, and in deep verification
 DECODE: dict[str, tuple[Build, str]] = {
-    "17_entries_that_fit_no_length": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 3), "P3"),
-    "19_bitmap_of_zeros": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", 0), "P5"),
-    "19_bitmap_of_ones": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", (1 << 64) - 1), "P5"),
-    "19_padding_of_a_bitmap": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 399, "<B", 0x80), "P5"),
-    "19_word_width_32": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 328, "<I", 32), "P5"),
-    "20_no_entry": (lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", 0)[:at]), "P3"),
-    "20_scale_nan": (lambda sq: finite(sq, np.nan), "P3"),
-    "20_scale_inf": (lambda sq: finite(sq, np.inf), "P3"),
-    "20_zero_nan": (lambda sq: finite(sq, 1.0, np.nan), "P3"),
-    "24_npcl_unknown_type": (
+    "entries_that_fit_no_length": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 3), "P3"),
+    "bitmap_of_zeros": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", 0), "P5"),
+    "bitmap_of_ones": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 384, "<Q", (1 << 64) - 1), "P5"),
+    "padding_of_a_bitmap": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 399, "<B", 0x80), "P5"),
+    "word_width_32": (lambda sq: changed(alone(sq, "tcaw", 3, 70), 328, "<I", 32), "P5"),
+    "no_entry": (lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", 0)[:at]), "P3"),
+    "scale_nan": (lambda sq: finite(sq, np.nan), "P3"),
+    "scale_inf": (lambda sq: finite(sq, np.inf), "P3"),
+    "zero_nan": (lambda sq: finite(sq, 1.0, np.nan), "P3"),
+    "npcl_unknown_type": (
         lambda sq: changed(sq.build([[sq.npcl(sq.rng, (2, 2))]]), 324, "<I", 3), "P4"),
 }  # fmt: skip
 
-# row -> (builder, rule): an error of one section; the model's tensors stay readable
+# fault -> (builder, rule): an error of one section; the model's tensors stay readable
 SECTION: dict[str, tuple[Build, str]] = {
-    "05_eagle_without_metadata": (
+    "eagle_without_metadata": (
         lambda sq: changed(changed(one(sq), 6, "<I", 4 | 16), 160, "<Q", 0), "P7"),
-    "22_draft_in_the_weights": (lambda sq: changed(drafted(sq), 160, "<Q", 320), "P7"),
-    "22_draft_layers_lie": (lambda sq: changed(drafted(sq), 176, "<I", 3), "P7"),
-    "22_draft_layers_do_not_divide": (
+    "draft_in_the_weights": (lambda sq: changed(drafted(sq), 160, "<Q", 320), "P7"),
+    "draft_layers_lie": (lambda sq: changed(drafted(sq), 176, "<I", 3), "P7"),
+    "draft_layers_do_not_divide": (
         lambda sq: changed(changed(drafted(sq), 176, "<I", 3), drafted(sq).index(b"EGDH") + 4, "<I", 3), "P7"),
-    "22_draft_vocabulary_0": (lambda sq: changed(drafted(sq), 180, "<I", 0), "P7"),
-    "22_draft_past_the_end": (lambda sq: changed(drafted(sq), 168, "<Q", 1 << 40), "P7"),
-    "23_bomb": (lambda sq: appended(sq, packed(("a", bytes(8 << 20)))), "P8"),
-    "23_bomb_that_lies": (lambda sq: appended(sq, packed(("a", b"x")), 20, "<Q", 0xF0000000_10000000), "P8"),
-    "23_climbing_name": (lambda sq: appended(sq, packed(("../a", b"x"))), "P8"),
-    "23_absolute_name": (lambda sq: appended(sq, packed(("/a", b"x"))), "P8"),
-    "23_drive_name": (lambda sq: appended(sq, packed(("c:a", b"x"))), "P8"),
-    "23_backslash_name": (lambda sq: appended(sq, packed(("a\\b", b"x"))), "P8"),
-    "23_link": (lambda sq: appended(sq, packed(("a", b"/etc/passwd"), mode=0o120777)), "P8"),
-    "23_names_that_differ_in_case": (lambda sq: appended(sq, packed(("a", b"1"), ("A", b"2"))), "P8"),
-    "23_encrypted": (lambda sq: appended(sq, packed(("a", b"xyz")), 8, "<H", 1), "P8"),
-    "23_other_crc_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 16, "<I", 7), "P8"),
-    "23_other_size_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 24, "<I", 7), "P8"),
-    "23_other_place_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 42, "<I", 5), "P8"),
-    "23_a_directory_of_gigabytes": (
+    "draft_vocabulary_0": (lambda sq: changed(drafted(sq), 180, "<I", 0), "P7"),
+    "draft_past_the_end": (lambda sq: changed(drafted(sq), 168, "<Q", 1 << 40), "P7"),
+    "bomb": (lambda sq: appended(sq, packed(("a", bytes(8 << 20)))), "P8"),
+    "bomb_that_lies": (lambda sq: appended(sq, packed(("a", b"x")), 20, "<Q", 0xF0000000_10000000), "P8"),
+    "climbing_name": (lambda sq: appended(sq, packed(("../a", b"x"))), "P8"),
+    "absolute_name": (lambda sq: appended(sq, packed(("/a", b"x"))), "P8"),
+    "drive_name": (lambda sq: appended(sq, packed(("c:a", b"x"))), "P8"),
+    "backslash_name": (lambda sq: appended(sq, packed(("a\\b", b"x"))), "P8"),
+    "link": (lambda sq: appended(sq, packed(("a", b"/etc/passwd"), mode=0o120777)), "P8"),
+    "names_that_differ_in_case": (lambda sq: appended(sq, packed(("a", b"1"), ("A", b"2"))), "P8"),
+    "encrypted": (lambda sq: appended(sq, packed(("a", b"xyz")), 8, "<H", 1), "P8"),
+    "other_crc_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 16, "<I", 7), "P8"),
+    "other_size_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 24, "<I", 7), "P8"),
+    "other_place_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 42, "<I", 5), "P8"),
+    "a_directory_of_gigabytes": (
         lambda sq: appended(sq, packed(("a", b"x"))[:-10] + struct.pack("<IIH", 1 << 30, 0, 0)), "P8"),
-    "23_section_length_lies": (
+    "section_length_lies": (
         lambda sq: changed(d := appended(sq, packed(("a", b"x"))), d.index(b"ANLX") + 4, "<Q", 1 << 63), "P8"),
-    "23_not_a_zip": (lambda sq: appended(sq, b"PK\5\6"), "P8"),
+    "not_a_zip": (lambda sq: appended(sq, b"PK\5\6"), "P8"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", ERRORS)
-def test_row_refused(sq: SimpleNamespace, row: str) -> None:
-    build, rule, part, offset = ERRORS[row]
+@pytest.mark.parametrize("fault", ERRORS)
+def test_a_faulty_file_is_refused_at_little_cost(sq: SimpleNamespace, fault: str) -> None:
+    build, rule, part, offset = ERRORS[fault]
     data = build(sq)
     squish.registry()
     tracemalloc.start()
     started = time.perf_counter()
     for strict in (False, True):
-        with pytest.raises(squish.FormatError) as caught:
+        with expect_error(squish.FormatError, code=rule, part=part, offset=offset):
             squish.open(data, strict=strict, format="squizd")
-        assert (caught.value.code, caught.value.part, caught.value.offset) == (rule, part, offset)
-        assert f"[{rule}]" in str(caught.value)
     assert time.perf_counter() - started < 30  # a guard against work in proportion to a lie
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -220,33 +219,32 @@ def test_row_refused(sq: SimpleNamespace, row: str) -> None:
     assert not squish.verify(data, format="squizd").ok
 
 
-@pytest.mark.parametrize("row", WARNINGS)
-def test_row_warned(sq: SimpleNamespace, row: str) -> None:
-    build, rule = WARNINGS[row]
+@pytest.mark.parametrize("fault", WARNINGS)
+def test_a_suspicious_file_is_a_warning_that_strict_refuses(sq: SimpleNamespace, fault: str) -> None:
+    build, rule = WARNINGS[fault]
     data = build(sq)
-    assert [(p.code, p.severity) for p in squish.open(data).problems] == [(rule, "warning")], row
-    with pytest.raises(squish.FormatError) as caught:
+    assert [(p.code, p.severity) for p in squish.open(data).problems] == [(rule, "warning")]
+    with expect_error(squish.FormatError, code=rule):
         squish.open(data, strict=True)
-    assert f"[{rule}]" in str(caught.value)
     assert squish.verify(data).ok
 
 
-@pytest.mark.parametrize("row", DECODE)
-def test_row_fails_when_read(sq: SimpleNamespace, row: str) -> None:
-    build, rule = DECODE[row]
+@pytest.mark.parametrize("fault", DECODE)
+def test_only_a_faulty_tensor_is_unreadable_and_the_message_names_its_rule(sq: SimpleNamespace, fault: str) -> None:
+    build, rule = DECODE[fault]
     data = build(sq)
     file = squish.open(data)
-    with pytest.raises(squish.SquishError) as caught:
+    with expect_error(squish.SquishError, tensor="layers.0.w0") as caught:
         file["layers.0.w0"].numpy()
-    assert caught.value.tensor == "layers.0.w0"
-    assert f"[{rule}]" in str(caught.value)
+    assert caught.value.code in (rule, "unreadable")
+    assert caught.value.message.endswith(f"[{rule}]")
     assert all(file[name].numpy() is not None for name in file if name != "layers.0.w0")
     assert not squish.verify(data, deep=True).ok
 
 
-@pytest.mark.parametrize("row", SECTION)
-def test_row_leaves_the_model_readable(sq: SimpleNamespace, row: str) -> None:
-    build, rule = SECTION[row]
+@pytest.mark.parametrize("fault", SECTION)
+def test_a_faulty_section_leaves_the_model_readable(sq: SimpleNamespace, fault: str) -> None:
+    build, rule = SECTION[fault]
     data = build(sq)
     tracemalloc.start()
     file = squish.open(data)
