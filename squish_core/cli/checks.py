@@ -73,7 +73,8 @@ PlanFile = Annotated[
     typer.Option(
         "--plan",
         metavar="FILE",
-        help="Write the plan to FILE as JSON, then execute it. If FILE exists, execute it; SRC and DST are optional.",
+        help="Write the plan to FILE as JSON, then execute it (--dry-run: only write it). If FILE exists, execute it; "
+        "SRC and DST are optional.",
     ),
 ]
 Delete = Annotated[

@@ -12,7 +12,7 @@ OPTIONS = {
     "refuse If-Match; size: compare the size alone, for mirrors that have different tags (match).",
     "piece": "Bytes of one request, about (8388608).",
     "in_flight": "Requests under way at once, at most (16).",
-    "memory": "Bytes of pieces that are read ahead and not used yet, at most (134217728).",
+    "memory": "Bytes of pieces that are read ahead and not used yet, at most (100663296).",
     "cache": "A folder in which byte ranges are kept; by default nothing is kept on disk.",
     "cache_size": "Bytes that the folder may hold, about (10737418240).",
     "gap": "Bytes between two ranges up to which they are read in one request (65536).",

@@ -21,7 +21,7 @@ class Settings:
     pin: str = "match"
     piece: int = 8 << 20
     in_flight: int = 16
-    memory: int = 128 << 20
+    memory: int = 96 << 20
     gap: int = 64 << 10
     cache: str = ""
     cache_size: int = 10 << 30
