@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -37,7 +38,10 @@ ONE_LINE = {
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]
 CLASSES = [each for each in EXPORTS if inspect.isclass(each) and not issubclass(each, BaseException)]
 FUNCTIONS = [each for each in EXPORTS if inspect.isfunction(each)]
-MODULES = ("squish_core", "squish_core.api", "squish_core.testing")
+MODULES = [
+    "squish_core", "squish_core.api", "squish_core.testing",
+    *(module for module in ("squish_ggml.api", "squish_zstd.api") if find_spec(module.partition(".")[0])),
+]  # fmt: skip
 """What programs, plugins and their tests import."""
 DECLARED = [
     pytest.param(getattr(import_module(module), name), id=f"{module}.{name}")
@@ -78,7 +82,7 @@ def raises(function: Callable[..., Any]) -> bool:
 def parameters(text: str) -> set[str]:
     """Names that a section `Parameters` explains."""
     lines = re.findall(r"^(\S.*)$", text, re.MULTILINE)
-    return {name.lstrip("*") for line in lines for name in line.split(", ")}
+    return {name.lstrip("*") for line in lines for name in line.partition(" :")[0].split(", ")}
 
 
 def lacks(function: Callable[..., Any], shared: type | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The examples in docstrings of the core run as they stand.
+"""The examples in docstrings of the core and the installed plugins run as they stand.
 
 Examples have `squish` (squish_core) and `np` (NumPy), and run in a folder that holds `model.gguf` and
 `model.safetensors`: a vocabulary of 8, 32 features and one layer, whose matrix is stored as q8_0 in GGUF.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 
 import squish_core as squish
 
-CORE = Path(__file__).parents[1] / "squish_core"
+ROOT = Path(__file__).parents[1]
+FOLDERS = [ROOT, *(folder for folder in ROOT.glob("plugins/*/src") if find_spec(next(folder.glob("squish_*")).name))]
 MODULES = [
-    ".".join(("squish_core", *path.relative_to(CORE).with_suffix("").parts))
-    for path in sorted(CORE.rglob("*.py"))
+    ".".join(path.relative_to(folder).with_suffix("").parts)
+    for folder in FOLDERS
+    for path in sorted(folder.glob("squish_*/**/*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
 
@@ -40,6 +43,8 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("example_folder")
 @pytest.mark.parametrize("module", MODULES)
 def test_the_examples_of_a_module_run(module: str) -> None:
+    if module.startswith("squish_torch."):
+        pytest.importorskip("torch")
     results = doctest.testmod(
         importlib.import_module(module), extraglobs={"squish": squish, "np": np}, optionflags=doctest.ELLIPSIS
     )

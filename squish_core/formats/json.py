@@ -14,6 +14,8 @@ from squish_core.limits import Limits
 
 JSON_PIECE = 1 << 16
 """Bytes parsed at once: Python objects take up to thirty times the size of their JSON."""
+SHALLOW = 2
+"""Nesting that is tried first: the pattern of all legal nesting takes milliseconds to compile."""
 _SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)*+"'
 _KEY = re.compile(_SPACE + _STRING + _SPACE + b":" + _SPACE, re.DOTALL)
 _TEXT = re.compile(_STRING + _SPACE + rb"(?=[,}])", re.DOTALL)
@@ -52,7 +54,8 @@ class JsonMembers:
             return
         while True:
             begin = self.at
-            match = _members(self.limits.depth - level).match(self.raw, begin, begin + self.piece)
+            depth = self.limits.depth - level
+            match = self._match(min(depth, SHALLOW), begin) or (depth > SHALLOW and self._match(depth, begin))
             if match:
                 self.at = match.end()
                 yield self.start + begin, self._parse(match[0], begin)
@@ -62,6 +65,9 @@ class JsonMembers:
                 return
             if not self._skip(_COMMA):
                 raise self._error("is not JSON: Expecting ',' delimiter", self.at, "json")
+
+    def _match(self, depth: int, begin: int) -> re.Match[bytes] | None:
+        return _members(depth).match(self.raw, begin, begin + self.piece)
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
         """A member longer than a piece: a long string, or an object that is itself read in pieces."""

@@ -21,6 +21,7 @@ from squish_core.mapping.assets import MappedAssets
 from squish_core.mapping.coverage import cover, without_prefix
 from squish_core.mapping.names import source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
+from squish_core.mapping.ties import check_ties
 from squish_core.mapping.values import read_vector
 from squish_core.plugins.hookspecs import FamilyInfo
 
@@ -74,6 +75,7 @@ class MappedFile(File):
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, family.absent(settings))
+            check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
                 layout=layout, sizes=sizes, vectors=self.carried.vectors, constants=self.carried.constants

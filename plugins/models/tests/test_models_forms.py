@@ -154,7 +154,11 @@ def test_the_text_part_of_a_multimodal_model_is_written_and_the_rest_is_listed(t
 def test_a_tied_head_is_left_out_and_an_untied_one_must_be_there() -> None:
     arrays = weights("llama")
     config = FAMILIES["llama"]
-    assert "output.weight" not in mapped(arrays, {**config, "tie_word_embeddings": True}, "gguf")
+    tied = {**arrays, "lm_head.weight": arrays["model.embed_tokens.weight"].astype(np.float32)}
+    assert "output.weight" not in mapped(tied, {**config, "tie_word_embeddings": True}, "gguf")
+    with pytest.raises(SquishError) as caught:
+        mapped(arrays, {**config, "tie_word_embeddings": True}, "gguf")
+    assert (caught.value.code, caught.value.tensor) == ("contradiction", "lm_head.weight")
     del arrays["lm_head.weight"]
     with pytest.raises(SquishError) as caught:
         mapped(arrays, config, "gguf")

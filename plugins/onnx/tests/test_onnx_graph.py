@@ -179,6 +179,14 @@ def test_names_that_do_not_fit_are_refused(convert, names, code):
     assert caught.value.code == code
 
 
+def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path):
+    source = Path(__file__).parent / "data" / "external.onnx"
+    squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}")
+    kept = (1, 2, 11, 12, 13)
+    assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
+    assert squish.diff(source, tmp_path / "new.onnx").same
+
+
 def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):
     """Every byte of a small graph replaced, and the file cut at every length."""
     whole = model(*GRAPHS["Transpose"], RELU, *EDGES)

@@ -71,5 +71,10 @@ def has_encoder(name: str) -> bool:
     Returns
     -------
     bool
+
+    Examples
+    --------
+    >>> has_encoder("q4_0"), has_encoder("iq2_xxs")
+    (True, False)
     """
     return name in BLOCKS and BLOCKS[name].encode is not None

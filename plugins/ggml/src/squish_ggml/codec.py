@@ -51,6 +51,12 @@ def blocks_for(layout: CodeLayout) -> str | None:
     -------
     str or None
         A codec id such as ``"ggml.q4_0"``.
+
+    Examples
+    --------
+    >>> from squish_core.api import CodeLayout
+    >>> blocks_for(CodeLayout(bits=4, group=(1, 32), signed=True, scale_dtype="f16"))
+    'ggml.q4_0'
     """
     if layout.table is None:
         return _AFFINE.get((layout.bits, layout.offset_kind == "bias"))

@@ -82,6 +82,12 @@ def decode_head(data: memoryview, size: int) -> bytes:
     ------
     CodecError
         `zstd` if the data are corrupt.
+
+    Examples
+    --------
+    >>> data = zstandard.ZstdCompressor().compress(b"GGUF and the rest")
+    >>> decode_head(memoryview(data), 4)
+    b'GGUF'
     """
     head = b""
     decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
@@ -110,6 +116,11 @@ def compression_level(params: Params) -> int:
     ------
     CodecError
         `level` unless it is an integer from -7 to 22.
+
+    Examples
+    --------
+    >>> compression_level({}), compression_level({"level": "19"})
+    (3, 19)
     """
     try:
         level = int(params.get("level", LEVEL))

@@ -46,7 +46,7 @@ class Cache:
     >>> new = np.ones((1, 2, 100, 64), np.float16)
     >>> keys, values = cache.update_and_fetch(new, new)
     >>> keys.shape, keys.dtype, len(cache), cache.nbytes / (2 * new.nbytes)
-    ((1, 2, 100, 64), dtype('float32'), 100, 0.54...)
+    ((1, 2, 100, 64), dtype('float32'), 100, 0.56)
     """
 
     bits: int = 8

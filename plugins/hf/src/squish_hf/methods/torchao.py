@@ -8,7 +8,7 @@ from typing import Any
 from squish_codecs.api import FLOAT8_DTYPES, Affine, Float8
 from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, FormatError, Part, TensorSpec, load_json
+from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
 from squish_hf.methods.fp8 import left
@@ -40,7 +40,9 @@ def _fields(layer: str, files: CheckpointFiles) -> Mapping[str, Any]:
     """Return the metadata of a layer's weight."""
     text = files.index.meta.get(f"{layer}.weight")
     if not isinstance(text, str):
-        raise FormatError("no metadata of this tensor", part=CODES, code="missing", expected=f"{layer}.weight in it")
+        raise FormatError(
+            "no metadata of this tensor", part=CODES, code=ErrorCode.MISSING, expected=f"{layer}.weight in it"
+        )
     return load_json(text.encode(), f"metadata of {layer}.weight", files.limits)
 
 

@@ -32,6 +32,12 @@ class Graph:
     """Nodes in order. Methods that add a node return the name of its output.
 
     `prefix` precedes the names of outputs and constants. `axes`: leading axes of every activation, None if they differ.
+
+    Examples
+    --------
+    >>> graph = Graph([TensorSpec(name="w", shape=(2, 4), dtype="f32", encodings=())])
+    >>> graph.op("Add", "x", graph.constant(1.0)), "w" in graph, len(graph.nodes)
+    ('Add.1', True, 1)
     """
 
     def __init__(self, specs: Sequence[TensorSpec], prefix: str = "", axes: int | None = None) -> None:
@@ -177,5 +183,22 @@ class Graph:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether a tensor is stored as plain values."""
+    """Whether a tensor is stored as plain values.
+
+    Parameters
+    ----------
+    spec
+        A tensor with one encoding.
+
+    Returns
+    -------
+    bool
+        False for codes.
+
+    Examples
+    --------
+    >>> from squish_core.api import DENSE, Encoding
+    >>> is_dense(TensorSpec(name="w", shape=(2,), dtype="f32", encodings=(Encoding(codec=DENSE, parts={}),)))
+    True
+    """
     return spec.encodings[0].codec.id == "dense"

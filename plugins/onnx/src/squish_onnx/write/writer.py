@@ -43,7 +43,8 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
     if CONFIG not in assets:
         raise FormatError(
             "the graph needs the model's configuration", part=CONFIG, code=ErrorCode.CONFIG,
-            hint="Convert a complete model: a GGUF file, or a folder with its config.json.",
+            hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or name a model with "
+            "a graph: --graph MODEL.onnx.",
         )  # fmt: skip
     data = assets[CONFIG]
     raw = bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)
