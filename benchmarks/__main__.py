@@ -25,6 +25,7 @@ GROUPS = {
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
     "models": "squish_models",
+    "language_models": "squish_torch",
     "checkpoints": "squish_hf",
     "compressed": "squish_zstd",
     "tiers": "squish_npydir",
@@ -37,6 +38,7 @@ GROUPS = {
     "squizd": "squish_squizd",
     "remote": "squish_remote",
     "jobs": "squish_gguf",
+    "onnx": "squish_onnx",
 }
 
 INTRO = """# Benchmarks

@@ -32,7 +32,7 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
-        "Container", "Options", "WritePlan", "single_value",
+        "Container", "Options", "WritePlan",
     ),
     "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),
     "squish_core.formats.refinement": ("Refinement",),
@@ -71,7 +71,8 @@ _NAMES = {
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),
     "squish_core.io.cache": ("cached_folder",),
-    "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
+    "squish_core.io.append": ("LockedFile", "appended_file", "locked_file"),
+    "squish_core.io.atomic": ("atomic_file", "atomic_folder"),
     "squish_core.analysis.maps": ("Address", "address_of", "file_at"),
     "squish_core.analysis.metrics": ("Distance",),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
@@ -94,7 +95,7 @@ _NAMES = {
     ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
-    "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
+    "squish_core.formats.validate": ("check_extents", "check_name", "check_shape", "single_value"),
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
@@ -221,7 +222,6 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Options as Options
     from squish_core.formats.base import WritePlan as WritePlan
-    from squish_core.formats.base import single_value as single_value
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
     from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
@@ -247,11 +247,12 @@ if TYPE_CHECKING:
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
-    from squish_core.io.atomic import LockedFile as LockedFile
-    from squish_core.io.atomic import appended_file as appended_file
+    from squish_core.formats.validate import single_value as single_value
+    from squish_core.io.append import LockedFile as LockedFile
+    from squish_core.io.append import appended_file as appended_file
+    from squish_core.io.append import locked_file as locked_file
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
-    from squish_core.io.atomic import locked_file as locked_file
     from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest

@@ -242,6 +242,11 @@ def map_in_order(
         Maximum total weight of the results ahead and the last one, if there is `weigh`. A heavier item is computed
         alone.
 
+    Yields
+    ------
+    object
+        The result of each item.
+
     Examples
     --------
     >>> list(map_in_order(len, ["a", "bb", "ccc"]))

@@ -57,7 +57,8 @@ def detect(source: Source, registry: Registry) -> str:
         by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
-                "several formats match", file=source.name, found=", ".join(sorted(winners)), code=ErrorCode.AMBIGUOUS,
+                "several formats match", file=source.name, expected="one format", found=", ".join(sorted(winners)),
+                code=ErrorCode.AMBIGUOUS,
                 hint="Choose one with format=...",
             )  # fmt: skip
         return by_suffix.pop()
@@ -212,7 +213,7 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
     if absent and absent not in registry.containers:
         return _not_installed(absent, source)
     return UnknownFormatError(
-        "has no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
+        "is not in any installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
         code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` describes them.",
     )  # fmt: skip
 

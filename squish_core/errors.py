@@ -177,7 +177,23 @@ def shorten(text: str, limit: int) -> str:
 
 
 def redact(value: Any) -> Any:
-    """Remove user, password, query and fragment from the URLs in a text; other values are unchanged."""
+    """Remove user, password, query and fragment from the URLs in a text.
+
+    Parameters
+    ----------
+    value
+        A text; other values are returned unchanged.
+
+    Returns
+    -------
+    object
+        The text without secrets.
+
+    Examples
+    --------
+    >>> redact("see https://me:secret@example.org/m.gguf?key=1")
+    'see https://example.org/m.gguf?...'
+    """
     if not isinstance(value, str) or ":/" not in value:
         return value
     return _ADDRESS.sub(lambda match: f"{match[1]}{match[2]}{'?...' if match[3] else ''}", value)

@@ -147,7 +147,7 @@ def tensor_from_parts(
     """
     spec = read_description(description, name)
     (encoding,) = spec.encodings
-    placed = {}
+    stored_parts = {}
     for role, part in encoding.parts.items():
         stored = memoryview(parts[role]).cast("B") if role in parts else None
         if stored is None or stored.nbytes != part.nbytes:
@@ -156,8 +156,8 @@ def tensor_from_parts(
                 expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
                 found="nothing" if stored is None else f"{stored.nbytes} bytes",
             )  # fmt: skip
-        placed[role] = evolve(part, data=stored.toreadonly())
-    spec = evolve(spec, encodings=(evolve(encoding, parts=placed),))
+        stored_parts[role] = evolve(part, data=stored.toreadonly())
+    spec = evolve(spec, encodings=(evolve(encoding, parts=stored_parts),))
     index = Index(format="memory", version="", files=(), tensors={name: spec})
     return File(BytesSource(b"", "<memory>"), index, registry or installed(), default())[name]
 

@@ -13,7 +13,28 @@ from squish_core.model import CodecSpec
 
 
 def parse_spec(text: str) -> CodecSpec:
-    """Parse `int4:group_size=64` or `lowrank:rank=8(int3)`; numeric values become numbers."""
+    """Parse the specification of an encoding.
+
+    Parameters
+    ----------
+    text
+        `ID[:key=value,...]`, or with an inner encoding in brackets. Numeric values become numbers.
+
+    Returns
+    -------
+    CodecSpec
+        The codec and its parameters.
+
+    Raises
+    ------
+    UsageError
+        It is not a specification (code `spec`).
+
+    Examples
+    --------
+    >>> parse_spec("lowrank:rank=8(int3)").params
+    {'rank': 8}
+    """
     outer, bracket, inner = text.partition("(")
     if bracket and text.endswith(")"):
         return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import groupby
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+import squish_core as squish
+from squish_core.model import Typed
 
 Shapes = dict[str, tuple[int, ...]]
 ROWS = 2
+WEIGHED = ("llama, 8 layers", "mixtral, 8 experts")
+"""Models whose blocks are compared too, with and without activation statistics."""
 
 
 def _layers(count: int, tensors: dict[str, int], experts: int = 0) -> Shapes:
@@ -93,6 +102,40 @@ def metadata(model: str) -> dict[str, Any]:
     if experts:
         settings |= {"expert_count": experts, "expert_used_count": 2, "expert_feed_forward_length": 256}
     return {"general.architecture": architecture} | {f"{architecture}.{k}": v for k, v in settings.items()}
+
+
+def write_f16(path: Path, model: str) -> None:
+    """A seeded f16 file of a model, as llama.cpp's quantizer reads it."""
+    generator = np.random.default_rng(0)
+    tensors = {
+        name: generator.standard_normal(shape).astype("f4" if len(shape) == 1 else "f2")
+        for name, shape in MODELS[model][-1].items()
+    }
+    settings = {key: _typed(value) for key, value in metadata(model).items()}
+    squish.save(path, tensors, metadata={**settings, "general.file_type": Typed("u32", 1)})
+
+
+def statistics(model: str) -> dict[str, np.ndarray]:
+    """Seeded mean squares of activations, [experts or 1, columns] of each matrix."""
+    generator = np.random.default_rng(1)
+    shapes = {name: shape for name, shape in MODELS[model][-1].items() if len(shape) > 1}
+    sizes = {name: (shape[0] if len(shape) > 2 else 1, shape[-1]) for name, shape in shapes.items()}
+    return {name: generator.random(size, np.float32) ** 4 + np.float32(1e-3) for name, size in sizes.items()}
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the types and bytes of all matrices, in the order of their names."""
+    total = sha256()
+    with squish.open(path) as file:
+        for name in sorted(name for name in file if file[name].ndim > 1):
+            total.update(f"{name} {file[name].codec} {file[name].dtype}".encode())
+            total.update(file[name].parts()["data"].raw)
+    return total.hexdigest()
+
+
+def _typed(value: object) -> object:
+    """A value in the type that llama.cpp reads."""
+    return value if isinstance(value, str) else Typed("u32" if isinstance(value, int) else "f32", value)
 
 
 def requests(model: str, presets: tuple[str, ...]) -> Iterator[Request]:

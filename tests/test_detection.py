@@ -107,7 +107,7 @@ def test_an_explicit_format_is_used_or_fails() -> None:
         (b"\x08\0\0\0\0\0\0\0{}", "pip install squish-safetensors"),
         (b"nothing in particular", "text, not weights: 'nothing in particular'.*Read it"),
         (b"\x80\1\2\3\4\5\6\7\x08", r"first bytes b'\\x80.*toy\.box"),
-        (bytes(20), "nothing but zeros.*Fetch the file again"),
+        (bytes(20), "begins with zeros.*Fetch the file again"),
     ],
 )
 def test_the_message_about_another_file_says_what_it_is(head: bytes, text: str) -> None:

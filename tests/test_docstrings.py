@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -36,6 +37,13 @@ ONE_LINE = {
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]
 CLASSES = [each for each in EXPORTS if inspect.isclass(each) and not issubclass(each, BaseException)]
 FUNCTIONS = [each for each in EXPORTS if inspect.isfunction(each)]
+MODULES = ("squish_core", "squish_core.api", "squish_core.testing")
+"""What programs, plugins and their tests import."""
+DECLARED = [
+    pytest.param(getattr(import_module(module), name), id=f"{module}.{name}")
+    for module in MODULES for name in import_module(module).__all__
+    if inspect.isfunction(getattr(import_module(module), name)) or inspect.isclass(getattr(import_module(module), name))
+]  # fmt: skip
 
 
 def methods(owner: type) -> Iterator[Callable[..., Any]]:
@@ -93,6 +101,15 @@ def lacks(function: Callable[..., Any], shared: type | None = None) -> list[str]
 def test_public_callables_are_documented(function: Callable[..., Any]) -> None:
     assert not lacks(function)
     assert ">>> " in sections(function).get("Examples", "")
+
+
+@pytest.mark.parametrize("value", DECLARED)
+def test_every_public_name_is_documented(value: Any) -> None:
+    summary = inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0]
+    assert summary.endswith((".", ":"))
+    if inspect.isfunction(value):
+        assert not lacks(value)
+        assert ">>> " in sections(value).get("Examples", "")
 
 
 @pytest.mark.parametrize("function", unique(INTERFACES), ids=lambda function: function.__qualname__)

@@ -204,7 +204,7 @@ def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
         assert own.installed
         assert len({need.dist for need in needs}) == len(needs)
     assert [need.dist for need in registry.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
-    assert len(registry.needs("gguf")[1].others) == 26
+    assert len(registry.needs("gguf")[1].others) == 27
 
 
 def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:

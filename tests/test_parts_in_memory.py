@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, Part, TensorSpec, describe, read_description, tensor_from_parts
+from squish_core.api import CodecSpec, Encoding, Part, TensorSpec, describe, dtypes, read_description, tensor_from_parts
 
 
 def stored(tmp_path_factory: pytest.TempPathFactory, encode: str) -> squish.Tensor:
@@ -41,6 +41,55 @@ def test_products_on_raw_addresses_are_those_of_linear(tmp_path_factory: pytest.
     x, out = np.random.default_rng(1).standard_normal((3, 256)).astype(np.float32), np.empty((3, 64), np.float32)
     multiply(x.ctypes.data, 3, out.ctypes.data)
     assert np.array_equal(out, weight.linear(x))
+
+
+@pytest.mark.skipif("cpu" not in squish.registry().backends, reason="squish-cpu is not installed")
+@pytest.mark.parametrize("options", ["", ":activations=int8", ":activations=bf16,repack=rows", ":repack=rows"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 256), (33, 96)])
+def test_products_on_raw_addresses_in_other_types_are_the_rounded_ones(
+    tmp_path_factory: pytest.TempPathFactory, options: str, dtype: str, rows: int, columns: int
+) -> None:
+    values = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+    path = tmp_path_factory.mktemp("parts") / "x.gguf"
+    squish.save(path, {"w": values}, encode="q4_0")
+    tensor = squish.open(path)["w"]
+    text = describe(tensor.spec, tensor.bound.encoding)
+    weight = tensor_from_parts(text, {"data": bytes(tensor.parts()["data"].raw)}).load(f"cpu{options}")
+    kind = dtypes.to_numpy(dtype)
+    x = np.random.default_rng(1).standard_normal((7, columns)).astype(kind)
+    x[0, 0], x[1] = -0.0, 1e-40  # a subnormal row
+    multiply = weight.linear_pointers(dtype)
+    assert multiply is not None
+    for number in (1, 7):
+        out = np.full((number + 1, rows), 7, kind)
+        multiply(x.ctypes.data, number, out.ctypes.data)
+        expected = weight.linear(x[:number].astype(np.float32)).astype(kind)
+        np.testing.assert_array_equal(out[:number].astype(np.float32), expected.astype(np.float32))
+        assert (out[number] == 7).all(), "nothing is written past the result"
+
+
+@pytest.mark.parametrize("backend", sorted({"cpu", "numpy"}.intersection(squish.registry().backends)))
+def test_a_product_fills_an_array(tmp_path_factory: pytest.TempPathFactory, backend: str) -> None:
+    weight = stored(tmp_path_factory, "q4_1").load(backend)
+    x = np.random.default_rng(1).standard_normal((2, 3, 256)).astype(np.float32)
+    expected = weight.linear(x)
+    out = np.empty((2, 3, 64), np.float32)
+    assert weight.linear(x, out=out) is out
+    assert np.array_equal(out, expected)
+    strided = np.empty((2, 3, 128), np.float32)[..., ::2]
+    assert np.array_equal(weight.linear(x, out=strided), expected)
+    assert weight.linear(x[:, :0], out=out[:, :0]).shape == (2, 0, 64)
+    overlapping = np.ones(3 * 256 + 10, np.float32)
+    x, out = overlapping[: 3 * 256].reshape(3, 256), overlapping[10 : 10 + 3 * 64].reshape(3, 64)
+    expected = weight.linear(x)
+    assert np.array_equal(weight.linear(x, out=out), expected)
+    frozen = np.empty((3, 64), np.float32)
+    frozen.setflags(write=False)
+    for wrong in (np.empty((3, 63), np.float32), np.empty((3, 64), np.float64), frozen):
+        with pytest.raises(squish.UsageError) as caught:
+            weight.linear(x, out=wrong)
+        assert caught.value.code == "out"
 
 
 def test_a_part_of_another_size_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -126,7 +126,7 @@ def test_settings_that_match_no_plugin_warn_and_list_the_installed_ones(settings
     points = [point("a", good("acme.a"))]
     with pytest.warns(UserWarning, match="no plugin is called bb; installed: dist-a, squish-core"):
         registry = Registry(plugins=settings, entry_points=lambda: points)
-    assert repr(registry).startswith("<Registry plugins=2 containers=1 codecs=3 backends=1 encoders=")
+    assert repr(registry).startswith("<Registry plugins=2 containers=1 codecs=4 backends=1 encoders=")
 
 
 def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
@@ -152,7 +152,13 @@ def test_a_plugin_that_is_refused_in_the_process_can_be_mended_and_registered() 
 
 def test_find_filters_by_declared_fields() -> None:
     registry = toys.registry()
-    assert [entry.info.id for entry in registry.find("codec", lossless=True)] == ["dense", "heads", "stack", "toy.xor"]
+    assert [entry.info.id for entry in registry.find("codec", lossless=True)] == [
+        "dense",
+        "heads",
+        "slice",
+        "stack",
+        "toy.xor",
+    ]
     assert [entry.info.id for entry in registry.find("codec", kind="bytes")] == ["toy.xor"]
     assert registry.find("encoder", id="none") == []
     with expect_error(SquishError, code="kind", found="'plugin'"):

@@ -1,7 +1,7 @@
-"""Tests compare the fields of errors; a test that compares their text says so in its name.
+"""Rules for tests: they compare the fields of errors, and name variables by what they are.
 
-Texts may then be reworded in one place: `test_the_message_...`, `test_the_reason_...` or `test_the_text_...` compare
-them, each kind once. Exceptions of Python and warnings have no fields, so their text may be compared anywhere, and
+Only `test_the_message_...`, `test_the_reason_...` and `test_the_text_...` compare the text of errors, so that it can be
+reworded in few places. Exceptions of Python and warnings have no fields, so their text may be compared anywhere, and
 that a text lacks something (a secret, a control character) may be stated anywhere.
 """
 
@@ -48,3 +48,21 @@ def test_only_tests_that_say_so_compare_the_text_of_errors(path: Path) -> None:
     tests = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
     lines = [line for test in tests if not ABOUT_TEXT.search(test.name) for line in compared_texts(test)]
     assert not lines, f"{path.relative_to(ROOT)}: compare code, tensor and offset (`expect_error`) in lines {lines}"
+
+
+REFUSED = {"wanted", "made", "plain", "told", "held", "given", "asked", "known", "flavour", "said", "says", "got"}
+
+
+def variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of each variable and parameter."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_variables_are_named_by_what_they_are(path: Path) -> None:
+    lines = [(line, name) for line, name in variables(ast.parse(path.read_text("utf-8"))) if name in REFUSED]
+    assert not lines, f"{path.relative_to(ROOT)}: {lines}"

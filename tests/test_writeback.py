@@ -146,6 +146,8 @@ IN_NO_FILE = {
     "reshaped": ((4, 4), CodecSpec("reshaped", {"shape": (2, 8)}, INT4)),
     "heads": ((8, 32), CodecSpec("heads", {"heads": 2, "inverse": False}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
+    "slice": ((8, 32), CodecSpec("slice", {"start": 1, "rows": 3, "single": True}, CodecSpec("affine", {
+        "bits": 4, "group_size": 16}))),
     "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "boxes": ((4, 8), CodecSpec("boxes", {"bits": 4, "grid": (2, 2), "scale_dtype": "f16"})),
     "panels": ((16, 64), CodecSpec("panels", {"group_size": 32, "zero": 7, "scale_dtype": "f32"})),

@@ -62,7 +62,24 @@ def path_of(file: File) -> str:
 
 
 def address_of(file: File) -> Address:
-    """The address of an open file."""
+    """Return the address of an open file, with which another process opens the same one.
+
+    Parameters
+    ----------
+    file
+        A file on disk.
+
+    Returns
+    -------
+    Address
+        Plain data: the path, the format, the size in bytes, the number of tensors and the limits.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     address_of(file).tensors
+    3
+    """
     return Address(
         path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits,
         run=os.urandom(8).hex(),
@@ -76,11 +93,11 @@ def file_at(address: Address, mmap: bool = False) -> File:
     if file.format != address.format:
         file.close()
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
-    found = (file.source.size, len(file))
-    if found != (address.size, address.tensors):
+    size, tensors = (file.source.size, len(file))
+    if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
             "is another file in a worker process", file=address.path, code=ErrorCode.CHANGED,
-            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{found[0]} bytes, {found[1]} tensors",
+            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{size} bytes, {tensors} tensors",
         )  # fmt: skip
     return file
 

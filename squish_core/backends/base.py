@@ -188,19 +188,21 @@ class Backend:
         """
         raise self.lacks("linear")
 
-    def linear_pointers(self, handle: Any) -> Callable[[int, int, int], None] | None:
+    def linear_pointers(self, handle: Any, dtype: str = "f32") -> Callable[[int, int, int], None] | None:
         """`linear` on raw addresses, where this backend computes it in place.
 
         Parameters
         ----------
         handle
             What `load` returned; it must outlive the function.
+        dtype
+            Of x and the result: f32, f16 or bf16. Results are the float32 ones, rounded.
 
         Returns
         -------
         function or None
-            Takes the address of contiguous float32 rows of x, their number (at least 1), and the address of the
-            float32 result, of as many rows. None: `linear` is the only way.
+            Takes the address of contiguous rows of x, their number (at least 1), and the address of the result, of as
+            many rows; MemoryError without memory. None: `linear` is the only way.
         """
         return None
 

@@ -39,7 +39,31 @@ _EXPECTED = {"operand": "real numbers", "ids": "integers"}
 
 
 def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    """Return the shape of a weight; UsageError if it has another rank."""
+    """Return the shape of a weight of the rank that an operation needs.
+
+    Parameters
+    ----------
+    spec
+        The weight.
+    rank
+        Number of its axes.
+
+    Returns
+    -------
+    tuple of int
+        Its shape.
+
+    Raises
+    ------
+    UsageError
+        It has another rank (code `rank`).
+
+    Examples
+    --------
+    >>> from squish_core.model import TensorSpec
+    >>> require_rank(TensorSpec(name="w", shape=(3, 2), dtype="f32"), 2)
+    (3, 2)
+    """
     if len(spec.shape) != rank:
         raise UsageError(
             "wrong rank for this operation",
@@ -49,7 +73,33 @@ def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
 
 
 def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
-    """Convert `x` to f32 and check its shape, [..., columns]."""
+    """Convert an operand to f32 and check its last dimension.
+
+    Parameters
+    ----------
+    x
+        Any array or nested list of real numbers, [..., columns].
+    columns
+        Number of columns of the weight.
+    spec
+        The weight, for errors.
+
+    Returns
+    -------
+    numpy.ndarray
+        The values in f32; `x` itself if it is such an array.
+
+    Raises
+    ------
+    SquishError
+        `x` is not an array of real numbers (code `operand`) or its last dimension differs (code `shape`).
+
+    Examples
+    --------
+    >>> from squish_core.model import TensorSpec
+    >>> check_input([[1, 2]], 2, TensorSpec(name="w", shape=(3, 2), dtype="f32"))
+    array([[1., 2.]], dtype=float32)
+    """
     import numpy as np
 
     array = _array_of(x, "operand", spec)
@@ -72,7 +122,33 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
 
 
 def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
-    """Convert `ids` to integers and check that each is a valid row."""
+    """Convert ids to integers and check that each is a valid row.
+
+    Parameters
+    ----------
+    ids
+        Any array or nested list of integers.
+    rows
+        Number of rows of the weight.
+    spec
+        The weight, for errors.
+
+    Returns
+    -------
+    numpy.ndarray
+        Integers, in the shape of `ids`.
+
+    Raises
+    ------
+    UsageError
+        An id is not an integer or out of range (code `ids`).
+
+    Examples
+    --------
+    >>> from squish_core.model import TensorSpec
+    >>> check_ids([2, 0], 3, TensorSpec(name="w", shape=(3, 8), dtype="f32"))
+    array([2, 0])
+    """
     import numpy as np
 
     array = _array_of(ids, "ids", spec)
@@ -103,7 +179,34 @@ def check_out(out: Any, dtype: str, shape: tuple[int, ...]) -> None:
 def cast_output(
     values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Apply `region`, `dtype` and `out` of `Backend.dense` to decoded values."""
+    """Apply `region`, `dtype` and `out` of `Backend.dense` to decoded values.
+
+    Parameters
+    ----------
+    values
+        The whole tensor.
+    region
+        Slices without steps, one for each axis; None for all values.
+    dtype
+        Short id of the dtype to cast to; None for that of `values`.
+    out
+        Writable array of the resulting shape and dtype, filled and returned.
+
+    Returns
+    -------
+    numpy.ndarray
+        `out`, or a view or copy of `values`.
+
+    Raises
+    ------
+    UsageError
+        `out` has another shape or dtype, or is read-only.
+
+    Examples
+    --------
+    >>> cast_output(np.ones((2, 3), np.float32), (slice(0, 1), slice(1, 3)), "f16")
+    array([[1., 1.]], dtype=float16)
+    """
     import numpy as np
 
     values = values if region is None else values[region]
@@ -118,7 +221,34 @@ def cast_output(
 
 
 def check_expert_args(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Check `x` [n, in] and `ids` [n] for a weight [experts, out, in]."""
+    """Check the operands of `experts` for a weight [experts, out, in].
+
+    Parameters
+    ----------
+    x
+        Rows [n, in].
+    ids
+        The expert of each row, [n].
+    spec
+        The weight.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        `x` in f32 and `ids` as integers.
+
+    Raises
+    ------
+    UsageError
+        A shape, dtype or id does not fit the weight (code `rank`, `shape`, `operand` or `ids`).
+
+    Examples
+    --------
+    >>> from squish_core.model import TensorSpec
+    >>> x, ids = check_expert_args(np.ones((2, 3)), [0, 1], TensorSpec(name="w", shape=(2, 4, 3), dtype="f32"))
+    >>> x.dtype, ids.tolist()
+    (dtype('float32'), [0, 1])
+    """
     count, _, columns = require_rank(spec, 3)
     x, ids = check_input(x, columns, spec), check_ids(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:

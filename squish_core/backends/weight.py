@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.backends.checks import check_input, check_out, require_rank
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import sliced
 from squish_core.dtypes import DType
@@ -111,18 +112,25 @@ class Weight:
             slices = None if region is None else sliced(region, self.tensor.shape)
         return self._run("dense", region=slices, dtype=dtypes.named(dtype), out=out)
 
-    def linear(self, x: np.ndarray) -> np.ndarray:
+    def linear(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """`x @ W.T` in float32.
 
         Parameters
         ----------
         x
             Of shape [..., in]: an array, or a tensor of another library on the CPU.
+        out
+            A float32 array for the result; one that is contiguous is filled without a copy, where the backend can.
 
         Returns
         -------
         numpy.ndarray
-            Of shape [..., out].
+            Of shape [..., out]; `out` if it was given.
+
+        Raises
+        ------
+        UsageError
+            `x` or `out` does not fit.
 
         Examples
         --------
@@ -130,24 +138,47 @@ class Weight:
         >>> weight.linear(np.ones((5, 32), "f4")).shape
         (5, 64)
         """
-        return self._run("linear", x)
+        return self._run("linear", x) if out is None else self._linear_into(x, out)
 
-    def linear_pointers(self) -> Callable[[int, int, int], None] | None:
+    def _linear_into(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        spec = self.tensor.spec
+        with self.tensor.guard("running linear"):
+            rows, columns = require_rank(spec, 2)
+            x = check_input(x, columns, spec)
+            check_out(out, "f32", (*x.shape[:-1], rows))
+            self._check_backing()
+            multiply = self._backend.linear_pointers(self._handle)
+            in_place = out.flags.c_contiguous and out.flags.aligned and not np.may_share_memory(x, out)
+            if multiply is None or not in_place:
+                out[...] = self._backend.linear(self._handle, x)
+            elif out.size:
+                x = np.require(x, requirements=["C", "A"])
+                multiply(x.ctypes.data, out.size // rows, out.ctypes.data)
+        return out
+
+    def linear_pointers(self, dtype: str = "f32") -> Callable[[int, int, int], None] | None:
         """`linear` on raw addresses, for callers that check shapes and memory themselves.
+
+        Parameters
+        ----------
+        dtype
+            Of x and the result: f32, f16 or bf16. Results are the float32 ones, rounded.
 
         Returns
         -------
         function or None
-            Takes the address of contiguous float32 rows of x, their number (at least 1), and the address of the
-            float32 result; this weight must outlive it. None where the backend has no such call, or where the codes
-            are mapped from a file, whose size `linear` checks at each call.
+            Takes the address of contiguous rows of x, their number (at least 1), and the address of the result; this
+            weight must outlive it. None where the backend has no such call, or where the codes are mapped from a file,
+            whose size `linear` checks at each call.
 
         Examples
         --------
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy").linear_pointers() is None
         True
         """
-        return None if self._backing else self._backend.linear_pointers(self._handle)
+        return None if self._backing else self._backend.linear_pointers(self._handle, dtype)
 
     def embed(self, ids: np.ndarray) -> np.ndarray:
         """Rows of W by integer ids.

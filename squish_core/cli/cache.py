@@ -49,18 +49,18 @@ def clear(
 
     Squish builds them again when it needs them.
     """
-    chosen = [entry for entry in cache.entries() if entry.key.startswith(key)]
-    if key and not chosen:
+    matches = [entry for entry in cache.entries() if entry.key.startswith(key)]
+    if key and not matches:
         raise UsageError(
             "no cached folder has this key",
             found=repr(key),
             code=ErrorCode.USAGE,
             hint="`squish cache list` lists the keys.",
         )
-    for entry in chosen:
+    for entry in matches:
         cache.remove(entry)
-    size = sum(entry.size for entry in chosen)
+    size = sum(entry.size for entry in matches)
     return Answer(
-        {"removed": [entry.key for entry in chosen], "bytes": size},
-        [f"removed {len(chosen)} folder{'s' if len(chosen) != 1 else ''}, {format_bytes(size)}"],
+        {"removed": [entry.key for entry in matches], "bytes": size},
+        [f"removed {len(matches)} folder{'s' if len(matches) != 1 else ''}, {format_bytes(size)}"],
     )

@@ -46,11 +46,11 @@ def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> 
     """The findings as text; temporaries that may be in use are only counted."""
     from squish_core.text import format_bytes
 
-    gone = [row for row in rows if row["state"] in ("dead", "removed")]
-    states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in gone]
-    cells = [(state, format_bytes(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, gone)]
+    removable = [row for row in rows if row["state"] in ("dead", "removed")]
+    states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in removable]
+    cells = [(state, format_bytes(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, removable)]
     yield from table(("writer", "size", "age", "temporary"), "<>><", cells)
-    dead = [row for row in gone if row["state"] == "dead"]
+    dead = [row for row in removable if row["state"] == "dead"]
     total = format_bytes(sum(row["size"] for row in dead))
     if dead:
         yield f"{counted(len(dead), 'temporary file')} left by interrupted writes, {total}; remove with --clean"
@@ -60,7 +60,7 @@ def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> 
     for append in appends:
         size = format_bytes(append["bytes"])
         yield f"torn append: {append['file']}: {size} of an interrupted edit; `squish edit FILE --recover` removes it"
-    if not gone and not appends:
+    if not removable and not appends:
         yield "nothing here was left by an interrupted write"
 
 

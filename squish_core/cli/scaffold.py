@@ -65,8 +65,8 @@ def renamed(name: str) -> dict[str, str]:
     package = name.replace("-", "_")
     if name == "squish" or name.startswith("squish-"):
         raise _refused("is reserved for Squish's own plugins", name, "another name, such as my-format")
-    taken = package in sys.stdlib_module_names or keyword.iskeyword(package)
-    if taken or importlib.util.find_spec(package) is not None:
+    is_reserved = package in sys.stdlib_module_names or keyword.iskeyword(package)
+    if is_reserved or importlib.util.find_spec(package) is not None:
         raise _refused("is the name of an existing module", name, "an unused name, such as my-format")
     vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
     magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")

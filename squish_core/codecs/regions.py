@@ -19,7 +19,23 @@ PANEL_BYTES = 4 << 20
 
 
 def full(shape: tuple[int, ...]) -> Region:
-    """The region of a whole tensor."""
+    """Return the region of a whole tensor.
+
+    Parameters
+    ----------
+    shape
+        The tensor's shape.
+
+    Returns
+    -------
+    tuple of slice
+        One for each axis.
+
+    Examples
+    --------
+    >>> full((2, 3))
+    (slice(0, 2, None), slice(0, 3, None))
+    """
     return tuple([slice(0, size) for size in shape])
 
 
@@ -38,10 +54,32 @@ def panels(
     budget: int = PANEL_BYTES,
     whole_rows: bool = False,
 ) -> Iterator[Region]:
-    """Split `within` into regions in row-major order, each at most `budget` decoded bytes if the grain allows.
+    """Split a region into panels in row-major order, each at most `budget` decoded bytes if the grain allows.
 
-    Splits along `axis`, and along the next axis if a single step exceeds the budget, but with `whole_rows` never
-    along the last one (for sums along rows, and for parts stored row by row).
+    Parameters
+    ----------
+    shape, grain
+        The tensor's shape, and its smallest block that decodes on its own, along each axis (None: the whole axis).
+    itemsize
+        Bytes of a decoded value.
+    within
+        The region to split; the whole tensor by default.
+    axis
+        The axis to split along; the next one if a single step exceeds the budget.
+    budget
+        Bytes of a panel.
+    whole_rows
+        Never split the last axis: for sums along rows, and for parts stored row by row.
+
+    Yields
+    ------
+    tuple of slice
+        The region of a panel.
+
+    Examples
+    --------
+    >>> list(panels((4, 8), (1, 8), 4, budget=64))
+    [(slice(0, 2, None), slice(0, 8, None)), (slice(2, 4, None), slice(0, 8, None))]
     """
     within = within or full(shape)
     extent = sizes(within)
@@ -90,7 +128,27 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
 
 
 def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
-    """Decode a tensor panel by panel to find errors. `scratch`: memory for a panel, in bytes."""
+    """Decode a tensor panel by panel to find errors.
+
+    Parameters
+    ----------
+    codec, parts, spec, params
+        As in `Codec.decode`.
+    scratch
+        Memory for a panel, as an array of bytes; panels that do not fit get their own.
+
+    Raises
+    ------
+    CodecError
+        The parts cannot be decoded.
+
+    Examples
+    --------
+    >>> from squish_core.codecs.dense import Dense
+    >>> from squish_core.model import TensorSpec
+    >>> values = np.ones((2, 3), np.float32)
+    >>> decode_all(Dense(), {"data": values}, TensorSpec(name="w", shape=(2, 3), dtype="f32"), {})
+    """
     import numpy as np
 
     dtype = dtypes.to_numpy(codec.value_dtype(spec, params))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from squish_core import dtypes
@@ -23,9 +24,10 @@ def in_memory(
     metadata: Mapping[str, Any] | None = None,
     assets: str | os.PathLike[str] | Mapping[str, bytes] | None = None,
     registry: Registry | None = None,
+    path: Path | None = None,
 ) -> File:
-    """An open file whose parts refer to the memory of arrays."""
-    source = _Arrays()
+    """An open file whose parts refer to the memory of arrays; `path` is where they were read from."""
+    source = _Arrays(path)
     specs = {}
     for name, value in tensors.items():
         if not isinstance(name, str):
@@ -52,8 +54,9 @@ class _Arrays(Source):
 
     is_dir = True
 
-    def __init__(self) -> None:
-        super().__init__("<arrays>", 0)
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(str(path or "<arrays>"), 0)
+        self.path = path
         self.files: list[FileRef] = []
         self._memory: list[Any] = []
 

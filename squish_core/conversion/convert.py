@@ -168,7 +168,31 @@ def convert(
 
 
 def outgoing(file: File, to: str) -> list[OutgoingTensor]:
-    """The tensors of a file as the format `to` stores them, without encoding; SquishError if it cannot store one."""
+    """Return the tensors of a file as another format stores them, without encoding.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    to
+        The format and its options, `ID[:key=value,...]`.
+
+    Returns
+    -------
+    list of OutgoingTensor
+        In file order; each reads its parts when asked.
+
+    Raises
+    ------
+    SquishError
+        The format cannot store a tensor.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [tensor.spec.name for tensor in outgoing(file, "gguf")][0]
+    'token_embd.weight'
+    """
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 

@@ -45,7 +45,7 @@ def read_imatrix(path: Path, *, registry: Registry | None = None) -> File:
     if not reader.at_end:
         meta["imatrix.chunk_count"] = Typed("u32", reader.number("number of chunks"))
         meta["imatrix.datasets"] = Typed("array:str", [reader.text("length of a dataset's name")])
-    return in_memory(arrays, {**meta, NAME: path.name}, registry=registry)
+    return in_memory(arrays, {**meta, NAME: path.name}, registry=registry, path=path)
 
 
 class _Reader:

@@ -74,6 +74,15 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     -------
     dict
         Data for JSON. The same inputs give the same bytes of `dumps`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_core.conversion.plan import plan_conversion
+    >>> with squish.open("model.gguf") as file:
+    ...     document = job_document(plan_conversion(file, Path("out.gguf")), file, {"src": "model.gguf"})
+    >>> document["target"]["format"]
+    'gguf'
     """
     return {
         "squish_plan": VERSION,
@@ -97,7 +106,23 @@ def dumps(document: Mapping[str, Any]) -> bytes:
 
 
 def job_id(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical document."""
+    """Return the id of a job: the SHA-256 of its canonical document.
+
+    Parameters
+    ----------
+    document
+        From `job_document`.
+
+    Returns
+    -------
+    str
+        64 hex digits.
+
+    Examples
+    --------
+    >>> job_id({"squish_plan": 1}) == job_id({"squish_plan": 1})
+    True
+    """
     return sha256(dumps(document)).hexdigest()
 
 
@@ -167,7 +192,24 @@ def document_argument(key: str, value: Any) -> Any:
 
 
 def source_pins(source: File) -> Iterator[dict[str, Any]]:
-    """Identify the current content of each file of an open source."""
+    """Identify the current content of each file of an open source.
+
+    Parameters
+    ----------
+    source
+        An open file.
+
+    Yields
+    ------
+    dict
+        Plain data: the file's name, its size in bytes, and its modification time or what its store calls the version.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [pin["name"] for pin in source_pins(file)]
+    ['model.gguf']
+    """
     for number, ref in enumerate(source.index.files):
         file = source.source_for(number)
         pin: dict[str, Any] = {"name": ref.name, "size": file.size}
@@ -198,19 +240,19 @@ def _image(plan: ConversionPlan, source: File) -> Any:
 def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
     """Versions of the distributions that the conversion uses, and its encoders."""
     registry = source.registry
-    used = {
+    distributions = {
         (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry
     }
     encoders = {}
     for step in plan.steps:
         for codec in (*_chain(step.codec), *_chain(step.origin.codec)):
-            used.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
+            distributions.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
         if step.action == "encode":
             entry = registry.encoders.get(step.codec.id)
             works = entry is not None and _encodes(registry, step.codec)
             encoders[step.codec.id] = entry.dist if entry and works else registry.codecs[step.codec.id].dist
-            used |= {(entry.dist, entry.version)} if entry and works else set()
-    versions = {dist: version for dist, version in used if version}
+            distributions |= {(entry.dist, entry.version)} if entry and works else set()
+    versions = {dist: version for dist, version in distributions if version}
     return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}
 
 

@@ -90,7 +90,18 @@ def write_literals(path: str, output: OutputFile) -> None:
 
 
 def worker_name() -> str:
-    """Host and process, as errors and journals name a worker."""
+    """Return host and process, as errors and journals name a worker.
+
+    Returns
+    -------
+    str
+        `HOST:PROCESS`.
+
+    Examples
+    --------
+    >>> worker_name().rpartition(":")[2].isdecimal()
+    True
+    """
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

@@ -103,9 +103,9 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
     for effect in report.ineffective:
-        kept = f"{format_bytes(effect.kept_size)} of {format_bytes(effect.size)}"
+        share = f"{format_bytes(effect.kept_size)} of {format_bytes(effect.size)}"
         yield (
-            f"warning: the rule {effect.rule} left {kept} unchanged "
+            f"warning: the rule {effect.rule} left {share} unchanged "
             f"({effect.kept:,} of {counted(effect.tensors, 'tensor')}): {effect.reason}"
         )
     yield from (f"warning: no tensor matches {pattern!r}, so this rule keeps nothing" for pattern in report.unused)

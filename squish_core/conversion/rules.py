@@ -115,7 +115,26 @@ def required_patterns(rules: Iterable[Rule]) -> list[str]:
 
 
 def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
-    """Raise UsageError for the first pattern that matches no name, with close names."""
+    """Check that each pattern matches a name.
+
+    Parameters
+    ----------
+    patterns
+        Shell patterns (`blk.*.weight`).
+    names
+        The names of the tensors.
+    file
+        Name of the file, for errors.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches no name (code `pattern`); the hint has close names.
+
+    Examples
+    --------
+    >>> check_patterns(["blk.*"], ["blk.0.weight", "output.weight"], "model.gguf")
+    """
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = ", ".join(suggest_names(pattern, names))

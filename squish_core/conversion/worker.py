@@ -19,7 +19,7 @@ from attrs import frozen
 from squish_core import opening
 from squish_core.analysis.metrics import Distance
 from squish_core.codes import ErrorCode
-from squish_core.conversion.activations import Activations
+from squish_core.conversion.activations import Activations, open_activations
 from squish_core.conversion.canaries import canaries
 from squish_core.conversion.copies import CopyChecks
 from squish_core.conversion.digests import Digests
@@ -170,7 +170,7 @@ class OpenJob:
             self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
             statistics = None
             if job.activations is not None:
-                opened = stack.enter_context(opening.open(job.activations, limits=job.limits))
+                opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
                 statistics = Activations(opened, self.file)
             self.activations = statistics
             self._check(source)

@@ -70,9 +70,28 @@ def fit_all(lines: Iterable[str], width: int | None = None) -> list[str]:
 
 
 def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
-    """A table no wider than the terminal; `align` has "<" or ">" for each column. Without rows it is empty.
+    """Format a table that is no wider than the terminal.
 
-    If the table is too wide, cells of left-aligned columns are wrapped, beginning with the widest column.
+    Parameters
+    ----------
+    header
+        Titles of the columns.
+    align
+        "<" (left) or ">" (right) for each column.
+    rows
+        The cells. Without rows the table is empty.
+    indent
+        Begins each line.
+
+    Returns
+    -------
+    list of str
+        The lines. If the table is too wide, cells of left-aligned columns are wrapped, the widest column first.
+
+    Examples
+    --------
+    >>> table(("tensor", "bytes"), "<>", [("norm", 128)])
+    ['tensor  bytes', 'norm      128']
     """
     cells = [[escape(str(cell)) for cell in row] for row in rows]
     if not cells:

@@ -82,8 +82,20 @@ Expression = str | Permute | Add | Squeeze | Stack | Join
 
 
 def source_names(expression: Expression) -> Iterator[str]:
-    """Templates of the tensors in an expression.
+    """Yield the templates of the tensors in an expression.
 
+    Parameters
+    ----------
+    expression
+        A template, or an operation on tensors (`Join`, `Stack`, `Permute`, ...).
+
+    Yields
+    ------
+    str
+        In the order of the expression.
+
+    Examples
+    --------
     >>> list(source_names(Join((("q_proj", "q_rows"), ("k_proj", "kv_rows")))))
     ['q_proj', 'k_proj']
     """

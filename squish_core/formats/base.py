@@ -321,12 +321,3 @@ class Container(Renamed):
             Empty for a valid file.
         """
         return ()
-
-
-def single_value(feature: str, value: Any) -> Any:
-    """The value of a feature that a tensor has only once; FormatError for several values."""
-    if isinstance(value, (set, frozenset, list, tuple)):
-        if len(value) != 1:
-            raise FormatError(f"a tensor has only one {feature}", found=", ".join(sorted(value)), code="feature")
-        (value,) = value
-    return value

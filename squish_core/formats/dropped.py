@@ -28,10 +28,46 @@ class Dropped:
 
 
 def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """`Dropped` records for assets."""
+    """Make the records of files beside the tensors that a target cannot store.
+
+    Parameters
+    ----------
+    names
+        Their names.
+    reason
+        Why the target cannot store them.
+
+    Returns
+    -------
+    tuple of Dropped
+        One for each, of kind "asset".
+
+    Examples
+    --------
+    >>> print(*dropped_assets(["config.json"], "a single file"))
+    asset config.json (a single file)
+    """
     return tuple(Dropped("asset", name, reason) for name in names)
 
 
 def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """`Dropped` records for metadata."""
+    """Make the records of keys of metadata that a target cannot store.
+
+    Parameters
+    ----------
+    keys
+        Their keys.
+    reason
+        Why the target cannot store them.
+
+    Returns
+    -------
+    tuple of Dropped
+        One for each, of kind "metadata".
+
+    Examples
+    --------
+    >>> print(*dropped_metadata(["author"], "no place for it"))
+    metadata author (no place for it)
+    """
     return tuple(Dropped("metadata", key, reason) for key in keys)

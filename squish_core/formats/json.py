@@ -140,7 +140,36 @@ class JsonMembers:
 def load_json(
     raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
 ) -> dict[str, Any]:
-    """Parse a whole object; see `JsonMembers`."""
+    """Parse a whole JSON object strictly, in bounded memory.
+
+    Parameters
+    ----------
+    raw
+        UTF-8 text.
+    what
+        What the text is, for errors ("the header").
+    limits
+        Caps of the file.
+    piece
+        Bytes to parse at a time; 0 for all.
+    constants
+        Accept NaN and Infinity.
+
+    Returns
+    -------
+    dict
+        The members.
+
+    Raises
+    ------
+    FormatError
+        It is not JSON, not an object, or has a key twice; LimitError if it exceeds the limits.
+
+    Examples
+    --------
+    >>> load_json(b'{"shape": [2, 3]}', "the header", squish.Limits())
+    {'shape': [2, 3]}
+    """
     members_by_key: dict[str, Any] = {}
     for at, members in JsonMembers(raw, what, limits, piece=piece, constants=constants):
         merge_members(members_by_key, members, at, limits)
@@ -148,7 +177,31 @@ def load_json(
 
 
 def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
-    """Add the members of one piece; FormatError for a duplicate key, LimitError for too many entries."""
+    """Add the members of one piece of a JSON object.
+
+    Parameters
+    ----------
+    target
+        Members so far; the new ones are added.
+    members
+        The members of the piece.
+    at
+        Offset of the piece in bytes, for errors.
+    limits
+        Caps of the file.
+
+    Raises
+    ------
+    FormatError
+        A key appears twice (code `duplicate`); LimitError if there are too many (code `count`).
+
+    Examples
+    --------
+    >>> members = {"a": 1}
+    >>> merge_members(members, {"b": 2}, 8, squish.Limits())
+    >>> members
+    {'a': 1, 'b': 2}
+    """
     if not target.keys().isdisjoint(members):
         raise duplicate_key_error(next(key for key in members if key in target), at)
     target.update(members)
@@ -168,7 +221,25 @@ def has_keys(value: Any, keys: Sequence[str]) -> bool:
 
 
 def without_keys(document: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> dict[str, Any]:
-    """Copy an object without the members at these paths; missing paths are ignored."""
+    """Copy an object without some of its members.
+
+    Parameters
+    ----------
+    document
+        A JSON object.
+    paths
+        The keys that lead to each member; missing ones are ignored.
+
+    Returns
+    -------
+    dict
+        The copy; objects that lose nothing are shared.
+
+    Examples
+    --------
+    >>> without_keys({"a": {"b": 1, "c": 2}}, [("a", "b")])
+    {'a': {'c': 2}}
+    """
     copy = dict(document)
     for key, *rest in paths:
         if not rest:
@@ -179,7 +250,25 @@ def without_keys(document: Mapping[str, Any], paths: Iterable[Sequence[str]]) ->
 
 
 def duplicate_key_error(key: str, at: int | None = None) -> FormatError:
-    """Error for a duplicate key."""
+    """Make the error for a key that appears twice.
+
+    Parameters
+    ----------
+    key
+        The key.
+    at
+        Offset in bytes.
+
+    Returns
+    -------
+    FormatError
+        With code `duplicate`.
+
+    Examples
+    --------
+    >>> str(duplicate_key_error("w", 12))
+    "a key appears twice (at byte 12, found 'w')"
+    """
     return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code="duplicate")
 
 

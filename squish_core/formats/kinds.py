@@ -26,8 +26,20 @@ _ROLE = re.compile(r"\.(weight|bias)$")
 
 
 def kind_of(name: str) -> str | None:
-    """NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for the rest (projections, experts).
+    """Return what a tensor is for, from its name: in Hugging Face's and GGUF's spelling.
 
+    Parameters
+    ----------
+    name
+        The tensor's name.
+
+    Returns
+    -------
+    str or None
+        NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for the rest (projections, experts).
+
+    Examples
+    --------
     >>> kind_of("model.layers.0.mlp.gate.weight"), kind_of("blk.0.ffn_gate_inp.weight")
     ('router', 'router')
     >>> kind_of("model.layers.0.mlp.gate_proj.weight")

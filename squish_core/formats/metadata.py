@@ -19,7 +19,25 @@ def untyped(value: Any) -> Any:
 
 
 def dump_meta(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
-    """Encode metadata and assets; order, types and array values are preserved."""
+    """Encode metadata and assets as one block of bytes; order, types and array values are preserved.
+
+    Parameters
+    ----------
+    meta
+        Metadata: plain values, and `Typed` ones.
+    assets
+        File name -> content.
+
+    Returns
+    -------
+    bytes
+        CBOR; `load_meta` decodes it.
+
+    Examples
+    --------
+    >>> load_meta(dump_meta({"author": "me"}, {"config.json": b"{}"}), squish.Limits())
+    ({'author': 'me'}, {'config.json': b'{}'})
+    """
     import cbor2
 
     entries = [[key, *_flat(value)] for key, value in meta.items()]
@@ -27,7 +45,32 @@ def dump_meta(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
 
 
 def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Decode the output of `dump_meta`; FormatError for anything else."""
+    """Decode the output of `dump_meta`.
+
+    Parameters
+    ----------
+    data
+        The block.
+    limits
+        Caps of the file.
+
+    Returns
+    -------
+    meta : dict
+        Metadata, with `Typed` values.
+    assets : dict
+        File name -> content.
+
+    Raises
+    ------
+    FormatError
+        It is not such a block (code `meta`).
+
+    Examples
+    --------
+    >>> load_meta(dump_meta({"layers": 2}, {}), squish.Limits())
+    ({'layers': 2}, {})
+    """
     import cbor2
 
     try:

@@ -15,15 +15,47 @@ Extent = tuple[int, int, int, str]
 """(file, offset, length, name)"""
 _ELEMENTS = 1 << 58
 """Slightly below the number of 16-byte elements that can be addressed."""
+_DAMAGED = "The file is damaged, or the program that wrote it has a bug; fetch it or write it again."
 
 
 def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
-    """Check a tensor name: non-empty text without NUL, at most `limits.name` bytes of UTF-8."""
+    """Check a tensor name: non-empty text without NUL, at most `limits.name` bytes of UTF-8.
+
+    Parameters
+    ----------
+    name
+        What the file has for a name.
+    limits
+        Caps of the file.
+    offset
+        Where the name begins, in bytes, for errors.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    FormatError
+        It is not a name; LimitError if it is too long (code `name`).
+
+    Examples
+    --------
+    >>> check_name("layers.0.weight", squish.Limits())
+    'layers.0.weight'
+    """
     if not isinstance(name, str):
-        raise FormatError("a tensor name is not text", offset=offset, found=type(name).__name__, code="name")
+        raise FormatError(
+            "a tensor name is not text", offset=offset, expected="text", found=type(name).__name__, code="name",
+            hint=_DAMAGED,
+        )  # fmt: skip
     if not name or "\0" in name:
-        what = "contains NUL" if name else "is empty"
-        raise FormatError(f"a tensor name {what}", tensor=name or None, offset=offset, code="name")
+        raise FormatError(
+            "a tensor name contains NUL" if name else "a tensor name is empty", tensor=name or None, offset=offset,
+            expected="text without NUL", found=f"NUL as character {name.index(chr(0))}" if name else "no characters",
+            code="name", hint=_DAMAGED,
+        )  # fmt: skip
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
         raise LimitError(
             "a tensor name is too long", offset=offset, expected=f"at most {limits.name} bytes",
@@ -40,26 +72,51 @@ def lookalike_names(names: Iterable[str]) -> list[Problem]:
         if not name.isascii():
             other = names_by_form.setdefault(unicodedata.normalize("NFC", name), name)
             if other != name:
-                message = f"differs from {other!a} only in Unicode composition"
+                message = f"differs from {other!a} only in Unicode composition; other programs may mix them up"
                 problems.append(Problem(code="name", severity="warning", where=name, message=message))
     return problems
 
 
 def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None = None) -> tuple[int, ...]:
-    """Check a shape: a list of non-negative integers, rank at most `limits.rank`."""
+    """Check a shape: a list of non-negative integers, rank at most `limits.rank`.
+
+    Parameters
+    ----------
+    shape
+        What the file has for a shape.
+    limits
+        Caps of the file.
+    tensor
+        Name of the tensor, for errors.
+    offset
+        Where the shape begins, in bytes, for errors.
+
+    Returns
+    -------
+    tuple of int
+        The shape.
+
+    Raises
+    ------
+    FormatError
+        It is not a shape; LimitError if it has too many dimensions or elements (code `shape`).
+
+    Examples
+    --------
+    >>> check_shape([4, 32], squish.Limits(), tensor="w")
+    (4, 32)
+    """
     if not isinstance(shape, (list, tuple)):
         raise FormatError(
-            "the shape is not a list", tensor=tensor, offset=offset, found=type(shape).__name__, code="shape"
-        )
+            "the shape is not a list", tensor=tensor, offset=offset, expected="a list of integers",
+            found=type(shape).__name__, code="shape", hint=_DAMAGED,
+        )  # fmt: skip
     for size in shape:
         if type(size) is not int or size < 0:
             raise FormatError(
-                "a dimension is not a non-negative integer",
-                tensor=tensor,
-                offset=offset,
-                found=repr(size),
-                code="shape",
-            )
+                "invalid dimension", tensor=tensor, offset=offset, expected="an integer, 0 or more",
+                found=repr(size), code="shape", hint=_DAMAGED,
+            )  # fmt: skip
     if len(shape) > limits.rank:
         raise LimitError(
             "too many dimensions", tensor=tensor, offset=offset,
@@ -69,7 +126,7 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
             "the shape is larger than any array", tensor=tensor, offset=offset,
-            expected=f"less than {_ELEMENTS} elements", found=list(shape), code="shape",
+            expected=f"fewer than {_ELEMENTS} elements", found=list(shape), code="shape", hint=_DAMAGED,
         )  # fmt: skip
     return tuple(shape)
 
@@ -79,9 +136,33 @@ def check_extents(
 ) -> tuple[list[Problem], bool]:
     """Check that byte ranges lie inside their files and are pairwise disjoint or identical.
 
-    `aliases` decides about identical ranges: "accept", "problem" or "error"; "views" accepts any overlap. Returns the
-    problems, and whether the ranges of each file are contiguous (for formats that forbid holes). Empty ranges never
-    overlap.
+    Parameters
+    ----------
+    extents
+        (number of the file, offset in bytes, length in bytes, tensor name). Empty ranges never overlap.
+    files
+        The files, with their sizes.
+    aliases
+        What becomes of identical ranges: "accept", "problem" or "error". "views" accepts any overlap.
+
+    Returns
+    -------
+    problems : list of Problem
+        The identical ranges, with `aliases="problem"`.
+    contiguous : bool
+        Whether the ranges of each file leave no hole, for formats that forbid holes.
+
+    Raises
+    ------
+    TruncatedError
+        A range ends behind its file (code `bounds`).
+    FormatError
+        Two ranges overlap (code `overlap`).
+
+    Examples
+    --------
+    >>> check_extents([(0, 0, 8, "a"), (0, 8, 4, "b")], [FileRef("model.bin", 12)])
+    ([], True)
     """
     problems: list[Problem] = []
     sizes = {file: files[file].size for file in {extent[0] for extent in extents}}
@@ -116,7 +197,7 @@ def check_extents(
             )
             continue
         raise FormatError(
-            f"the data {'is the same range as' if same else 'overlaps'} that of {before[3]!r}",
+            f"the data {'has the same byte range as' if same else 'overlaps'} that of {before[3]!r}",
             file=files[after[0]].name, tensor=after[3], offset=after[1],
             expected=f"an offset of {end} or more", found=after[1], code="overlap",
             hint="The file is damaged or malicious; do not trust its tensors.",
@@ -157,3 +238,35 @@ def spec_extents(spec: TensorSpec) -> Iterable[Extent]:
     for part in (*parts, *spec.extras.values()):
         for segment in part.segments:
             yield segment.file, segment.offset, segment.length, spec.name
+
+
+def single_value(feature: str, value: Any) -> Any:
+    """Return the value of a feature that a tensor has only once.
+
+    Parameters
+    ----------
+    feature
+        Name of the feature, for errors.
+    value
+        A value, or a set, list or tuple of one value.
+
+    Returns
+    -------
+    object
+        The value.
+
+    Raises
+    ------
+    FormatError
+        There are several values (code `feature`).
+
+    Examples
+    --------
+    >>> single_value("dtype", {"q4_k"})
+    'q4_k'
+    """
+    if isinstance(value, (set, frozenset, list, tuple)):
+        if len(value) != 1:
+            raise FormatError(f"a tensor has only one {feature}", found=", ".join(sorted(value)), code="feature")
+        (value,) = value
+    return value

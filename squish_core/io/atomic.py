@@ -5,25 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import FileAccessError, FormatError, MissingFileError, WriteError
-from squish_core.guard import guarded
+from squish_core.errors import FileAccessError, MissingFileError, WriteError
 from squish_core.io.fsync import Syncer
-from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
-from squish_core.io.locks import WAIT, is_same_file, wait_lock
-from squish_core.io.paths import home_hint, missing
+from squish_core.io.journal import remove_stale_journal
+from squish_core.io.paths import home_hint
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.temporaries import new_temporary, remove_dead
 
-NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
-_BUFFER = 1 << 20
-_BINARY = getattr(os, "O_BINARY", 0)
+BUFFER = 1 << 20
+BINARY = getattr(os, "O_BINARY", 0)
 
 
 class Packing(Protocol):
@@ -39,15 +35,42 @@ def atomic_file(
     packing: Packing | None = None,
     mode: int | None = None,
 ) -> Iterator[Sink]:
-    """Write a file that replaces the target only if the block succeeds; `packing` compresses it.
+    """Write a file that replaces the target only if the block succeeds.
 
-    The file keeps the permissions of the target it replaces; a new file gets `mode`, masked by the umask.
+    Parameters
+    ----------
+    target
+        Its folder must exist. The file keeps the permissions of the one that it replaces.
+    progress
+        Called with the number of bytes of each write.
+    packing
+        Compresses the file on its way.
+    mode
+        Permissions of a new file, masked by the umask.
+
+    Yields
+    ------
+    Sink
+        Writes the new file.
+
+    Raises
+    ------
+    WriteError
+        The target is a link, a folder or not writable.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> with atomic_file(Path("parts.bin")) as sink:
+    ...     sink.write(b"one")
+    >>> Path("parts.bin").read_bytes()
+    b'one'
     """
     check_regular(target)
     check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_file(path, target, mode)) as (path, fd):
-        with open(path if fd is None else os.dup(fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
+        with open(path if fd is None else os.dup(fd), "r+b", buffering=BUFFER) as file, closing(Syncer()) as syncer:
             if packing is None:
                 sink = Sink(file, None, progress, syncer=syncer)
                 yield sink
@@ -67,9 +90,34 @@ def atomic_file(
 def atomic_folder(
     target: Path, progress: Callable[[int], None] | None = None, mode: int | None = None
 ) -> Iterator[Sink]:
-    """Write a new folder that appears only if the block succeeds. Its files get `mode`, masked by the umask.
+    """Write a new folder that appears only if the block succeeds.
 
-    Raises WriteError if the folder exists.
+    Parameters
+    ----------
+    target
+        A path that does not exist, in a folder that does.
+    progress
+        Called with the number of bytes of each write.
+    mode
+        Permissions of the files, masked by the umask.
+
+    Yields
+    ------
+    Sink
+        `sink.member(name)` opens the files of the folder one by one.
+
+    Raises
+    ------
+    WriteError
+        The target exists (code `exists`) or cannot be written.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> with atomic_folder(Path("model")) as sink, sink.member("config.json") as file:
+    ...     file.write(b"{}")
+    >>> sorted(path.name for path in Path("model").iterdir())
+    ['config.json']
     """
     if target.exists() or target.is_symlink():
         raise WriteError(
@@ -88,131 +136,9 @@ def atomic_folder(
     sink.notes += [*notes, *sync_rename(target)]
 
 
-class LockedFile:
-    """A file locked against other writers: its descriptor, and its size when the lock was acquired.
-
-    `recovered`: bytes of an interrupted append that were cut off. `notes`: other remarks for the user.
-    """
-
-    def __init__(self, path: Path, fd: int, writable: bool) -> None:
-        self.path, self.fd, self.writable = path, fd, writable
-        self.recovered, self.size = 0, os.fstat(fd).st_size
-        self.notes: list[str] = []
-
-    def check(self) -> None:
-        """Raise FormatError if the path now leads to another file or the size has changed."""
-        same = is_same_file(self.path, self.fd)
-        if not same or os.fstat(self.fd).st_size != self.size:
-            raise FormatError(
-                "was changed by another program during the edit", file=str(self.path), code=ErrorCode.CHANGED,
-                expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
-                hint="Try again when that program is done.",
-            )  # fmt: skip
-
-
-@contextmanager
-def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> Iterator[LockedFile]:
-    """Lock a file for an edit, and cut off the remains of an interrupted append.
-
-    Waits up to `seconds` for another edit, then raises WriteError with code `locked`. On a file system without
-    locks, only `recover=True` cuts the file: the writer of the append may still be running.
-    """
-    lock = _lock(target, seconds, recover)
-    try:
-        with guarded(FormatError, "cutting off an interrupted append", file=str(target)):
-            _cut_back(lock)
-        with guarded(FormatError, "editing", file=str(target)):
-            yield lock
-    finally:
-        os.close(lock.fd)
-
-
-@contextmanager
-def appended_file(lock: LockedFile) -> Iterator[Sink]:
-    """Append to a locked file: synced if the block succeeds, else cut back to the old size.
-
-    A journal beside the file lets the next reader and writer undo an interrupted append.
-    """
-    target, size = lock.path, lock.size
-    lock.check()
-    if not lock.writable:
-        raise _unwritable(target, "no write permission")
-    try:
-        with creation(target):
-            write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
-            sync_folder(target.parent)
-        with open(os.dup(lock.fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
-            file.seek(size)
-            sink = Sink(file, None, None, size, syncer)
-            yield sink
-            lock.size = sink.tell()
-            syncer.finish(file)
-            syncer.wait()
-        lock.check()
-        remove_journal(target)
-    except BaseException:
-        # The file is closed, so no buffered byte can follow the cut.
-        if os.fstat(lock.fd).st_size > size:
-            os.ftruncate(lock.fd, size)
-            os.fsync(lock.fd)
-        lock.size = size
-        remove_journal(target)
-        raise
-    lock.notes += sync_rename(target)
-
-
-def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
-    """Open and lock `target`, again if another edit replaced it meanwhile."""
-    deadline = time.monotonic() + seconds
-    while True:
-        check_regular(target)
-        fd, writable = _open(target)
-        try:
-            locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
-            if locked is False:
-                raise _lock_error(target, "is being edited by another process", "Try again when it is done.")
-            if locked is None and not recover and read_journal(target):
-                hint = "If no edit is running, `squish edit FILE --recover` cuts off the unfinished one."
-                raise _lock_error(target, "may be in use by another edit: this file system has no locks", hint)
-            if is_same_file(target, fd):
-                lock = LockedFile(target, fd, writable)
-                lock.notes += [NO_LOCKS] if locked is None else []
-                return lock
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-
-
-def _lock_error(target: Path, why: str, hint: str) -> WriteError:
-    return WriteError(why, file=str(target), code="locked", hint=hint)
-
-
-def _open(target: Path) -> tuple[int, bool]:
-    """Descriptor of a file and whether it is writable: network locks need write access, a rewrite does not."""
-    try:
-        try:
-            return os.open(target, os.O_RDWR | _BINARY), True
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            return os.open(target, os.O_RDONLY | _BINARY), False
-    except OSError as error:
-        raise missing(target, error) from None
-
-
-def _cut_back(lock: LockedFile) -> None:
-    journal = read_journal(lock.path)
-    if journal and lock.size > journal.size and journal.describes(lock.fd):
-        lock.recovered, lock.size = lock.size - journal.size, journal.size
-        os.ftruncate(lock.fd, journal.size)
-        os.fsync(lock.fd)
-    remove_journal(lock.path)
-
-
 def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary that has the permissions of an existing target from its first byte on."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
     with creation(target):
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
@@ -258,10 +184,11 @@ def creation(target: Path) -> Iterator[None]:
     except FileAccessError:
         raise
     except OSError as error:
-        raise _unwritable(target, error.strerror or str(error)) from None
+        raise unwritable(target, error.strerror or str(error)) from None
 
 
-def _unwritable(target: Path, reason: str) -> WriteError:
+def unwritable(target: Path, reason: str) -> WriteError:
+    """Error for a target that cannot be written."""
     return WriteError(
         "cannot be written", file=str(target), found=reason, code="unwritable",
         hint=f"Check that you may create files in {str(target.parent)!r} and that the name is not too long.",

@@ -73,6 +73,15 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
         The cache cannot be written.
     UsageError
         SQUISH_CACHE_SIZE is not a size.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import os
+    >>> os.environ["SQUISH_CACHE"] = "cache"
+    >>> folder = cached_folder("demo", "one", lambda path: path.mkdir())
+    >>> folder.name
+    'one'
     """
     folder = cache_folder() / kind / key
     if not folder.is_dir():

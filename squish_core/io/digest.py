@@ -59,7 +59,25 @@ class Digest:
 
 
 def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
-    """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x."""
+    """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x.
+
+    Parameters
+    ----------
+    text
+        `ALGORITHM:HEX`, such as `sha256:...`, `crc32c:...` or `xxh3:...`.
+    chunks
+        The bytes in order, as any objects with the buffer protocol.
+
+    Returns
+    -------
+    Verdict
+        `matches`, `differs` with the true digest, or `unverified` for an unknown algorithm.
+
+    Examples
+    --------
+    >>> check_digest("crc32c:e3069283", [b"1234", b"56789"]).state
+    'ok'
+    """
     if not is_supported(text):
         return Verdict("unverified")
     digest = Digest(text.partition(":")[0].lower())

@@ -1,14 +1,15 @@
-"""Write-behind: sync earlier bytes in the background while later ones are computed."""
+"""Write-behind: write and sync earlier bytes in the background while later ones are computed."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from squish_core.concurrency import Pool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
 STEP = 64 << 20
@@ -19,22 +20,39 @@ MOST = 16
 """Open files with a sync pending, at most."""
 
 
+WRITES = 3
+"""Writes pending, at most; each keeps its bytes in memory."""
+
+
 class Syncer:
-    """Syncs files in background threads; `wait` raises an OSError from any of them."""
+    """Writes to files and syncs them in background threads; `settle` and `wait` raise an OSError from any of them."""
 
     def __init__(self) -> None:
         self._pool = Pool(THREADS)
         self._running: deque[Future[None]] = deque()
+        self._writes: deque[Future[None]] = deque()
+
+    def write(self, file: BinaryIO, offset: int, data: memoryview) -> None:
+        """Start writing bytes at an offset."""
+        while len(self._writes) >= WRITES:
+            self._writes.popleft().result()
+        self._writes.append(self._submitted(_write, file, offset, data))
+
+    def settle(self) -> None:
+        """Wait until all bytes are written."""
+        while self._writes:
+            self._writes.popleft().result()
 
     def begin(self, file: BinaryIO) -> None:
         """Start writeback of a file's dirty pages."""
-        self._submit(os.dup(file.fileno()))
+        self._submit(file)
 
     def finish(self, file: BinaryIO) -> None:
         """Flush and close a file, and sync it in the background."""
         with file:
             file.flush()
-            self._submit(os.dup(file.fileno()))
+            self.settle()
+            self._submit(file)
 
     def wait(self) -> None:
         """Wait until all syncs are done."""
@@ -42,14 +60,23 @@ class Syncer:
             self._running.popleft().result()
 
     def close(self) -> None:
-        """Cancel syncs that have not started."""
-        for future in self._running:
-            future.cancel()
+        """Cancel writes and syncs that have not started, and wait for the others."""
         self._pool.close()
 
-    def _submit(self, fd: int) -> None:
+    def _submit(self, file: BinaryIO) -> None:
         while len(self._running) >= MOST:
             self._running.popleft().result()
-        future = self._pool.submit(os.fsync, fd)
+        self._running.append(self._submitted(os.fsync, file))
+
+    def _submitted(self, function: Callable[..., None], file: BinaryIO, *arguments: Any) -> Future[None]:
+        """A call with a descriptor of its own: the file may be closed meanwhile."""
+        fd = os.dup(file.fileno())
+        future = self._pool.submit(function, fd, *arguments)
         future.add_done_callback(lambda _: os.close(fd))
-        self._running.append(future)
+        return future
+
+
+def _write(fd: int, offset: int, data: memoryview) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count

@@ -276,7 +276,34 @@ def _identity(info: os.stat_result) -> Identity:
 
 
 def open_source(target: Any) -> Source:
-    """Open a path, or wrap bytes (any object with the buffer protocol), as a source."""
+    """Open a path, or wrap bytes, as a source.
+
+    Parameters
+    ----------
+    target
+        A path of a file or folder, any object with the buffer protocol, or a source, which is returned.
+
+    Returns
+    -------
+    Source
+        Reads are checked against its size.
+
+    Raises
+    ------
+    MissingFileError
+        The path does not exist.
+    FileAccessError
+        It cannot be read.
+    FormatError
+        It is not a local path, or neither a file nor a folder.
+
+    Examples
+    --------
+    >>> source = open_source("model.gguf")
+    >>> bytes(source.read(0, 4))
+    b'GGUF'
+    >>> source.close()
+    """
     if isinstance(target, Source):
         return target
     if not isinstance(target, (str, os.PathLike)):

@@ -86,7 +86,25 @@ class RemoteTarget:
 
 
 def target_exists(name: str, what: str = "") -> WriteError:
-    """Error for a target that is there already."""
+    """Make the error for a target that is there already.
+
+    Parameters
+    ----------
+    name
+        Path or URL of the target.
+    what
+        What is there, if it is not a file.
+
+    Returns
+    -------
+    WriteError
+        With code `exists`.
+
+    Examples
+    --------
+    >>> target_exists("s3://bucket/model.gguf").code
+    'exists'
+    """
     return WriteError(
         "already exists", file=name, found=what or None, code=ErrorCode.EXISTS,
         hint="Choose a new name, or replace it with --overwrite (overwrite=True).",

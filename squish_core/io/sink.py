@@ -85,6 +85,7 @@ class Sink(Renamed):
         """Overwrite earlier bytes, such as header fields whose value follows from the data."""
         assert self._file is not None
         assert offset + len(data) <= self._position
+        self._settle()
         self._file.seek(offset)
         self._file.write(data)
         self._file.seek(self._position)
@@ -111,6 +112,7 @@ class Sink(Renamed):
     def read_back(self, offset: int, length: int) -> bytes:
         """Read earlier bytes."""
         assert self._file is not None
+        self._settle()
         self._file.seek(offset)
         data = self._file.read(length)
         self._file.seek(self._position)
@@ -119,6 +121,7 @@ class Sink(Renamed):
     def truncate(self, offset: int) -> None:
         """Drop all bytes from `offset` on."""
         assert self._file is not None
+        self._settle()
         self._file.truncate(offset)
         self._file.seek(offset)
         self._advance(offset - self._position)
@@ -142,9 +145,10 @@ class Sink(Renamed):
                 self.copy(*run)
             return
         descriptor = source.descriptor()
-        if descriptor is None or length <= _PIECE:
-            for start in range(0, length, _PIECE):
-                self.write(source.view(offset + start, min(_PIECE, length - start)))
+        if length <= _PIECE:
+            self.write(source.view(offset, length))
+        elif descriptor is None:
+            self._copy_views(source, offset, length)
         elif self.kernel_copy and (offset - self._position) % _PAGE == 0:
             self._copy_range(descriptor, offset, length, source)
         else:
@@ -192,12 +196,30 @@ class Sink(Renamed):
         if done < length:
             self.write(source.view(offset + done, length - done))
 
+    def _copy_views(self, source: Source, offset: int, length: int) -> None:
+        """Write views in other threads while the next ones arrive, if this is a file that is synced."""
+        views = (source.view(offset + start, min(_PIECE, length - start)) for start in range(0, length, _PIECE))
+        if self._syncer is None or self._file is None or not hasattr(os, "pwrite"):  # Windows
+            for view in views:
+                self.write(view)
+            return
+        self._file.flush()
+        for view in views:
+            self._syncer.write(self._file, self._position, view)
+            self._advance(len(view))
+        self._file.seek(self._position)
+
     def _read_through(self, source: Source, offset: int, length: int) -> None:
         buffer = memoryview(bytearray(_PIECE))  # stays in the processor's cache
         for start in range(0, length, _PIECE):
             piece = buffer[: min(_PIECE, length - start)]
             source.read_into(offset + start, piece)
             self.write(piece)
+
+    def _settle(self) -> None:
+        """Wait for the writes of other threads."""
+        if self._syncer is not None:
+            self._syncer.settle()
 
     def _advance(self, count: int) -> None:
         self._position += count

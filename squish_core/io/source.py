@@ -291,5 +291,21 @@ def _encodes(name: str) -> bool:
 
 
 def closed(name: str) -> ClosedError:
-    """Error for a read after `close`."""
+    """Make the error for a read after `close`.
+
+    Parameters
+    ----------
+    name
+        The file.
+
+    Returns
+    -------
+    ClosedError
+        With code `closed`.
+
+    Examples
+    --------
+    >>> str(closed("model.gguf"))
+    'model.gguf: the file is closed. Open it again.'
+    """
     return ClosedError("the file is closed", file=name, code="closed", hint="Open it again.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codecs.base import Codec
 from squish_core.codecs.heads import head_order
 from squish_core.codecs.stack import member_role
 from squish_core.errors import CodecError, SquishError, TensorError
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""
 
-STACK = "stack"
-"""Codec of tensors that are stacked on reading."""
+STACK, SLICE = "stack", "slice"
+"""Codecs of tensors that are stacked, and of rows that are cut, on reading."""
 
 
 class Rows:
@@ -71,6 +72,7 @@ class Rows:
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
         """Slice a range of rows."""
         shape = (stop - start, *spec.shape[1:])
+        cut = {"start": start, "rows": spec.shape[0], "single": False}
 
         def view(encoding: Encoding) -> Encoding:
             moving = self._row_parts(spec, encoding)
@@ -79,7 +81,7 @@ class Rows:
             }
             return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
-        return self._view(spec, shape, view)
+        return self._sliced(spec, shape, view, cut)
 
     def member(self, spec: TensorSpec, number: int) -> TensorSpec:
         """Extract one tensor of a stack."""
@@ -93,7 +95,7 @@ class Rows:
             parts = {role: _item(part, spec.shape[0], number) for role, part in encoding.parts.items()}
             return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
-        return self._view(spec, shape, view)
+        return self._sliced(spec, shape, view, {"start": number, "rows": spec.shape[0], "single": True})
 
     def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
         """Reshape a dense tensor."""
@@ -196,6 +198,20 @@ class Rows:
             raise refusal
         return evolve(spec, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None)
 
+    def _sliced(
+        self, spec: TensorSpec, shape: tuple[int, ...], view: Callable[[Encoding], Encoding], params: Mapping[str, Any]
+    ) -> TensorSpec:
+        """A view of rows; where the parts cannot be cut, values and codes are read through the codec `slice`."""
+        try:
+            return self._view(spec, shape, view)
+        except SquishError:
+            sliced = [evolve(each, codec=CodecSpec(SLICE, dict(params), each.codec)) for each in spec.encodings]
+            bound = [self.file.registry.codec(encoding.codec) for encoding in sliced]
+            narrow = evolve(spec, shape=shape)
+            if not all(_is_readable(codec, narrow, each) for codec, each in zip(bound, sliced)):
+                raise
+        return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
+
     def _row_parts(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
         """The parts with one row per row of the tensor; the others apply to all rows.
 
@@ -222,6 +238,15 @@ class Rows:
         with guarded(CodecError, "declaring parts", file=self.file.name, tensor=spec.name):
             codec = self.file.registry.codec(encoding.codec)
             return codec.parts(evolve(spec, shape=shape), encoding.codec.params)
+
+
+def _is_readable(codec: Codec, spec: TensorSpec, encoding: Encoding) -> bool:
+    """Whether a slice begins and ends at blocks of rows."""
+    try:
+        codec.grain(spec, encoding.codec.params)
+    except SquishError:
+        return False
+    return True
 
 
 def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:

@@ -16,7 +16,7 @@ from squish_core.mapping.coverage import Coverage, Origin
 from squish_core.mapping.names import Numbers, fill, members, target_rules
 from squish_core.mapping.rows import Rows
 from squish_core.mapping.values import add_constant, dense, fits
-from squish_core.model import DENSE, Exactness, TensorSpec
+from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,8 +119,8 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
             narrow = self.setting.vectors
             dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
-        if dtype is None and spec.encodings and spec.encodings[0].codec.inner == DENSE:
-            self.dtypes[spec.name] = spec.dtype  # permuted dense rows are written as dense
+        if dtype is None and spec.encodings and _wraps_dense(spec.encodings[0].codec):
+            self.dtypes[spec.name] = spec.dtype  # permuted, cut and stacked dense rows are written as dense
         if dtype is not None and spec.dtype != dtype:
             self.dtypes[spec.name] = dtype
 
@@ -198,6 +198,15 @@ class _Builder:
         self.words[f"{constant:+g} in f32"] = None
         spec, self.exactness = add_constant(self.tensors.file, spec, constant, narrow)
         return spec
+
+
+def _wraps_dense(codec: CodecSpec) -> bool:
+    """Whether a wrapping codec reads rows of a dense tensor."""
+    while codec.inner is not None:
+        codec = codec.inner
+        if codec == DENSE:
+            return True
+    return False
 
 
 def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:

@@ -7,7 +7,7 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo,
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec with its short names for `--encode`, the head permutation, and the stack."""
+    """The dense codec with its short names for `--encode`, the head permutation, the slice, and the stack."""
     return [
         CodecInfo(
             id="dense",
@@ -19,6 +19,10 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(
             id="heads", title="another codec with the rows of each head permuted",
             factory="squish_core.codecs.heads:Heads", lossless=True,
+        ),
+        CodecInfo(
+            id="slice", title="rows of a tensor of another codec, or one tensor of a stack",
+            factory="squish_core.codecs.slice:Slice", lossless=True,
         ),
         CodecInfo(
             id="stack", title="tensors of another codec, stacked along a new first axis",

@@ -23,7 +23,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "boxes": "squish-codecs", "reshaped": "squish-codecs", "squizd": "squish-codecs", "tca_tbe": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
-        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
+        "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-codecs",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "allocator": {
@@ -114,7 +114,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),
-    (bytes(16), "nothing but zeros at its start (an interrupted download?)", "Fetch the file again."),
+    (bytes(16), "a file that begins with zeros (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
 
 
@@ -129,10 +129,25 @@ def package_for(kind: str, name: str) -> str | None:
 
 
 def install_command(*packages: str, extra: str = "") -> str:
-    """The command that installs packages of this repository, from the checkout of squish-core if there is one.
+    """Return the command that installs packages of this repository, from the checkout of squish-core if there is one.
 
-    The command also lists required plugins, since pip does not search a checkout for dependencies. `extra`
-    (`[fsspec]`) applies to the last package.
+    Parameters
+    ----------
+    *packages
+        Names of distributions. From a checkout, the command also lists the plugins that they require, since pip does
+        not search a checkout.
+    extra
+        Extra of the last package (`[fsspec]`).
+
+    Returns
+    -------
+    str
+        Quoted for a shell.
+
+    Examples
+    --------
+    >>> install_command("squish-gguf", "squish-remote", extra="[fsspec]")
+    "pip install ... ...squish-remote[fsspec]..."
     """
     import shlex
 
@@ -212,9 +227,24 @@ def absent(kind: str, name: str) -> Refusal:
 
 
 def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
-    """Type of a file that is commonly mistaken for weights, from its first bytes, and the next step.
+    """Return what a file is that is commonly mistaken for weights.
 
-    `text`: also report JSON and plain text, for a format that is neither.
+    Parameters
+    ----------
+    head
+        Its first bytes.
+    text
+        Also report JSON and plain text, for a format that is neither.
+
+    Returns
+    -------
+    tuple of str or None
+        The type of the file, and the next step.
+
+    Examples
+    --------
+    >>> lookalike(b"<!DOCTYPE html><html>")
+    ('an HTML page, not weights', 'The download was redirected; fetch the file again.')
     """
     start = head.lstrip()[:64].lower()
     for magic, what, hint in LOOKALIKES:

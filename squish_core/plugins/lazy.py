@@ -28,6 +28,11 @@ def lazy_exports(
     tuple
         `__getattr__`, `__dir__` and `__all__`, in this order.
 
+    Raises
+    ------
+    AttributeError
+        From `__getattr__`, for a name that is not exported.
+
     Examples
     --------
     >>> getattr_, dir_, all_ = lazy_exports("example.api", {"fractions": ("Fraction",)})

@@ -32,7 +32,32 @@ class Workers:
 
 
 def scheduler_named(text: str, registry: Registry) -> Workers:
-    """The scheduler `ID[:ADDRESS]`; an error lists those installed, or names the package to install."""
+    """Return the scheduler of a text `ID[:ADDRESS]`.
+
+    Parameters
+    ----------
+    text
+        What a caller passes as `scheduler=`.
+    registry
+        The plugins.
+
+    Returns
+    -------
+    Workers
+        The scheduler and its address.
+
+    Raises
+    ------
+    MissingPluginError
+        The package of the scheduler is not installed; the hint names it.
+    UsageError
+        There is no such scheduler.
+
+    Examples
+    --------
+    >>> scheduler_named("local:2", squish.registry()).address
+    '2'
+    """
     name, _, address = text.partition(":")
     entry = registry.schedulers.get(name)
     if entry is not None:

@@ -66,7 +66,25 @@ class Scheduler:
 
 
 def lost_worker(number: int, detail: str = "") -> SquishError:
-    """The error for an item without retries left."""
+    """Make the error for an item without retries left.
+
+    Parameters
+    ----------
+    number
+        Number of the task.
+    detail
+        What the scheduler knows about the loss.
+
+    Returns
+    -------
+    SquishError
+        With code `worker`.
+
+    Examples
+    --------
+    >>> lost_worker(3).found
+    'task 3'
+    """
     return SquishError(
         f"worker processes were lost {RETRIES + 1} times during one task", code="worker",
         found=f"task {number}{f', {detail}' if detail else ''}",

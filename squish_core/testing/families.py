@@ -28,7 +28,35 @@ Config = Mapping[str, Any]
 
 
 def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded random weights for a `config.json`, under their Hugging Face names."""
+    """Make seeded random weights for a `config.json`, under their Hugging Face names.
+
+    Parameters
+    ----------
+    family
+        The family of the model.
+    config
+        The content of its `config.json`.
+    dtype
+        Short id of the weights' dtype.
+    seed
+        The same seed gives the same weights.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The tensors that the settings call for; tied and optional ones are left out.
+
+    Examples
+    --------
+    >>> family = squish.registry().family("llama")
+    >>> config = {
+    ...     "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+    ...     "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
+    ...     "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    ... }
+    >>> model_arrays(family, config)["model.embed_tokens.weight"].shape
+    (32, 8)
+    """
     model = Model(
         name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
         limits=DEFAULT,
@@ -56,7 +84,35 @@ def write_model(
     folder: Path, family: Family, config: Config, *, dtype: str = "bf16", seed: int = 0,
     files: Mapping[str, bytes] | None = None,
 ) -> Path:  # fmt: skip
-    """Write seeded random weights and files as a transformers model folder. Needs squish-safetensors."""
+    """Write seeded random weights and files as a transformers model folder. Needs squish-safetensors.
+
+    Parameters
+    ----------
+    folder
+        A path that does not exist.
+    family, config, dtype, seed
+        As in `model_arrays`.
+    files
+        File name -> content, beside `config.json`.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> config = {
+    ...     "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+    ...     "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
+    ...     "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    ... }
+    >>> folder = write_model(Path("tiny"), squish.registry().family("llama"), config)
+    >>> with squish.open(folder) as file:
+    ...     len(file)
+    11
+    """
     arrays = model_arrays(family, config, dtype, seed)
     assets = {CONFIG_FILE: json.dumps(config, indent=2).encode(), **(files or {})}
     with in_memory(arrays, {"format": "pt"}, assets) as file:

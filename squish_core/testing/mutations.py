@@ -10,13 +10,51 @@ TAIL = 64
 
 
 def mutants(data: bytes, count: int, seed: int = 0, header: int | None = None) -> Iterator[bytes]:
-    """Yield `count` damaged copies; number i is `mutant(data, i, seed, header)`."""
+    """Yield damaged copies; number i is `mutant(data, i, seed, header)`.
+
+    Parameters
+    ----------
+    data, seed, header
+        As in `mutant`.
+    count
+        How many.
+
+    Yields
+    ------
+    bytes
+        A copy.
+
+    Examples
+    --------
+    >>> len(list(mutants(b"x" * 64, 5)))
+    5
+    """
     for number in range(count):
         yield mutant(data, number, seed, header)
 
 
 def mutant(data: bytes, number: int, seed: int = 0, header: int | None = None) -> bytes:
-    """One damaged copy: one to three changes in the first `header` bytes (all by default) or in the last 64."""
+    """Return one damaged copy: one to three changes in the header or in the last 64 bytes.
+
+    Parameters
+    ----------
+    data
+        The bytes of a valid file.
+    number, seed
+        The same numbers give the same copy.
+    header
+        Length of the header in bytes; by default all bytes are changed alike.
+
+    Returns
+    -------
+    bytes
+        The copy, which may have another length.
+
+    Examples
+    --------
+    >>> mutant(b"x" * 64, 3) == mutant(b"x" * 64, 3)
+    True
+    """
     rng = random.Random(f"{seed}:{number}")
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -28,9 +66,26 @@ def mutant(data: bytes, number: int, seed: int = 0, header: int | None = None) -
 
 
 def truncations(size: int, count: int = 300, header: int | None = None) -> list[int]:
-    """About `count` lengths below `size`: all of those near both ends, the rest spread evenly.
+    """Return lengths to cut a file to: all of those near both ends, the rest spread evenly.
 
-    Most of them are below `header`.
+    Parameters
+    ----------
+    size
+        Length of the file in bytes.
+    count
+        About how many lengths.
+    header
+        Length of the header in bytes; most lengths are below it.
+
+    Returns
+    -------
+    list of int
+        Lengths in bytes below `size`, in ascending order.
+
+    Examples
+    --------
+    >>> truncations(4)
+    [0, 1, 2, 3]
     """
     if size <= count:
         return list(range(size))

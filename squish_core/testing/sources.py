@@ -130,7 +130,30 @@ def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
 def memory_file(
     registry: Registry, tensors: Mapping[str, tuple[TensorSpec, CodecSpec, Mapping[str, np.ndarray]]]
 ) -> tuple[File, CountingSource]:
-    """An open File with the given parts, over a counting source."""
+    """Make an open file of parts in memory that counts what is read.
+
+    Parameters
+    ----------
+    registry
+        The plugins to read with.
+    tensors
+        Name -> shape and dtype, codec, and the array of each part.
+
+    Returns
+    -------
+    file : File
+        The tensors; their bytes begin at an odd offset, since unaligned parts are valid.
+    source : CountingSource
+        What is read of them.
+
+    Examples
+    --------
+    >>> from squish_core.model import CodecSpec, TensorSpec
+    >>> spec = TensorSpec(name="w", shape=(2,), dtype="f32")
+    >>> file, source = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": np.ones(2, "f4")})})
+    >>> file["w"].numpy().tolist()
+    [1.0, 1.0]
+    """
     blob, specs = b"\0", {}  # data at an odd offset: unaligned parts are valid
     for name, (spec, codec, arrays) in tensors.items():
         layout = registry.codec(codec).parts(spec, codec.params)

@@ -32,12 +32,16 @@ class NoAnswerError(OracleError):
 
 @frozen
 class Answer:
-    """An engine's tokens of the prompts, log-probabilities after them, and greedy continuations."""
+    """An engine's tokens of the prompts, log-probabilities after them, and greedy continuations.
+
+    `seconds`: of a generated token in one thread, 0 if it is not known.
+    """
 
     engine: str
     ids: list[list[int]]
     logprobs: np.ndarray
     greedy: list[list[int]]
+    seconds: float = 0.0
 
 
 @frozen
@@ -54,6 +58,7 @@ ENGINES = {
     "mlx": Engine("mlx-lm", runners.mlx),
     "mistralrs": Engine("mistralrs", runners.mistralrs),
     "onnxruntime": Engine("onnxruntime", runners.onnxruntime),
+    "squish-torch": Engine("squish-torch", runners.squish_torch),
 }
 
 

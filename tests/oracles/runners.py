@@ -2,7 +2,8 @@
 
 Every runner takes a model's path, texts, token ids and the number of tokens to generate, and returns `ids` (how the
 engine tokenizes the texts), `logprobs` (f32 [prompt, vocabulary], after each prompt's last token) and `greedy` (the
-ids generated after each prompt). Where `ids` is None, the engine runs on its own tokens.
+ids generated after each prompt); those that compute in one thread also the `seconds` of a generated token. Where `ids`
+is None, the engine runs on its own tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ Prompts = list[list[int]] | None
 def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: str = "") -> dict[str, Any]:
     """Run a GGUF, with an adapter if one is named, through llama.cpp's C interface, inside xllamacpp's wheel."""
     import ctypes
+    import time
     from ctypes import c_bool, c_char_p, c_float, c_int32, c_void_p
     from pathlib import Path
 
@@ -55,6 +57,7 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
     context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
     if not context:
         raise RuntimeError("llama.cpp makes no context for the model")
+    function("llama_set_n_threads", None, c_void_p, c_int32, c_int32)(context, 1, 1)
     if adapter:
         loaded = function("llama_adapter_lora_init", c_void_p, c_void_p, c_char_p)(model, adapter.encode())
         if not loaded:
@@ -92,24 +95,29 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: s
         return (scores - np.log(np.exp(scores).sum())).astype(np.float32)
 
     own = [tokenize(text) for text in texts]
-    logprobs, greedy = [], []
+    logprobs, greedy, seconds = [], [], 0.0
     for row in ids or own:
         clear(memory, True)
         last = after(row)
         logprobs.append(last)
         generated: list[int] = []
+        start = time.perf_counter()
         for _ in range(tokens):
             generated.append(int(last.argmax()))
             last = after(generated[-1:])
+        seconds += time.perf_counter() - start
         greedy.append(generated)
     function("llama_log_set", None, c_void_p, c_void_p)(None, None)
     function("llama_free", None, c_void_p)(context)
     function("llama_model_free", None, c_void_p)(model)
-    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
+    seconds /= max(len(greedy) * tokens, 1)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy, "seconds": seconds}
 
 
 def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
     """Run a checkpoint folder through Transformers on the CPU, in f32."""
+    import time
+
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
@@ -123,19 +131,22 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
     left = {kind: sorted(map(str, keys))[:3] for kind, keys in loading.items() if keys and kind.endswith("_keys")}
     if left:
         raise RuntimeError(f"Transformers leaves {left}")
-    logprobs, greedy = [], []
+    logprobs, greedy, seconds = [], [], 0.0
     with torch.inference_mode():
         for row in ids or own:
             outputs = model(torch.tensor([row]), use_cache=True)
             scores = torch.log_softmax(outputs.logits[0, -1].double(), -1)
             logprobs.append(scores.float().numpy())
             generated: list[int] = []
+            start = time.perf_counter()
             for _ in range(tokens):
                 generated.append(int(scores.argmax()))
                 outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
                 scores = outputs.logits[0, -1]
+            seconds += time.perf_counter() - start
             greedy.append(generated)
-    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
+    seconds /= max(len(greedy) * tokens, 1)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy, "seconds": seconds}
 
 
 def mlx(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
@@ -210,6 +221,8 @@ def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str,
 
 def onnxruntime(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
     """Run a model through onnxruntime on the CPU, in f32, on the ids that it is given."""
+    import time
+
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -231,13 +244,42 @@ def onnxruntime(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[
         scores -= scores.max()
         return (scores - np.log(np.exp(scores).sum())).astype(np.float32), present
 
-    logprobs, greedy = [], []
+    logprobs, greedy, seconds = [], [], 0.0
     for row in ids or []:
         last, past = step(list(row), 0, empty)
         logprobs.append(last)
         generated: list[int] = []
+        start = time.perf_counter()
         for _ in range(tokens):
             generated.append(int(last.argmax()))
             last, past = step(generated[-1:], len(row) + len(generated) - 1, past)
+        seconds += time.perf_counter() - start
         greedy.append(generated)
-    return {"ids": ids, "logprobs": np.stack(logprobs), "greedy": greedy}
+    seconds /= max(len(greedy) * tokens, 1)
+    return {"ids": ids, "logprobs": np.stack(logprobs), "greedy": greedy, "seconds": seconds}
+
+
+def squish_torch(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
+    """Run a file of any format from its compressed weights, through squish-torch, in f32."""
+    import time
+
+    import squish_torch
+    import torch
+
+    torch.set_num_threads(1)
+    model, tokenizer = squish_torch.from_pretrained(path), squish_torch.tokenizer_of(path)
+    own = [tokenizer.encode(text) for text in texts]
+    logprobs, greedy, seconds = [], [], 0.0
+    with torch.inference_mode():
+        for row in ids or own:
+            outputs = model(torch.tensor([row]), use_cache=True)
+            logprobs.append(torch.log_softmax(outputs.logits[0, -1].double(), -1).float().numpy())
+            generated: list[int] = []
+            start = time.perf_counter()
+            for _ in range(tokens):
+                generated.append(int(outputs.logits[0, -1].argmax()))
+                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+            seconds += time.perf_counter() - start
+            greedy.append(generated)
+    seconds /= max(len(greedy) * tokens, 1)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy, "seconds": seconds}

@@ -47,7 +47,9 @@ GGML = (
 )  # fmt: skip
 BRINGS = {
     "squish-core": Brings(
-        codecs=frozenset({"dense", "heads", "stack"}), backends=frozenset({"numpy"}), schedulers=frozenset({"local"})
+        codecs=frozenset({"dense", "heads", "slice", "stack"}),
+        backends=frozenset({"numpy"}),
+        schedulers=frozenset({"local"}),
     ),
     "squish-codecs": Brings(
         codecs=frozenset(
@@ -57,6 +59,7 @@ BRINGS = {
                 "bitmask",
                 "boxes",
                 "float8",
+                "hqq",
                 "lowrank",
                 "masked",
                 "mx",
@@ -80,7 +83,7 @@ BRINGS = {
     ),
     "squish-metal": Brings(backends=frozenset({"metal"})),
     "squish-uqff": Brings(
-        containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
+        containers=frozenset({"uqff"}), codecs=frozenset({"uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
     "squish-hf": Brings(
         containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})

@@ -223,6 +223,18 @@ void multiply_prepared(const Weights& w, int32_t type, int64_t row0, int64_t cou
     vectors_of(w, type).multiply(w, row0, count, room, m, y, y_pitch);
 }
 
+// ---- activations of 16 bits
+
+void widen(int32_t type, const void* from, int64_t count, float* to) { floats(type, (const uint8_t*)from, count, to); }
+
+template <bool Half> void narrow_to(const float* from, int64_t count, uint16_t* to) {
+    Store16<Half, true> sink = {to, false};
+    for (int64_t i = 0; i < count; i += 16) put_some(sink, i, load(from + i), count - i);
+}
+void narrow(int32_t type, const float* from, int64_t count, void* to) {
+    (type == F16 ? narrow_to<true> : narrow_to<false>)(from, count, (uint16_t*)to);
+}
+
 // ---- memory bandwidth, the reference for decoding and products
 
 void fill(uint8_t* at, int64_t bytes) {
@@ -242,7 +254,7 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, repack,
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, widen, narrow, repack,
                                 encode, encode_affine, encode_triple, compare, tally, fill, read_all};
 
 }  // namespace ISA

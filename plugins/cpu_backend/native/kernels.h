@@ -20,6 +20,9 @@ struct Kernels {
     bool (*prepare)(const Weights& w, int32_t type, const float* x, void* room, int64_t m);
     void (*multiply_prepared)(const Weights& w, int32_t type, int64_t row0, int64_t count, const void* room, int64_t m, float* y,
                               int64_t y_pitch);
+    // Values of `type` as floats, and floats rounded to F16 or BF16. The floats have room for a multiple of 16.
+    void (*widen)(int32_t type, const void* from, int64_t count, float* to);
+    void (*narrow)(int32_t type, const float* from, int64_t count, void* to);
     // Repacks rows of 4-bit codes to the panels of panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K to Q6_K) from 32 or 256 values each; false if a value is not finite.

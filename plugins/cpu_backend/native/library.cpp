@@ -119,6 +119,34 @@ API int squish_multiply_as(const Weights* w, int32_t type, int64_t row0, int64_t
     return 1;
 }
 
+namespace {
+
+bool multiply_floats(const Product& p, const float* x, int64_t m, float* y) {
+    const Weights& w = *p.weights;
+    if (p.prepared < 0) {
+        squish_multiply(&w, 0, w.rows, x, w.columns, m, y, w.rows, p.threads);
+        return true;
+    }
+    const int64_t padded = (w.columns + 511) / 512 * 16;
+    const Room room(m * (w.columns / (p.prepared == I8 ? 4 : 1) + 3 * padded) + 1);
+    return room && squish_multiply_as(&w, p.prepared, 0, w.rows, x, m, room.get(), y, w.rows, p.threads);
+}
+
+}  // namespace
+
+// y = x . w for m contiguous rows of x; returns 0 without memory. Without rows: whether the kernels support it.
+API int squish_product(const Product* p, const void* x, int64_t m, void* y) {
+    if (!m) return p->prepared < 0 || chosen->kernels->prepare(*p->weights, p->prepared, nullptr, nullptr, 0);
+    if (p->type == F32) return multiply_floats(*p, (const float*)x, m, (float*)y);
+    const int64_t columns = m * p->weights->columns, rows = m * p->weights->rows;
+    const Room wide(columns + 16), sums(rows + 16);
+    if (!wide || !sums) return 0;
+    chosen->kernels->widen(p->type, x, columns, wide.get());
+    if (!multiply_floats(*p, wide.get(), m, sums.get())) return 0;
+    chosen->kernels->narrow(p->type, sums.get(), rows, y);
+    return 1;
+}
+
 // Repacks all rows to panels; `offset` may be null. Returns 0 for unsupported kinds.
 API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* offset, int32_t threads) {
     if (!chosen->kernels->repack(*w, 0, 0, codes, scale, offset)) return 0;

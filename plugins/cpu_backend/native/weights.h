@@ -27,6 +27,14 @@ struct Affine {  // quantization of contiguous groups; mirrored in squish_cpu/li
     int32_t search;                   // try narrower ranges for a smaller squared error; groups of at most 256
 };
 
+struct Weights;
+struct Product {  // a product with all rows; mirrored in squish_cpu/library.py
+    const Weights* weights;
+    int32_t prepared;                 // type that activations are prepared as, or -1
+    int32_t type;                     // of x and y: F32, F16 or BF16
+    int32_t threads;
+};
+
 struct Tally {  // statistics of values; mirrored in squish_cpu/library.py
     int64_t powers[512];              // counts by sign and exponent bits of a float
     int64_t zeros, minus_zeros, nan;

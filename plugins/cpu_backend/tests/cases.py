@@ -91,7 +91,9 @@ def every() -> Iterator[Case]:
     yield CodecSpec("uqff.f8q8"), (3, 96), "f32"
     for bits in (1, 2, 3, 4, 8):
         yield from (
-            (CodecSpec("hqq", {"bits": bits, "group_size": 64, "axis": axis}), (32, 128), "f32") for axis in (0, 1)
+            (CodecSpec("hqq", {"bits": bits, "group_size": 64, "axis": axis, **scales}), (32, 128), "f32")
+            for axis in (0, 1)
+            for scales in ({}, {"scale_dtype": "f16"})
         )
     for size in ({}, {"group_size": 32}, {"group_size": 256}):
         yield from ((CodecSpec(f"squizd.{name}", size), (4, 128), "f32") for name in ("int4", "int2"))

@@ -16,9 +16,12 @@ from squish_gguf.presets import NAMED, PRESETS
 from squish_gguf.quantize import ELEMENTS, LlamaQuantize, matching_preset
 
 import squish_core as squish
-from squish_core.api import CodecError, CodecSpec, ModelFacts, TensorSpec, Typed
+from squish_core.api import CodecError, CodecSpec, ModelFacts, TensorSpec
 
 EXPECTED: dict[str, dict[str, str | None]] = json.loads((Path(__file__).parent / "data" / "presets.json").read_text())
+DIGESTS = json.loads((Path(__file__).parent / "data" / "preset_digests.json").read_text())
+UNWEIGHED = ("f16", "bf16", "f32", "q8_0")
+"""Presets whose encoders have no errors to weigh, so that activation statistics are refused."""
 needs_encoders = pytest.mark.skipif(find_spec("squish_cpu") is None, reason="squish-cpu encodes the K and IQ4 types")
 CASES = [(model, request) for model in MODELS for request in requests(model, tuple(PRESETS))]
 
@@ -90,17 +93,8 @@ def test_names_outside_gguf_are_refused() -> None:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """An f16 file with the settings of an 8-layer llama."""
-    model, path = "llama, 8 layers", tmp_path / "f16.gguf"
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: rng.standard_normal(shape).astype("f4" if len(shape) == 1 else "f2")
-        for name, shape in MODELS[model][-1].items()
-    }
-    values = {
-        key: value if isinstance(value, str) else Typed("u32" if isinstance(value, int) else "f32", value)
-        for key, value in metadata(model).items()
-    }
-    squish.save(path, tensors, metadata={**values, "general.file_type": Typed("u32", 1)})
+    path = tmp_path / "f16.gguf"
+    preset_models.write_f16(path, "llama, 8 layers")
     return path
 
 
@@ -118,6 +112,25 @@ def test_convert_writes_the_types_and_the_file_type(preset: str, source: Path, t
         ]
         assert in_runs([str(each) for each in types]) == EXPECTED["llama, 8 layers"][f"{preset}:"]
         assert file.metadata["general.file_type"] == PRESETS[preset].number
+
+
+@needs_encoders
+@pytest.mark.parametrize("model", preset_models.WEIGHED)
+def test_blocks_match_llama_cpp(model: str, tmp_path: Path) -> None:
+    count = np.float32(8)
+    sums = {f"{name}.in_sum2": means * count for name, means in preset_models.statistics(model).items()}
+    counts = {f"{name.removesuffix('in_sum2')}counts": np.full((len(each), 1), count) for name, each in sums.items()}
+    squish.save(tmp_path / "imatrix.gguf", {**sums, **counts})
+    preset_models.write_f16(tmp_path / "f16.gguf", model)
+    computed = {}
+    for label in DIGESTS[model]:
+        preset, _, weighed = label.partition(" ")
+        encode = f"llama-quantize:type={preset}"
+        activations = tmp_path / "imatrix.gguf" if weighed and preset not in UNWEIGHED else None
+        squish.convert(tmp_path / "f16.gguf", tmp_path / "out.gguf", encode=encode, activations=activations)
+        computed[label] = preset_models.digest(tmp_path / "out.gguf")
+    assert computed == DIGESTS[model]
+    assert {label.partition(" ")[0] for label in computed} == PRESETS.keys()
 
 
 @needs_encoders

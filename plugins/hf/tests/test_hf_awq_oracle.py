@@ -40,12 +40,12 @@ def test_packed_codes_are_read(version: str, group: int, tmp_path: Path) -> None
     rng, (out, width) = np.random.default_rng(0), (32, 1024)
     codes, zeros = rng.integers(0, 16, (out, width)), rng.integers(0, 16, (out, width // group)).astype(np.float32)
     scales = np.exp2(rng.integers(-6, 0, zeros.shape)).astype(np.float32)  # so that every product is exact
-    wanted = (codes - np.repeat(zeros, group, 1)) * np.repeat(scales, group, 1)
+    expected = (codes - np.repeat(zeros, group, 1)) * np.repeat(scales, group, 1)
     peer = oracles.peer("transformers")
     stored = peer.run(
-        packed, where=KINDS[version], weight=wanted.astype(np.float32), scales=scales, zeros=zeros, group=group
+        packed, where=KINDS[version], weight=expected.astype(np.float32), scales=scales, zeros=zeros, group=group
     )
     config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": version}
     with checkpoint(tmp_path, config, **{f"a__{name}": part for name, part in stored.items()}) as file:
         assert (set(file), file.problems) == ({"a.weight"}, ())
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted.astype(np.float32))
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected.astype(np.float32))

@@ -80,12 +80,12 @@ def compressed(folder: str, layers: dict[str, str], dtype: str, force: str, by_c
     return {"weights": weights, "formats": formats}
 
 
-def check(folder: Path, found: dict[str, Any], dtype: str = "float32") -> None:
+def check(folder: Path, reference: dict[str, Any], dtype: str = "float32") -> None:
     with squish.open(folder) as file:
-        assert (set(file), file.problems) == ({*found["weights"], "lm_head.weight"}, ())
-        for name, weight in found["weights"].items():
+        assert (set(file), file.problems) == ({*reference["weights"], "lm_head.weight"}, ())
+        for name, weight in reference["weights"].items():
             # it multiplies in the dtype of the scales, and NVFP4 always in bfloat16
-            narrow = np.float32 if dtype == "float32" and "nvfp4" not in found["formats"][name[:-7]] else BF16
+            narrow = np.float32 if dtype == "float32" and "nvfp4" not in reference["formats"][name[:-7]] else BF16
             np.testing.assert_array_equal(file[name].numpy().astype(narrow).astype(np.float32), weight, err_msg=name)
 
 
@@ -93,18 +93,18 @@ def check(folder: Path, found: dict[str, Any], dtype: str = "float32") -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_for_all_layers(preset: str, dtype: str, tmp_path: Path) -> None:
     peer = oracles.peer("transformers")
-    found = peer.run(compressed, folder=str(tmp_path), layers={"m.a": preset}, dtype=dtype, force="", by_class=True)
-    assert found["formats"] == {"m.a": PRESETS[preset]}
-    check(tmp_path, found, dtype)
+    reference = peer.run(compressed, folder=str(tmp_path), layers={"m.a": preset}, dtype=dtype, force="", by_class=True)
+    assert reference["formats"] == {"m.a": PRESETS[preset]}
+    check(tmp_path, reference, dtype)
 
 
 def test_every_layer_by_a_preset_of_its_own(tmp_path: Path) -> None:
     layers = {f"m.{preset.lower()}_proj": preset for preset in PRESETS}
-    found = oracles.peer("transformers").run(
+    reference = oracles.peer("transformers").run(
         compressed, folder=str(tmp_path), layers=layers, dtype="float32", force="", by_class=False
     )
     assert json.loads((tmp_path / "config.json").read_text())["quantization_config"]["format"] == "mixed-precision"
-    check(tmp_path, found)
+    check(tmp_path, reference)
     with squish.open(tmp_path) as file:
         for suffix, preset in READ_BY_NONE.items():
             assert suffix[1:] in file[f"m.{preset.lower()}_proj.weight"].spec.extras
@@ -112,7 +112,7 @@ def test_every_layer_by_a_preset_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["W4A16_ASYM", "W8A8", "FP8", "FP8_BLOCK"])
 def test_naive_codes(preset: str, tmp_path: Path) -> None:
-    asked = {"folder": str(tmp_path), "layers": {"m.a": preset}, "dtype": "float32", "by_class": True}
-    found = oracles.peer("transformers").run(compressed, force="naive-quantized", **asked)
-    assert found["formats"] == {"m.a": "naive-quantized"}
-    check(tmp_path, found)
+    arguments = {"folder": str(tmp_path), "layers": {"m.a": preset}, "dtype": "float32", "by_class": True}
+    reference = oracles.peer("transformers").run(compressed, force="naive-quantized", **arguments)
+    assert reference["formats"] == {"m.a": "naive-quantized"}
+    check(tmp_path, reference)

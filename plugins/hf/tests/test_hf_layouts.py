@@ -45,13 +45,13 @@ def test_gptq_of_every_width_version_group_and_order(
         "a__qweight": bits_of(codes, bits).T.copy(), "a__g_idx": of_group.astype(np.int32),
         "a__qzeros": bits_of((zeros - (version == "gptq")).T, bits), "a__scales": scales.T.copy(),
     }  # fmt: skip
-    wanted = (codes - zeros[:, of_group]).astype(np.float32) * scales[:, of_group].astype(np.float32)
+    expected = (codes - zeros[:, of_group]).astype(np.float32) * scales[:, of_group].astype(np.float32)
     for beside in ({"config.json": {"quantization_config": {"quant_method": "gptq", **config}}},
                    {"config.json": {}, "quantize_config.json": config}):  # fmt: skip
         with written(tmp_path / str(len(beside)), beside, **stored) as file:
             assert (set(file), file.problems) == ({"a.weight"}, ())
-            np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
-            np.testing.assert_array_equal(file["a.weight"][5:40, 33:97], wanted[5:40, 33:97])
+            np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
+            np.testing.assert_array_equal(file["a.weight"][5:40, 33:97], expected[5:40, 33:97])
 
 
 def test_gptq_rules_give_layers_bits_and_groups_of_their_own(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_gptq_rules_give_layers_bits_and_groups_of_their_own(rng: np.random.Gene
     settings = {"m.q": (4, 32), "m.k": (8, 64), "m.v": (2, 128)}
     rules = {r"-:.*\.head$": {}, r"+:m\.k": {"bits": 8, "group_size": 64}, r"m\.[kv]$": {"bits": 2, "group_size": -1}}
     stored: dict[str, Any] = {"m__head__weight": np.ones((4, 4), np.float16)}
-    wanted = {}
+    expected = {}
     for name, (bits, group) in settings.items():
         codes, zeros = rng.integers(0, 1 << bits, (OUT, IN)), rng.integers(1, 1 << bits, (OUT, IN // group))
         scales = rng.uniform(0.1, 1, zeros.shape).astype(np.float16)
@@ -68,11 +68,11 @@ def test_gptq_rules_give_layers_bits_and_groups_of_their_own(rng: np.random.Gene
             f"{name}.scales": scales.T.copy(),
         }  # fmt: skip
         wide = [np.repeat(part, group, axis=1) for part in (zeros, scales.astype(np.float32))]
-        wanted[name] = (codes - wide[0]).astype(np.float32) * wide[1]
+        expected[name] = (codes - wide[0]).astype(np.float32) * wide[1]
     declared = {"bits": 4, "group_size": 32, "desc_act": False, "sym": True, "dynamic": rules}
     with written(tmp_path, {"config.json": {}, "quantize_config.json": declared}, **stored) as file:
         assert (set(file), file.problems) == ({"m.head.weight", *(f"{name}.weight" for name in settings)}, ())
-        for name, values in wanted.items():
+        for name, values in expected.items():
             np.testing.assert_array_equal(file[f"{name}.weight"].numpy(), values, err_msg=name)
 
 
@@ -94,11 +94,11 @@ def test_awq_of_every_version_and_group(
         wide[:, :, :groups] = zeros, scales
         stored = {"a__qweight": packed(codes), "a__qzeros": packed(wide[0]), "a__scales": wide[1].astype(np.float16)}
     config = {"quant_method": "awq", "bits": 4, "group_size": group, named: version, "modules_to_not_convert": ["b"]}
-    plain = np.ones((4, 4), np.float16)
-    with checkpoint(tmp_path, config, **stored, b__weight=plain) as file:
+    dense = np.ones((4, 4), np.float16)
+    with checkpoint(tmp_path, config, **stored, b__weight=dense) as file:
         assert (set(file), file.problems) == ({"a.weight", "b.weight"}, ())
-        wanted = (codes - np.repeat(zeros, IN // groups, 1)) * np.repeat(scales, IN // groups, 1).astype(np.float32)
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted.astype(np.float32))
+        expected = (codes - np.repeat(zeros, IN // groups, 1)) * np.repeat(scales, IN // groups, 1).astype(np.float32)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("group", [32, 64, -1])
@@ -124,9 +124,9 @@ def test_awq_in_the_order_of_its_fast_kernel(
     with checkpoint(tmp_path, config, **stored) as file:
         assert (set(file), file.problems) == ({"a.weight"}, ())
         wide = [np.repeat(part[:groups].T.astype(np.float32), IN // groups, axis=1) for part in (scales, added)]
-        wanted = codes.astype(np.float32) * wide[0] + wide[1]
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
-        np.testing.assert_array_equal(file["a.weight"][5:11, 60:70], wanted[5:11, 60:70])
+        expected = codes.astype(np.float32) * wide[0] + wide[1]
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
+        np.testing.assert_array_equal(file["a.weight"][5:11, 60:70], expected[5:11, 60:70])
 
 
 @pytest.mark.parametrize("place", ["", "text_config", "llm_config", "thinker_config/text_config"])
@@ -161,8 +161,8 @@ def test_fused_experts_in_float8(case: str, rng: np.random.Generator, tmp_path: 
         "m__logit_scale": np.float32(1),
     }  # fmt: skip
     with checkpoint(tmp_path, {**FP8, **config}, **stored) as file:
-        plain = {"m.experts.down_proj_bias", "logit_scale", "m.logit_scale"}
-        assert (set(file), file.problems) == ({"m.experts.down_proj", *plain}, ())
+        dense = {"m.experts.down_proj_bias", "logit_scale", "m.logit_scale"}
+        assert (set(file), file.problems) == ({"m.experts.down_proj", *dense}, ())
         experts = file["m.experts.down_proj"]
         np.testing.assert_array_equal(experts.numpy(), codes.astype(np.float32) * wide)
         np.testing.assert_array_equal(experts[1:3, 40:50, 7:90], (codes.astype(np.float32) * wide)[1:3, 40:50, 7:90])
@@ -222,13 +222,13 @@ def test_modelopt_integers_and_blocks(rng: np.random.Generator, tmp_path: Path) 
         "fp8_pb_wo": (codes, blocks[:, None, :, None],
                       codes.astype(np.float32) * np.repeat(np.repeat(blocks, 128, 0), 128, 1)),
     }  # fmt: skip
-    for algorithm, (weight, scales, wanted) in stored.items():
+    for algorithm, (weight, scales, expected) in stored.items():
         declared = {"quantization": {**MODELOPT["quantization"], "quant_algo": algorithm}}
         tensors = {"a__weight": weight, "a__weight_scale": scales, "b__weight": np.ones((4, 4), BF16)}
         beside = {"config.json": {}, "hf_quant_config.json": declared}
         with written(tmp_path / algorithm, beside, **tensors, a__pre_quant_scale=np.ones(IN, BF16)) as file:
             assert (set(file), file.problems) == ({"a.weight", "b.weight"}, ())
-            np.testing.assert_array_equal(file["a.weight"].numpy(), wanted.astype(np.float32))
+            np.testing.assert_array_equal(file["a.weight"].numpy(), expected.astype(np.float32))
             assert set(file["a.weight"].spec.extras) == {"pre_quant_scale"}
 
 
@@ -251,8 +251,8 @@ def test_modelopt_fused_experts(grid: tuple[int, ...], rng: np.random.Generator,
     stored = {name: codes, f"{name}_weight_scale": scale, f"{name}_input_scale": np.float32(1)}
     with checkpoint(tmp_path / "fp8", config, **stored) as file:
         assert (set(file), file.problems) == ({"m.experts.gate_up_proj"}, ())
-        wanted = codes.astype(np.float32) * scale.reshape(-1, 1, 1)
-        np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), wanted)
+        expected = codes.astype(np.float32) * scale.reshape(-1, 1, 1)
+        np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), expected)
     stored = {name: codes.view(np.uint8), f"{name}_weight_scale": codes, f"{name}_weight_scale_2": np.float32(1)}
     with checkpoint(tmp_path / "nvfp4", {**config, "quant_algo": "NVFP4"}, **stored) as file:
         assert [(each.code, each.where) for each in file.problems] == [("layout", "m.experts.gate_up_proj")]
@@ -300,11 +300,11 @@ def test_groups_by_class_are_those_that_the_layers_fit(rng: np.random.Generator,
     }  # fmt: skip
     with checkpoint(tmp_path, config, **stored) as file:
         assert (set(file), file.problems) == ({"m.embed.weight", "lm_head.weight", "m.fc.weight"}, ())
-        wanted = {
+        expected = {
             "m.embed": large * rows.astype(np.float32), "lm_head": large * rows[0].astype(np.float32),
             "m.fc": (small - 8) * np.repeat(scale.astype(np.float32), 32, 1),
         }  # fmt: skip
-        for name, values in wanted.items():
+        for name, values in expected.items():
             np.testing.assert_array_equal(file[f"{name}.weight"].numpy(), values.astype(np.float32), err_msg=name)
 
 

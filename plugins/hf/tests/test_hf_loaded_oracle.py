@@ -40,19 +40,19 @@ def loaded(folder: str) -> Any:
 
     # A kernel that is compiled when it is first chosen, for minutes; the weights are the same with any.
     torch_cpu_avx512.has_avx512_bf16 = lambda: False
-    model, told = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu", output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu", output_loading_info=True)
     weights, kinds = {}, set()
     for name, layer in model.named_modules():
         if hasattr(layer, "dequantize_weight"):
-            found = layer.dequantize_weight().T
+            values = layer.dequantize_weight().T
         elif getattr(layer, "quantization_scheme", None):
             decompress_module(layer)
-            found = layer.weight
+            values = layer.weight
         else:
             continue
         kinds.add(type(layer).__module__.split(".")[0])
-        weights[f"{name}.weight"] = found.detach().to(torch.float32).numpy()
-    left = [str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in told[kind]]
+        weights[f"{name}.weight"] = values.detach().to(torch.float32).numpy()
+    left = [str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in info[kind]]
     return {"left": left, "weights": weights, "kinds": sorted(kinds)}
 
 
@@ -96,11 +96,11 @@ def test_microscaled_layers_are_loaded_with_the_same_weights(
 ) -> None:
     rules = [f"*proj.weight={encoding}", *([f"*mlp*={PACKED.format(4)}"] if mixed else [])]
     squish.convert(dense, tmp_path / "out", "hf:method=compressed-tensors", encode=rules)
-    found = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
-    assert (found["left"], len(found["weights"])) == ([], 7)
+    reference = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
+    assert (reference["left"], len(reference["weights"])) == ([], 7)
     with squish.open(tmp_path / "out") as file:
         assert not file.problems
-        for name, weight in found["weights"].items():
+        for name, weight in reference["weights"].items():
             codec = file[name].codec
             own = "float8" if encoding.startswith("fp8") else "mx"
             assert codec == ("affine" if mixed and ".mlp." in name else own)
@@ -132,22 +132,22 @@ def experts_loaded(folder: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM, Mxfp4Config
 
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, info = AutoModelForCausalLM.from_pretrained(
         folder, quantization_config=Mxfp4Config(dequantize=True), device_map="cpu", output_loading_info=True
     )
-    found = {name: part for name, part in model.named_parameters() if name.endswith(("gate_up_proj", "down_proj"))}
-    left = [str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in told[kind]]
-    return {"left": left, "weights": {name: part.detach().to(torch.float32).numpy() for name, part in found.items()}}
+    experts = {name: part for name, part in model.named_parameters() if name.endswith(("gate_up_proj", "down_proj"))}
+    left = [str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in info[kind]]
+    return {"left": left, "weights": {name: part.detach().to(torch.float32).numpy() for name, part in experts.items()}}
 
 
 def test_gpt_oss_is_loaded_with_the_same_experts(tmp_path: Path) -> None:
     peer = oracles.peer("transformers")
     peer.run(experts, folder=str(tmp_path / "in"))
     squish.convert(tmp_path / "in", tmp_path / "out", "hf:method=mxfp4", encode="*experts.*_proj=mx")
-    found = peer.run(experts_loaded, folder=str(tmp_path / "out"))
-    assert (found["left"], len(found["weights"])) == ([], 2)
+    reference = peer.run(experts_loaded, folder=str(tmp_path / "out"))
+    assert (reference["left"], len(reference["weights"])) == ([], 2)
     with squish.open(tmp_path / "out") as file:
-        for name, weight in found["weights"].items():
+        for name, weight in reference["weights"].items():
             np.testing.assert_array_equal(weight.transpose(0, 2, 1), file[name].numpy())
 
 
@@ -164,11 +164,11 @@ def test_transformers_loads_it_with_the_same_weights(
 ) -> None:
     source = packed(dense, tmp_path / "source", bits, zeros)
     squish.convert(source, tmp_path / "out", f"hf:method={method}")
-    found = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
+    reference = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
     own = "torch" if method == "compressed-tensors" else "gptqmodel"
-    assert (found["left"], found["kinds"], len(found["weights"])) == ([], [own], 7)
+    assert (reference["left"], reference["kinds"], len(reference["weights"])) == ([], [own], 7)
     with squish.open(tmp_path / "out") as file:
-        for name, weight in found["weights"].items():
+        for name, weight in reference["weights"].items():
             values = file[name].numpy()
             if own == "gptqmodel":  # its kernels multiply in the scales' f16
                 values = values.astype(np.float16)
@@ -185,9 +185,9 @@ def test_compressed_tensors_unpacks_it(bits: int, zeros: str, dense: Path, tmp_p
         parts = {name.rpartition(".")[2]: file[name].numpy() for name in file if name.startswith(layer)}
     arguments = {"num_bits": bits, "symmetric": not zeros, "strategy": "group", "group_size": 32}
     shape = [128, 256]
-    found = oracles.peer("transformers").run(decompressed, parts=parts, arguments=arguments, shape=shape)
+    reference = oracles.peer("transformers").run(decompressed, parts=parts, arguments=arguments, shape=shape)
     with squish.open(source) as file:
-        np.testing.assert_array_equal(found, file[f"{layer}.weight"].numpy().astype(np.float16))
+        np.testing.assert_array_equal(reference, file[f"{layer}.weight"].numpy().astype(np.float16))
 
 
 def packed_for_gemv(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> Any:
@@ -198,11 +198,11 @@ def packed_for_gemv(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray) ->
     rows, columns = codes.shape
     group = columns // scales.shape[1]
     wide = [torch.from_numpy(np.repeat(part, group, axis=1)).float() for part in (zeros, scales)]
-    plain = torch.nn.Linear(columns, rows, bias=False)
-    plain.weight.data = (torch.from_numpy(codes).float() - wide[0]) * wide[1]
-    asked = {"bits": 4, "group_size": group, "sym": False, "desc_act": False}
-    layer = AwqGEMVLinear(in_features=columns, out_features=rows, **asked)
-    layer.pack(plain, torch.from_numpy(scales).half(), torch.from_numpy(zeros))
+    linear = torch.nn.Linear(columns, rows, bias=False)
+    linear.weight.data = (torch.from_numpy(codes).float() - wide[0]) * wide[1]
+    settings = {"bits": 4, "group_size": group, "sym": False, "desc_act": False}
+    layer = AwqGEMVLinear(in_features=columns, out_features=rows, **settings)
+    layer.pack(linear, torch.from_numpy(scales).half(), torch.from_numpy(zeros))
     return {name: getattr(layer, name).numpy() for name in ("qweight", "qzeros", "scales")}
 
 
@@ -223,5 +223,5 @@ def test_awq_for_gemv_as_gptqmodel_packs_it(groups: int, tmp_path: Path) -> None
     config = {"quant_method": "awq", "version": "gemv", "bits": 4, "group_size": 64, "zero_point": True}
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
     with squish.open(tmp_path) as file:
-        wanted = (codes - np.repeat(zeros, 64, axis=1)).astype(np.float32) * np.repeat(scales, 64, axis=1)
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        expected = (codes - np.repeat(zeros, 64, axis=1)).astype(np.float32) * np.repeat(scales, 64, axis=1)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)

@@ -32,10 +32,10 @@ def exported(folder: str, scheme: str) -> Any:
         vocab_size=64, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(torch.bfloat16)
-    asked = update_quant_cfg_with_kv_cache_quant(
+    settings = update_quant_cfg_with_kv_cache_quant(
         getattr(quantization, f"{scheme}_CFG"), quantization.FP8_KV_CFG["quant_cfg"]
     )
-    quantization.quantize(model, asked, lambda model: model(torch.randint(0, 64, (2, 16))))
+    quantization.quantize(model, settings, lambda model: model(torch.randint(0, 64, (2, 16))))
     export_hf_checkpoint(model, export_dir=folder)
     stored, weights = load_file(f"{folder}/model.safetensors"), {}
     for name, data in stored.items():
@@ -67,8 +67,8 @@ def exported(folder: str, scheme: str) -> Any:
     ],
 )  # fmt: skip
 def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str, codec: str, tmp_path: Path) -> None:
-    found = oracles.peer("modelopt").run(exported, folder=str(tmp_path), scheme=scheme)
-    assert (len(found["weights"]), len(found["cached"])) == (7, 2)
+    reference = oracles.peer("modelopt").run(exported, folder=str(tmp_path), scheme=scheme)
+    assert (len(reference["weights"]), len(reference["cached"])) == (7, 2)
     for alone in (False, True):
         if alone:  # what older versions leave: the file of ModelOpt's own
             config = json.loads((tmp_path / "config.json").read_text())
@@ -76,10 +76,10 @@ def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str,
             (tmp_path / "config.json").write_text(json.dumps(config))
         with squish.open(tmp_path) as file:
             assert (file.format, file.problems) == ("hf", ())
-            for name, weight in found["weights"].items():
+            for name, weight in reference["weights"].items():
                 assert file[name].spec.encodings[0].codec.id == codec
                 np.testing.assert_array_equal(file[name].numpy(), weight, err_msg=name)
-            for name, scale in found["cached"].items():
+            for name, scale in reference["cached"].items():
                 layer, _, role = name.rpartition(".")
                 part = file[f"{layer}.weight"].parts()[role]
                 np.testing.assert_array_equal(np.asarray(part.numpy(), np.float32), scale)

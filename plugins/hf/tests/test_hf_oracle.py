@@ -107,13 +107,13 @@ def test_float8_by_tensor_row_and_block(
     kind = {"float32": np.dtype(np.float32)}.get(scale_dtype) or np.dtype(getattr(ml_dtypes, scale_dtype))
     scale = rng.uniform(1e-3, 2, grid).astype(kind)
     raw = scale if scale_dtype == "float32" else scale.view(np.dtype(f"u{kind.itemsize}"))
-    wanted = oracles.peer("transformers").run(float8, codes=codes, scale=raw, scale_dtype=scale_dtype)
+    expected = oracles.peer("transformers").run(float8, codes=codes, scale=raw, scale_dtype=scale_dtype)
     name = "weight_scale_inv" if block else "weight_scale"
     stored = {"a.weight": codes.view(E4M3), f"a.{name}": scale}
     config = {"quant_method": "fp8", **({"weight_block_size": block} if block else {})}
     with checkpoint(tmp_path, config, stored) as file:
         assert file.problems == ()
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
 
 
 def test_experts_in_mxfp4(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     blocks = rng.integers(0, 256, (2, 16, 8, 16), np.uint8)
     scales = rng.permutation(256).clip(0, 254).reshape(2, 16, 8).astype(np.uint8)
-    wanted = oracles.peer("transformers").run(experts, blocks=blocks, scales=scales)
+    expected = oracles.peer("transformers").run(experts, blocks=blocks, scales=scales)
     stored = {"m.down_proj_blocks": blocks, "m.down_proj_scales": scales}
     with checkpoint(tmp_path, {"quant_method": "mxfp4"}, stored) as file:
         assert (set(file), file.problems) == ({"m.down_proj"}, ())
-        np.testing.assert_array_equal(file["m.down_proj"].numpy(), wanted.transpose(0, 2, 1))
+        np.testing.assert_array_equal(file["m.down_proj"].numpy(), expected.transpose(0, 2, 1))

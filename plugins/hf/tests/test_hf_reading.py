@@ -28,8 +28,8 @@ def digest(values: np.ndarray) -> str:
 def test_every_tensor_has_the_values_of_the_package(name: str) -> None:
     with squish.open(DATA / name) as file:
         assert (file.format, set(file), file.problems) == ("hf", set(EXPECTED[name]), ())
-        for key, (shape, wanted) in EXPECTED[name].items():
-            assert (list(file[key].shape), digest(file[key].numpy())) == (shape, wanted), key
+        for key, (shape, values_digest) in EXPECTED[name].items():
+            assert (list(file[key].shape), digest(file[key].numpy())) == (shape, values_digest), key
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

@@ -28,9 +28,9 @@ def test_awq_for_gemv_has_padded_scales_and_zero_points(tmp_path: Path) -> None:
     config = {"quant_method": "awq", "version": "gemv", "bits": 4, "group_size": 64, "zero_point": True}
     with checkpoint(tmp_path, config, a__qweight=packed(codes), a__qzeros=packed(words), a__scales=scales) as file:
         wide = [np.repeat(part, 64, axis=1) for part in (zeros.astype(np.float32), scales[:, :3].astype(np.float32))]
-        wanted = (codes.astype(np.float32) - wide[0]) * wide[1]
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
-        np.testing.assert_array_equal(file["a.weight"][3:5, 70:130], wanted[3:5, 70:130])
+        expected = (codes.astype(np.float32) - wide[0]) * wide[1]
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
+        np.testing.assert_array_equal(file["a.weight"][3:5, 70:130], expected[3:5, 70:130])
 
 
 @pytest.mark.parametrize("scaled", ["", "rows", "all"])
@@ -44,14 +44,14 @@ def test_a_sparse_bitmask_holds_what_is_not_zero(scaled: str, tmp_path: Path) ->
         "a__weight__shape": np.array([[5], [24]]), "a__weight__compressed": dense[keep],
         "a__weight__bitmask": np.packbits(keep, axis=1, bitorder="little"), "a__weight__row_offsets": starts,
     }  # fmt: skip
-    wanted = dense.astype(np.float32)
+    expected = dense.astype(np.float32)
     if scaled:
         parts["a__weight_scale"] = RNG.uniform(0.1, 1, (5, 1) if scaled == "rows" else (1,)).astype(np.float32)
-        wanted = wanted * parts["a__weight_scale"]
+        expected = expected * parts["a__weight_scale"]
     config = {"quant_method": "compressed-tensors", "format": "dense", "sparsity_config": {"format": "sparse-bitmask"}}
     with checkpoint(tmp_path, config, **parts) as file:
-        np.testing.assert_array_equal(file["a.weight"].numpy().astype(np.float32), wanted)
-        np.testing.assert_array_equal(file["a.weight"][2:4].astype(np.float32), wanted[2:4])
+        np.testing.assert_array_equal(file["a.weight"].numpy().astype(np.float32), expected)
+        np.testing.assert_array_equal(file["a.weight"][2:4].astype(np.float32), expected[2:4])
 
 
 def test_a_mask_that_does_not_fit_the_values_is_refused(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_modelopt_multiplies_its_global_scale_and_compressed_tensors_divides(tmp
         tmp_path / "modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, a__weight=codes,
         a__weight_scale=scale, a__weight_scale_2=whole, a__input_scale=np.float32(3),
     )  # fmt: skip
-    wanted = values * (scale.astype(np.float32) * whole)[..., None]
-    np.testing.assert_array_equal(modelopt["a.weight"].numpy(), wanted.reshape(4, 32))
+    expected = values * (scale.astype(np.float32) * whole)[..., None]
+    np.testing.assert_array_equal(modelopt["a.weight"].numpy(), expected.reshape(4, 32))
     assert set(modelopt["a.weight"].spec.extras) == {"input_scale"}
     weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
     group = {"targets": ["Linear"], "weights": weights}
@@ -84,8 +84,8 @@ def test_modelopt_multiplies_its_global_scale_and_compressed_tensors_divides(tmp
         tmp_path / "ct", config, a__weight_packed=codes, a__weight_scale=scale, a__weight_global_scale=whole[None],
         a__input_global_scale=whole[None],
     )  # fmt: skip
-    wanted = values * (scale.astype(np.float32) / whole)[..., None]
-    np.testing.assert_array_equal(other["a.weight"].numpy(), wanted.reshape(4, 32))
+    expected = values * (scale.astype(np.float32) / whole)[..., None]
+    np.testing.assert_array_equal(other["a.weight"].numpy(), expected.reshape(4, 32))
     assert set(other["a.weight"].spec.extras) == {"input_global_scale"}
 
 
@@ -114,10 +114,10 @@ def test_bitsandbytes_blocks_run_over_rows_whatever_the_storage_is_called(storag
     end = 8 + int.from_bytes(raw[:8], "little")
     text = raw[8:end].replace(b"bitsandbytes_FP4", b"bitsandbytes__fp4")
     path.write_bytes(len(text).to_bytes(8, "little") + text + raw[end:])
-    wanted = (table[codes] * np.repeat(scale, 64)[: codes.size]).reshape(6, 48)
+    expected = (table[codes] * np.repeat(scale, 64)[: codes.size]).reshape(6, 48)
     with squish.open(tmp_path) as file:
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
-        np.testing.assert_array_equal(file["a.weight"][4:, 3:9], wanted[4:, 3:9])
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
+        np.testing.assert_array_equal(file["a.weight"][4:, 3:9], expected[4:, 3:9])
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_int_quantized_of_every_strategy(strategy: str, symmetric: bool, tmp_pat
     more = {} if symmetric else {"a__weight_zero_point": zero}
     with checkpoint(tmp_path, config, a__weight=codes, a__weight_scale=scale, **more) as file:
         wide = [np.repeat(np.broadcast_to(part, (6, grid[-1])), 32 // grid[-1], axis=1) for part in (scale, zero)]
-        wanted = (codes.astype(np.float32) - (0 if symmetric else wide[1])) * wide[0].astype(np.float32)
-        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        expected = (codes.astype(np.float32) - (0 if symmetric else wide[1])) * wide[0].astype(np.float32)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), expected)
 
 
 def gptq(tmp_path: Path, **config: Any) -> squish.File:
@@ -290,7 +290,7 @@ def test_marlin_under_its_own_names_is_a_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "text"), [("hqq", "half-quadratic.*hqq, save"), ("intel/auto-round", "auto_gptq"), ("", "no method"),
+    ("method", "text"), [("exl3", "trellis.*exllamav3, save"), ("", "no method"),
                          ("marlin", "Marlin"), ("quip", "'quip'")],
 )  # fmt: skip
 def test_an_unsupported_method_is_named_and_tensors_are_read_as_stored(method: str, text: str, tmp_path: Path) -> None:

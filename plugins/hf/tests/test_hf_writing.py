@@ -85,7 +85,7 @@ def test_a_zero_point_that_gptq_v1_cannot_store_is_refused(tmp_path: Path) -> No
 def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
     values = values if sign is None else sign * np.abs(values)
-    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
+    write_floats(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
     report = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
     assert report.steps[0].quality is not None
     assert report.steps[0].quality.nmse < 0.02
@@ -94,7 +94,7 @@ def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_
         assert (np.abs(file[f"{LAYER}.weight"].numpy() - values) <= 0.51 * step).all()
 
 
-def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
+def write_floats(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """A safetensors file of float32 tensors."""
     header, data = {}, b""
     for name, values in tensors.items():
@@ -116,7 +116,7 @@ FLOATS = [
 @pytest.mark.parametrize(("method", "encode"), FLOATS)
 def test_float_codes_are_encoded_declared_and_kept(method: str, encode: str, tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(256, 128)).astype(np.float32)
-    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values, "lm_head.weight": values})
+    write_floats(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values, "lm_head.weight": values})
     rules = [f"{LAYER}.*={encode}"]
     squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", rules)
     most = {"fp8": 0.001, "fp8_row": 0.001, "fp8_block": 0.001, "mxfp8": 0.001, "nvfp4": 0.01, "mxfp4": 0.02}[encode]
@@ -136,7 +136,7 @@ def test_float_codes_are_encoded_declared_and_kept(method: str, encode: str, tmp
 
 def test_nvfp4_has_a_global_scale_of_its_own(tmp_path: Path) -> None:
     values = 1e-4 * np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
-    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
+    write_floats(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
     for method, name, product in (("modelopt", "weight_scale_2", 1), ("compressed-tensors", "weight_global_scale", -1)):
         squish.convert(tmp_path / "plain.safetensors", tmp_path / method, f"hf:method={method}", "nvfp4")
         with squish.open(tmp_path / method, "safetensors") as file:
@@ -148,7 +148,7 @@ def test_nvfp4_has_a_global_scale_of_its_own(tmp_path: Path) -> None:
 def test_fp8_states_one_block_and_modelopt_one_algorithm_a_layer(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     source = tmp_path / "plain.safetensors"
-    plain(source, {f"{number}.weight": rng.normal(size=(128, 128)) for number in range(2)})
+    write_floats(source, {f"{number}.weight": rng.normal(size=(128, 128)) for number in range(2)})
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "fp8", "hf:method=fp8", ["0.*=fp8", "1.*=fp8_block"])
     assert caught.value.code == "mixed"
@@ -168,7 +168,7 @@ def test_fp8_states_one_block_and_modelopt_one_algorithm_a_layer(tmp_path: Path)
                            ("modelopt", "float8:block=64x64"), ("awq", "fp8")],
 )  # fmt: skip
 def test_float_methods_refuse_what_they_do_not_hold(method: str, encode: str, tmp_path: Path) -> None:
-    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": np.ones((128, 128), np.float32)})
+    write_floats(tmp_path / "plain.safetensors", {f"{LAYER}.weight": np.ones((128, 128), np.float32)})
     with pytest.raises(SquishError) as caught:
         squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", {"*": encode})
     assert (caught.value.code, caught.value.tensor) == ("refused", f"{LAYER}.weight")
@@ -197,7 +197,7 @@ def test_without_a_method_a_folder_of_plain_values_is_written(tmp_path: Path) ->
 def test_only_compressed_tensors_allows_several_settings(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     source = tmp_path / "plain.safetensors"
-    plain(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
+    write_floats(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
     rules = [f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
              for number in range(2)]  # fmt: skip
     squish.convert(source, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)

@@ -37,14 +37,14 @@ def loaded(folder: str) -> Any:
 
     mx.set_default_device(mx.cpu)
     model, _ = load_model(Path(folder))
-    found = {}
+    weights = {}
     for name, layer in model.named_modules():
         if hasattr(layer, "scales"):
             parts = [layer.weight, layer.scales, *([layer.biases] if layer.get("biases") is not None else [])]
             wide = [parts[0], *(part if part.dtype == mx.uint8 else part.astype(mx.float32) for part in parts[1:])]
-            asked = {"group_size": layer.group_size, "bits": layer.bits, "mode": layer.mode}
-            found[f"{name}.weight"] = np.array(mx.dequantize(*wide, dtype=mx.float32, **asked))
-    return {"weights": found, "scores": np.array(model(mx.array([[1, 2, 3]])).astype(mx.float32))}
+            quantization = {"group_size": layer.group_size, "bits": layer.bits, "mode": layer.mode}
+            weights[f"{name}.weight"] = np.array(mx.dequantize(*wide, dtype=mx.float32, **quantization))
+    return {"weights": weights, "scores": np.array(model(mx.array([[1, 2, 3]])).astype(mx.float32))}
 
 
 def dense(folder: Path) -> Path:
@@ -81,10 +81,10 @@ def test_mlx_lm_loads_what_is_repacked(tmp_path: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    found = oracles.peer("mlx-lm").run(loaded, folder=str(folder))
-    assert np.isfinite(found["scores"]).all()
+    reference = oracles.peer("mlx-lm").run(loaded, folder=str(folder))
+    assert np.isfinite(reference["scores"]).all()
     with squish.open(folder) as file:
-        assert set(found["weights"]) == {name for name, tensor in file.items() if tensor.codec != "dense"}
-        for name, values in found["weights"].items():
+        assert set(reference["weights"]) == {name for name, tensor in file.items() if tensor.codec != "dense"}
+        for name, values in reference["weights"].items():
             # mlx may fuse the multiplication and the addition of a bias: one rounding less
             np.testing.assert_allclose(file[name].numpy(), values, rtol=1e-6, atol=2e-6)

@@ -49,13 +49,13 @@ def test_what_mlx_quantizes_has_its_values(mode: str, bits: int, group: int, tmp
     for dtype in ("float32", "float16", "bfloat16"):
         path = tmp_path / dtype / "model.safetensors"
         path.parent.mkdir()
-        asked = {"mode": mode, "bits": bits, "group_size": group}
-        wanted = oracles.peer("mlx").run(quantize, path=str(path), values=values, dtype=dtype, **asked)
-        (path.parent / "config.json").write_text(json.dumps({"quantization": asked}))
+        quantization = {"mode": mode, "bits": bits, "group_size": group}
+        expected = oracles.peer("mlx").run(quantize, path=str(path), values=values, dtype=dtype, **quantization)
+        (path.parent / "config.json").write_text(json.dumps({"quantization": quantization}))
         with squish.open(path.parent) as file:
             assert (file.format, file.problems) == ("mlx", ())
             # mlx may fuse the multiplication and the addition of a bias: one rounding less
-            np.testing.assert_allclose(file["a.weight"].numpy(), wanted, rtol=1e-6, atol=2e-6 * (mode == "affine"))
+            np.testing.assert_allclose(file["a.weight"].numpy(), expected, rtol=1e-6, atol=2e-6 * (mode == "affine"))
 
 
 @pytest.mark.parametrize("rule", ["q2", "q3", "q4", "q5", "q6", "q8", "mxfp4"])
@@ -64,8 +64,8 @@ def test_mlx_reads_what_is_written_here(rule: str, tmp_path: Path) -> None:
     header = json.dumps({"a.weight": {"dtype": "F32", "shape": [32, 256], "data_offsets": [0, values.nbytes]}}).encode()
     source = len(header).to_bytes(8, "little") + header + values.tobytes()
     squish.convert(source, tmp_path / "out", "mlx", encode=rule)
-    asked = json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]
+    quantization = json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]
     (path,) = (tmp_path / "out").glob("*.safetensors")
-    found = oracles.peer("mlx").run(dequantize, path=str(path), **asked)
+    reference = oracles.peer("mlx").run(dequantize, path=str(path), **quantization)
     with squish.open(tmp_path / "out") as file:
-        np.testing.assert_allclose(file["a.weight"].numpy(), found, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(file["a.weight"].numpy(), reference, rtol=1e-6, atol=2e-6)

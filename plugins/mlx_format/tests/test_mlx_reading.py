@@ -123,7 +123,7 @@ def written(folder: Path, quantization: dict[str, Any], tensors: dict[str, np.nd
 
 def test_layers_have_modes_of_their_own(tmp_path: Path) -> None:
     """In a model of text and images; what an override leaves out is the default of its mode, not that of all."""
-    rng, stored, wanted = np.random.default_rng(0), {}, {}
+    rng, stored, decoded = np.random.default_rng(0), {}, {}
     layers: dict[str, tuple[Any, int, int]] = {
         "language_model.model.q": (None, 5, 32), "language_model.model.k": (True, 5, 32),
         "language_model.model.v": ({"bits": 8}, 8, 64), "language_model.model.o": ({"group_size": 128}, 4, 128),
@@ -135,7 +135,7 @@ def test_layers_have_modes_of_their_own(tmp_path: Path) -> None:
         scales, biases = rng.uniform(-1, 1, (2, 3, 16, 256 // group)).astype(np.float32)
         stored |= {f"{name}.weight": packed(codes, bits), f"{name}.scales": scales, f"{name}.biases": biases}
         product = codes.astype(np.float32) * np.repeat(scales, group, axis=-1)
-        wanted[f"{name}.weight"] = product + np.repeat(biases, group, axis=-1)
+        decoded[f"{name}.weight"] = product + np.repeat(biases, group, axis=-1)
         if override is not None:
             quantization[name] = override
     experts = "language_model.model.experts"
@@ -143,11 +143,11 @@ def test_layers_have_modes_of_their_own(tmp_path: Path) -> None:
     quantization[experts] = {"mode": "mxfp4"}
     stored |= {f"{experts}.weight": packed(codes, 4), f"{experts}.scales": exponents}
     table = np.concatenate([half := np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32), -half])
-    wanted[f"{experts}.weight"] = table[codes] * np.repeat(np.exp2(exponents - 127.0), 32, axis=-1).astype(np.float32)
-    wanted["lm_head.weight"] = stored["lm_head.weight"] = rng.normal(size=(4, 4)).astype(np.float32)
+    decoded[f"{experts}.weight"] = table[codes] * np.repeat(np.exp2(exponents - 127.0), 32, axis=-1).astype(np.float32)
+    decoded["lm_head.weight"] = stored["lm_head.weight"] = rng.normal(size=(4, 4)).astype(np.float32)
     with written(tmp_path, quantization, stored) as file:
-        assert (set(file), [(each.severity, each.where) for each in file.problems]) == (set(wanted), [])
-        for name, values in wanted.items():
+        assert (set(file), [(each.severity, each.where) for each in file.problems]) == (set(decoded), [])
+        for name, values in decoded.items():
             np.testing.assert_array_equal(file[name].numpy(), values, err_msg=name)
 
 

@@ -83,6 +83,24 @@ def test_fused_projections_of_gguf_are_split(family: str) -> None:
         np.testing.assert_array_equal(back[name].numpy(), values, name)
 
 
+@pytest.mark.parametrize("encode", [None, "q8_0"])
+@pytest.mark.parametrize("family", ["llama", "qwen3moe"])
+def test_fused_and_stacked_tensors_of_compressed_files_are_split(
+    family: str, encode: str | None, tmp_path: Path
+) -> None:
+    there = mapped(weights(family), FAMILIES[family], "gguf")
+    tensors = {name: there[name].numpy() for name in there}
+    for layer in range(2):
+        parts = [tensors.pop(f"blk.{layer}.attn_{letter}.weight") for letter in "qkv"]
+        tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
+    squish.save(tmp_path / "m.gguf", tensors, metadata=dict(there.index.meta), encode=encode)
+    squish.convert(tmp_path / "m.gguf", tmp_path / "m.zt", "ztensor:encoding=zstd")
+    for source in ("m.gguf", "m.zt"):
+        squish.convert(tmp_path / source, tmp_path / f"{source}.hf.zt", "ztensor", rename="hf")
+    difference = squish.diff(tmp_path / "m.gguf.hf.zt", tmp_path / "m.zt.hf.zt")
+    assert {item.state for item in difference.tensors} <= {"bytes", "values"}
+
+
 def test_one_slice_of_an_expert_reads_its_rows_alone(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", squish.registry().family("qwen3moe"), MOE, files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.gguf")

@@ -84,6 +84,15 @@ def test_statistics_are_found_by_the_names_of_either_engine(name: str, write: An
     assert ours == theirs != blocks(tmp_path / "plain.gguf", "blk.1.attn_q.weight")
 
 
+@pytest.mark.parametrize("write", [imatrix, dat], ids=["gguf", "dat"])
+def test_processes_weigh_errors_by_the_same_statistics(write: Any, model: Path, tmp_path: Path) -> None:
+    suffix = "dat" if write is dat else "gguf"
+    statistics = write(tmp_path / f"i.{suffix}", {LLAMA_NAMES[1].format(n): MEANS[n] for n in range(2)})
+    for name, scheduler in (("here", None), ("there", "local:1")):
+        squish.convert(model, tmp_path / f"{name}.gguf", encode=RULES, activations=statistics, scheduler=scheduler)
+    assert (tmp_path / "there.gguf").read_bytes() == (tmp_path / "here.gguf").read_bytes()
+
+
 def test_gguf_records_the_statistics(model: Path, tmp_path: Path) -> None:
     sums = {f"blk.{n}.attn_q.weight": MEANS[n] for n in range(2)}
     for statistics in (imatrix(tmp_path / "i.gguf", sums), dat(tmp_path / "i.dat", sums)):

@@ -58,29 +58,29 @@ def floats(*shape: int) -> np.ndarray:
 
 def dialect_cases() -> dict[str, tuple[tuple[int, ...], dict[str, Any], np.ndarray]]:
     """Name -> logical shape, files, values by the formula of the format's description."""
-    found: dict[str, Any] = {}
+    samples: dict[str, Any] = {}
     q = RNG.integers(-127, 128, (6, 64)).astype(np.int8)
     s = floats(6)
-    found["int8 by rows"] = (2, 3, 64), {"q": q, "s": s}, (q * s[:, None]).reshape(2, 3, 64)
+    samples["int8 by rows"] = (2, 3, 64), {"q": q, "s": s}, (q * s[:, None]).reshape(2, 3, 64)
     q, s = RNG.integers(-127, 128, (4, 128)).astype(np.int8), floats(4, 2)
-    found["int8 by groups"] = (4, 128), {"q": q, "s": s}, q * spread(s, 128)
+    samples["int8 by groups"] = (4, 128), {"q": q, "s": s}, q * spread(s, 128)
     packed, q = nibbles(4, 64)
     s, z = floats(4, 2), floats(4, 2)
     asymmetric = q * spread(s, 64) + spread(z, 64)
-    found["int4"] = (4, 64), {"q4a": packed, "s4a": s, "z4a": z}, asymmetric
-    found["int4 of the sqint2 path"] = (4, 64), {"q4": packed, "s4": s, "z4": z}, asymmetric
-    found["int4 symmetric"] = (4, 64), {"q4": packed, "s4": s}, (q.astype(np.float32) - 7) * spread(s, 64)
-    found["nf4"] = (4, 64), {"nf4": packed, "s_nf4": s}, np.array(NF4, np.float32)[q] * spread(s, 64)
+    samples["int4"] = (4, 64), {"q4a": packed, "s4a": s, "z4a": z}, asymmetric
+    samples["int4 of the sqint2 path"] = (4, 64), {"q4": packed, "s4": s, "z4": z}, asymmetric
+    samples["int4 symmetric"] = (4, 64), {"q4": packed, "s4": s}, (q.astype(np.float32) - 7) * spread(s, 64)
+    samples["nf4"] = (4, 64), {"nf4": packed, "s_nf4": s}, np.array(NF4, np.float32)[q] * spread(s, 64)
     codes = RNG.integers(0, 8, (4, 64)).astype(np.uint8)
-    found["int3 of the sqint2 path"] = (4, 64), {"q3": codes, "s3": s, "z3": z}, codes * spread(s, 64) + spread(z, 64)
+    samples["int3 of the sqint2 path"] = (4, 64), {"q3": codes, "s3": s, "z3": z}, codes * spread(s, 64) + spread(z, 64)
     crumbs = RNG.integers(0, 256, (4, 32)).astype(np.uint8)
     q = np.stack([crumbs >> 2 * place & 3 for place in range(4)], -1).reshape(4, 128)
-    found["int2"] = (4, 128), {"q2": crumbs, "s2": s, "z2": z}, q * spread(s, 128) + spread(z, 128)
-    found["passthrough"] = (3, 5), {"pt": floats(3, 5).astype(np.float16)}, floats(0)
-    found["passthrough"] = (3, 5), found["passthrough"][1], found["passthrough"][1]["pt"]
-    found["one axis"] = (64,), {"q": codes[:1].view(np.int8), "s": s[0, :1]}, codes[0] * s[0, 0]
-    found["no axes"] = (), {"q": codes[:1, :1].view(np.int8), "s": s[0, :1]}, np.float32(codes[0, 0] * s[0, 0])
-    return found
+    samples["int2"] = (4, 128), {"q2": crumbs, "s2": s, "z2": z}, q * spread(s, 128) + spread(z, 128)
+    samples["passthrough"] = (3, 5), {"pt": floats(3, 5).astype(np.float16)}, floats(0)
+    samples["passthrough"] = (3, 5), samples["passthrough"][1], samples["passthrough"][1]["pt"]
+    samples["one axis"] = (64,), {"q": codes[:1].view(np.int8), "s": s[0, :1]}, codes[0] * s[0, 0]
+    samples["no axes"] = (), {"q": codes[:1, :1].view(np.int8), "s": s[0, :1]}, np.float32(codes[0, 0] * s[0, 0])
+    return samples
 
 
 CASES = dialect_cases()

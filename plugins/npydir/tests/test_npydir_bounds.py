@@ -20,8 +20,8 @@ WEIGHT = (RNG.standard_normal((256, 512)) * 0.02).astype(np.float32)
 def encoded(tmp_path: Path, rule: str) -> tuple[squish.conversion.Step, np.ndarray, dict[str, np.ndarray]]:
     """The report of a matrix, what a reader sees of it, and its parts."""
     tmp_path.mkdir(exist_ok=True)
-    made = source(tmp_path / "m.safetensors", w=WEIGHT)
-    (step,) = squish.convert(made, tmp_path / "out", "npydir", rule).steps
+    checkpoint = source(tmp_path / "m.safetensors", w=WEIGHT)
+    (step,) = squish.convert(checkpoint, tmp_path / "out", "npydir", rule).steps
     with squish.open(tmp_path / "out") as file:
         tensor = file["w"]
         return step, tensor.numpy(), {role: buffer.numpy() for role, buffer in tensor.parts().items()}
@@ -45,10 +45,10 @@ def test_errors_stay_within_the_bounds(tmp_path: Path, rule: str, cosine: float,
     gap, scale = np.abs(values - WEIGHT), parts["scale"]
     groups = gap.reshape(-1, gap.size // scale.size)
     assert (groups <= steps * scale.reshape(-1, 1) * 1.0001).all()
-    found = float(np.sum(values * WEIGHT, dtype=np.float64) / np.linalg.norm(values) / np.linalg.norm(WEIGHT))
-    assert found >= cosine
+    reached = float(np.sum(values * WEIGHT, dtype=np.float64) / np.linalg.norm(values) / np.linalg.norm(WEIGHT))
+    assert reached >= cosine
     assert step.quality is not None  # the report says what a reader sees
-    assert step.quality.cosine == pytest.approx(found, abs=1e-6)
+    assert step.quality.cosine == pytest.approx(reached, abs=1e-6)
     assert step.quality.max_error == pytest.approx(float(gap.max()), rel=1e-6)
     assert step.quality.nmse == pytest.approx(float(np.square(gap).sum() / np.square(WEIGHT).sum()), rel=1e-4)
 
@@ -65,12 +65,12 @@ def test_q4a_of_every_group_size_is_offset_plus_code_times_scale(tmp_path: Path,
     packed, codes = nibbles(6, 128)
     scale, offset = (RNG.standard_normal((6, 128 // group)).astype(np.float32) for _ in range(2))
     folder = make(tmp_path / "m", {"w": {"q4a": packed, "s4a": scale, "z4a": offset, "shape": (2, 3, 128)}})
-    wanted = (codes * np.repeat(scale, group, 1) + np.repeat(offset, group, 1)).reshape(2, 3, 128)
+    expected = (codes * np.repeat(scale, group, 1) + np.repeat(offset, group, 1)).reshape(2, 3, 128)
     with squish.open(folder) as file:
         tensor = file["w"]
         assert tensor.spec.encodings[0].codec.params["group_size"] == group
-        np.testing.assert_array_equal(tensor.numpy(), wanted)
-        np.testing.assert_array_equal(tensor[1, 1:, 64:], wanted[1, 1:, 64:])
+        np.testing.assert_array_equal(tensor.numpy(), expected)
+        np.testing.assert_array_equal(tensor[1, 1:, 64:], expected[1, 1:, 64:])
     squish.convert(folder, tmp_path / "copy", "npydir")
     for suffix in ("q4a", "s4a", "z4a"):
         name = f"tensors/w__{suffix}.npy"
@@ -98,19 +98,19 @@ def test_a_sharded_model_takes_memory_of_panels(tmp_path: Path, encode: str | No
     assert len(squish.open(tmp_path / "out")) == 3
 
 
-def whole(found: np.ndarray) -> tuple[float, float]:
+def whole(decoded: np.ndarray) -> tuple[float, float]:
     """Cosine, and squared error over squared values."""
-    cosine = np.sum(found * WEIGHT, dtype=np.float64) / np.linalg.norm(found) / np.linalg.norm(WEIGHT)
-    return float(cosine), float(np.square(found - WEIGHT).sum() / np.square(WEIGHT).sum())
+    cosine = np.sum(decoded * WEIGHT, dtype=np.float64) / np.linalg.norm(decoded) / np.linalg.norm(WEIGHT)
+    return float(cosine), float(np.square(decoded - WEIGHT).sum() / np.square(WEIGHT).sum())
 
 
 @pytest.mark.parametrize("rank", [1, 8, 64, 256])
 def test_a_correction_leaves_no_more_than_the_other_singular_values(tmp_path: Path, rank: int) -> None:
-    _, plain, _ = encoded(tmp_path / "plain", "int3")
-    step, found, _ = encoded(tmp_path / "lowrank", f"lowrank:rank={rank}(int3)")
-    singular = np.linalg.svd(WEIGHT.astype(np.float64) - plain, compute_uv=False)
+    _, without_factors, _ = encoded(tmp_path / "plain", "int3")
+    step, decoded, _ = encoded(tmp_path / "lowrank", f"lowrank:rank={rank}(int3)")
+    singular = np.linalg.svd(WEIGHT.astype(np.float64) - without_factors, compute_uv=False)
     least = float(np.square(singular[rank:]).sum() / np.square(WEIGHT, dtype=np.float64).sum())
-    cosine, nmse = whole(found)
+    cosine, nmse = whole(decoded)
     assert nmse == pytest.approx(least, rel=1e-3, abs=1e-11)
     assert cosine >= 0.96
     assert step.quality is not None
@@ -119,16 +119,16 @@ def test_a_correction_leaves_no_more_than_the_other_singular_values(tmp_path: Pa
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_one_width_for_all_has_the_bounds_of_that_width(tmp_path: Path, bits: int) -> None:
-    step, found, _ = encoded(tmp_path, f"mixed:bits={bits}")
+    step, decoded, _ = encoded(tmp_path, f"mixed:bits={bits}")
     assert step.target == encoded(tmp_path / "alone", f"int{bits}")[0].target
-    assert whole(found)[0] >= BOUNDS[f"int{bits}"][0]
+    assert whole(decoded)[0] >= BOUNDS[f"int{bits}"][0]
 
 
 def test_a_budget_is_kept_and_more_of_it_is_nearer(tmp_path: Path) -> None:
     weights = {f"layers__{place}__w": (WEIGHT * 4.0**-place)[:, : 512 >> place] for place in range(3)}
-    made, last = source(tmp_path / "m.safetensors", **weights), np.inf
+    checkpoint, last = source(tmp_path / "m.safetensors", **weights), np.inf
     for budget in (3.5, 4.5, 6, 8.5):
-        steps = squish.convert(made, tmp_path / str(budget), "npydir", f"mixed:bpw={budget}").steps
+        steps = squish.convert(checkpoint, tmp_path / str(budget), "npydir", f"mixed:bpw={budget}").steps
         weighted = sum(step.bits * step.spec.elements for step in steps)
         assert weighted <= budget * sum(step.spec.elements for step in steps)
         error = sum(step.quality.nmse * step.spec.elements for step in steps if step.quality)
@@ -154,19 +154,19 @@ def test_rotated_two_bit_weights_are_half_a_step_away_where_they_were_rounded(tm
         files |= {"sqint2_L": left[:, :rank].astype(np.float16)}
         files |= {"sqint2_R": (values[:rank, None] * right[:rank]).astype(np.float16)}
     with squish.open(make(tmp_path / "m", {"w": {**files, "shape": WEIGHT.shape}})) as file:
-        found = file["w"].numpy()
-    gap = turns[0] @ (found.astype(np.float64) - WEIGHT) @ turns[1].T
+        decoded = file["w"].numpy()
+    gap = turns[0] @ (decoded.astype(np.float64) - WEIGHT) @ turns[1].T
     if not rank:
         assert (np.abs(gap) <= scale.repeat(group, 1) * 0.5001).all()
         assert np.linalg.norm(gap) == pytest.approx(np.linalg.norm(rest), rel=1e-4)
     else:
         assert np.linalg.norm(gap) == pytest.approx(np.linalg.norm(values[rank:]), rel=1e-3)
-    assert whole(found)[0] >= 0.85
+    assert whole(decoded)[0] >= 0.85
 
 
 def hadamard(size: int) -> np.ndarray:
     """Sylvester's matrix by its definition, over the root of its size."""
-    made = np.ones((1, 1))
-    while len(made) < size:
-        made = np.block([[made, made], [made, -made]])
-    return made / np.sqrt(size)
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / np.sqrt(size)

@@ -20,8 +20,8 @@ RNG = np.random.default_rng(4)
 
 def directory(tmp_path: Path, encode: str) -> Path:
     weights = {f"layers__{number}__up__weight": RNG.normal(size=(8, 128)).astype(np.float32) for number in range(3)}
-    made = source(tmp_path / "s.safetensors", **weights, norm__weight=np.ones(128, np.float16))
-    squish.convert(made, tmp_path / "m", "npydir", encode)
+    checkpoint = source(tmp_path / "s.safetensors", **weights, norm__weight=np.ones(128, np.float16))
+    squish.convert(checkpoint, tmp_path / "m", "npydir", encode)
     return tmp_path / "m"
 
 

@@ -89,11 +89,11 @@ class TestSqint2(CodecSuite):
             "data": rng.integers(0, 256, (8, 8)).astype(np.uint8),
             "scale": rng.random((8, 2), np.float32), "offset": rng.random((8, 2), np.float32), "meta": np.zeros(16),
         }  # fmt: skip
-        plain = {"group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1}
-        rotated = {**plain, "rank": 2, "nonzero": 3, "left_start": 1, "right_start": 2}
+        unrotated = {"group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1}
+        rotated = {**unrotated, "rank": 2, "nonzero": 3, "left_start": 1, "right_start": 2}
         more = {
             "left": rng.random((8, 2)).astype(np.float16), "right": rng.random((2, 32)).astype(np.float16),
             "rows": np.array([0, 7, 7], np.int32), "columns": np.array([1, 31, 31], np.int32),
             "values": np.ones(3, np.float16),
         }  # fmt: skip
-        return {"plain": (spec, plain, parts), "rotated": (spec, rotated, {**parts, **more})}
+        return {"plain": (spec, unrotated, parts), "rotated": (spec, rotated, {**parts, **more})}

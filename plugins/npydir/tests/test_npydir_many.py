@@ -33,7 +33,7 @@ open("/dev/null").close()
 def test_mapped_arrays_need_no_descriptors(tmp_path: Path) -> None:
     tensors = {f"{number}": {"pt": np.full((2, 4), number, np.float32), "shape": (2, 4)} for number in range(400)}
     folder = make(tmp_path / "m", tensors)
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOWERED, str(folder), str(tmp_path / "out")], capture_output=True, text=True, timeout=120
     )
-    assert told.returncode == 0, told.stderr
+    assert process.returncode == 0, process.stderr

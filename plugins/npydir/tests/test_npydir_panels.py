@@ -22,12 +22,12 @@ NAMES = {"bias": (5, 3, 64), "plain": (37, 128), "eight": (4, 64), "narrow": (4,
 
 def directory(tmp_path: Path) -> Path:
     """Four-bit tensors with biases and without, and others that panels do not hold."""
-    biased, plain, narrow, line = (nibbles(*size)[0] for size in ((15, 64), (37, 128), (4, 48), (1, 64)))
+    biased, symmetric, narrow, line = (nibbles(*size)[0] for size in ((15, 64), (37, 128), (4, 48), (1, 64)))
     return make(
         tmp_path / "m",
         {
             "layers.0.bias": {"q4a": biased, "s4a": floats(15, 2), "z4a": floats(15, 2), "shape": NAMES["bias"]},
-            "layers.0.plain": {"q4": plain, "s4": floats(37, 2), "shape": NAMES["plain"]},
+            "layers.0.plain": {"q4": symmetric, "s4": floats(37, 2), "shape": NAMES["plain"]},
             "eight": int8(NAMES["eight"]),
             "narrow": {"q4a": narrow, "s4a": floats(4, 3), "z4a": floats(4, 3), "shape": NAMES["narrow"]},
             "line": {"q4": line, "s4": floats(1, 2), "shape": NAMES["line"]},
@@ -86,9 +86,9 @@ def test_scales_of_sixteen_bits_are_stored_so_where_all_are_exact(tmp_path: Path
     before = opened(folder)
     cache.build(folder, "panels")
     with squish.open(folder) as file:
-        found = {name: {part.dtype for role, part in file[name].spec.encodings[0].parts.items() if role != "data"}
+        dtypes = {name: {part.dtype for role, part in file[name].spec.encodings[0].parts.items() if role != "data"}
                  for name in file}  # fmt: skip
-        assert found == {"both": {"f16"}, "plain": {"f16"}, "scales": {"f32"}, "offsets": {"f32"}}
+        assert dtypes == {"both": {"f16"}, "plain": {"f16"}, "scales": {"f32"}, "offsets": {"f32"}}
         for name, (_, values) in before.items():
             assert file[name].numpy().tobytes() == values.tobytes()
 

@@ -23,20 +23,20 @@ def test_directories_of_squish_itself_decode_to_its_own_values(squish_wrote: Pat
         assert set(file) == set(values)
         assert not file.problems
         for tensor in file.values():
-            wanted = values[tensor.name]
-            assert tensor.shape == wanted.shape
-            assert tensor.numpy().dtype == wanted.dtype
-            assert tensor.numpy().tobytes() == wanted.tobytes(), tensor.name
+            expected = values[tensor.name]
+            assert tensor.shape == expected.shape
+            assert tensor.numpy().dtype == expected.dtype
+            assert tensor.numpy().tobytes() == expected.tobytes(), tensor.name
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_dialects_follow_their_formulas(tmp_path: Path, name: str) -> None:
     shape, files, values = CASES[name]
     with squish.open(make(tmp_path / "m", {"a.b": {**files, "shape": shape}})) as file:
-        found = file["a.b"].numpy()
+        decoded = file["a.b"].numpy()
         assert not file.problems
-        assert found.shape == shape
-        np.testing.assert_array_equal(found, values)
+        assert decoded.shape == shape
+        np.testing.assert_array_equal(decoded, values)
 
 
 def bits(codes: np.ndarray, width: int) -> np.ndarray:
@@ -234,5 +234,5 @@ def test_awq_scales_alone_and_beside_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (12345, 2, 3), (1,) * 9])
 def test_headers_are_those_of_numpy(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     np.save(tmp_path / "a.npy", np.zeros(shape, dtypes.to_numpy(dtype)))
-    made = header(dtype, shape)
-    assert (tmp_path / "a.npy").read_bytes()[: len(made)] == made
+    start = header(dtype, shape)
+    assert (tmp_path / "a.npy").read_bytes()[: len(start)] == start

@@ -270,8 +270,8 @@ def test_conversion_uses_the_stored_codes_instead_of_a_tier(tmp_path: Path, tier
     assert norm.action == "copy"
     squish.convert(folder, tmp_path / "values.safetensors", "safetensors", "f32")
     exact = {name: tensor.numpy() for name, tensor in squish.open(directory(tmp_path / "again")).items()}
-    for made in ("kept", "values.safetensors"):
-        with squish.open(tmp_path / made) as file:
+    for target in ("kept", "values.safetensors"):
+        with squish.open(tmp_path / target) as file:
             for name, values in exact.items():
                 np.testing.assert_array_equal(file[name].numpy(), values)
 

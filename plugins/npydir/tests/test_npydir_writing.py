@@ -50,10 +50,10 @@ WRITTEN = {
 @pytest.mark.parametrize("encode", WRITTEN)
 def test_arrays_have_the_shapes_that_squish_gives_them(tmp_path: Path, encode: str) -> None:
     rule = encode if not encode.startswith("affine") else f"*.weight={encode}"
-    wanted = f"layers.*={rule.removeprefix('*.weight=')}"
-    planned = squish.convert(model(tmp_path), tmp_path / "out", "npydir", wanted, dry_run=True)
-    made = squish.convert(tmp_path / "model.safetensors", tmp_path / "out", "npydir", wanted)
-    assert planned.size == made.size
+    by_layer = f"layers.*={rule.removeprefix('*.weight=')}"
+    planned = squish.convert(model(tmp_path), tmp_path / "out", "npydir", by_layer, dry_run=True)
+    report = squish.convert(tmp_path / "model.safetensors", tmp_path / "out", "npydir", by_layer)
+    assert planned.size == report.size
     for suffix, expected in WRITTEN[encode].items():
         assert stored(tmp_path / "out", f"layers__0__up__weight__{suffix}") == expected
     assert stored(tmp_path / "out", "layers__0__up__weight__shape") == ("<i8", (2,))
@@ -186,8 +186,8 @@ def test_the_search_for_scales_is_used(tmp_path: Path, rule: str) -> None:
     model_file = source(tmp_path / "s.safetensors", **weights)
     errors = []
     for search in ("", "search=mse"):
-        asked = f"{rule}:{search}" if search else rule
-        quality = squish.convert(model_file, tmp_path / f"out{search}", "npydir", asked).steps[0].quality
+        spec = f"{rule}:{search}" if search else rule
+        quality = squish.convert(model_file, tmp_path / f"out{search}", "npydir", spec).steps[0].quality
         assert quality is not None
         errors.append(quality.nmse)
     assert errors[1] < errors[0] or rule == "int8"

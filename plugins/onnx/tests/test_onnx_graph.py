@@ -142,6 +142,9 @@ ERRORS = {
     "another operator": ([tensor("w", WEIGHT), node("Conv", ["x", "w"], ["y"])], "graph-use"),
     "the left operand": ([tensor("w", WEIGHT), node("MatMul", ["w", "x"], ["y"])], "graph-use"),
     "both operands": ([tensor("w", WEIGHT), node("MatMul", ["w", "w"], ["y"])], "graph-use"),
+    "one operand": ([tensor("w", WEIGHT.T), node("MatMul", ["w"], ["y"])], "graph-use"),
+    "no operator": ([tensor("w", WEIGHT.T), node("", ["x", "w"], ["y"])], "graph-use"),
+    "no output": ([tensor("w", WEIGHT), node("Transpose", ["w"], [])], "graph-use"),
     "no use": ([tensor("w", WEIGHT)], "graph-use"),
     "an output": ([tensor("w", WEIGHT.T), node("MatMul", ["x", "w"], ["y"]), value(12, "w")], "graph-use"),
     "a graph in a node": ([*GRAPHS["MatMul"], node("If", ["y"], ["q"], ATTRIBUTE)], "graph-use"),
@@ -174,6 +177,26 @@ def test_names_that_do_not_fit_are_refused(convert, names, code):
     with pytest.raises(squish.SquishError) as caught:
         convert(*GRAPHS["MatMul"], names=names)
     assert caught.value.code == code
+
+
+def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):
+    """Every byte of a small graph replaced, and the file cut at every length."""
+    whole = model(*GRAPHS["Transpose"], RELU, *EDGES)
+    space = whole.index(WEIGHT.tobytes())
+    places = [*range(space), *range(space + WEIGHT.nbytes, len(whole))]
+    damaged = [whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :] for place in places]
+    damaged += [whole[:length] for length in places]
+    squish.save(tmp_path / "w.gguf", {"w": WEIGHT}, encode="q4_0")
+    codes = set()
+    with squish.open(tmp_path / "w.gguf") as source:
+        for data in damaged:
+            (tmp_path / "old.onnx").write_bytes(data)
+            try:
+                squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={tmp_path / 'old.onnx'}", dry_run=True)
+            except squish.SquishError as error:
+                codes.add(error.code)
+    assert {"protobuf", "tensor-unused"} <= codes
+    assert "plugin-bug" not in codes
 
 
 def test_the_command_takes_the_graph_and_the_names(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.formats.protobuf import message, number, packed_list
+from squish_core.formats.protobuf import header, message, number, packed_list
 
 MiB = 1 << 20
 ENDLESS = b"\xff" * 11
@@ -167,6 +167,26 @@ def test_external_data_in_a_folder_of_the_model_is_read(folder):
     (folder / "weights").rename(folder / "sub" / "weights")
     with opened(folder, tensor(external(location="sub/weights", offset="8"))) as file:
         assert file["w"].numpy().tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("number_", [1, 10])
+def test_a_header_of_2_gib_costs_nothing(tmp_path, number_):
+    """A node or a text of 2 GiB: the file is sparse, and no page of it is read."""
+    size = (1 << 31) + 5
+    start = number(1, 10) + header(7, size + 6) + header(number_, size)
+    with open(tmp_path / "model.onnx", "wb") as file:
+        file.write(start)
+        file.truncate(len(start) + size)
+    tracemalloc.start()
+    if number_ == 1:
+        with pytest.raises(squish.LimitError) as caught:
+            squish.open(tmp_path / "model.onnx")
+        assert (caught.value.code, caught.value.offset) == ("header", 2 + len(header(7, size + 6)))
+    else:
+        squish.open(tmp_path / "model.onnx").close()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MiB
 
 
 def test_keys_of_external_data_change_nothing_else(folder):

@@ -171,15 +171,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if start >= size:
                 return self._status(416, {"Content-Range": f"bytes */{size}"})
             code, body = 206, data[start:stop]
-        says = start + 7 if mode == "shifts" else start
+        declared = start + 7 if mode == "shifts" else start
         body = body[: len(body) // 2] if mode == "short" else body + b"more" if mode == "long" else body
-        headers = {"Content-Range": f"bytes {says}-{says + len(body) - 1}/{'*' if mode == 'star' else size}"}
+        headers = {"Content-Range": f"bytes {declared}-{declared + len(body) - 1}/{'*' if mode == 'star' else size}"}
         if mode == "long":
-            headers["Content-Range"] = f"bytes {says}-{says + len(body) - 5}/{size}"
+            headers["Content-Range"] = f"bytes {declared}-{declared + len(body) - 5}/{size}"
         if code == 200 or mode == "unsaid":
             headers = {}
         if mode == "huge":
-            headers["Content-Range"] = f"bytes {says}-{says + len(body) - 1}/{2**63 - 1}"
+            headers["Content-Range"] = f"bytes {declared}-{declared + len(body) - 1}/{2**63 - 1}"
         if mode == "gzip":
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
         if tag:
@@ -241,7 +241,7 @@ def secure_url(server: FaultServer) -> Iterator[str]:
     context.load_cert_chain(DATA / "localhost.pem")
     secure.socket = context.wrap_socket(secure.socket, server_side=True)
     threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield f"https://localhost:{secure.server_port}/ok"
+    yield f"https://localhost:{secure.server_port}"
     secure.shutdown()
     secure.server_close()
 

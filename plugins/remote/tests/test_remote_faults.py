@@ -161,6 +161,7 @@ def test_what_will_not_pass_is_an_error_at_once(server: Any, status: int, code: 
     error = refusal(lambda: read(server, str(status)))
     assert (error.code, len(server.requests)) == (code, 1)
     assert str(status) in str(error.found)
+    assert code != "denied" or "Put user and password into the address" in (error.hint or "")
     assert isinstance(error, MissingFileError) == (code == "missing")
 
 
@@ -185,15 +186,20 @@ def test_a_pin_opens_the_same_content_or_fails(values: Any, server: Any, tmp_pat
     assert (error.code, error.expected, error.found) == ("changed", 'tag "one"', 'tag "two"')
 
 
-@pytest.mark.parametrize(("trusted", "code"), [(True, None), (False, "certificate")])
+@pytest.mark.parametrize(
+    ("mode", "trusted", "code", "requests"),
+    [("ok", True, "", 2), ("ok", False, "certificate", 0), ("elsewhere", True, "redirect", 1)],
+)
 def test_a_certificate_is_checked_by_the_clients_own_variables(
-    values: Any, secure_url: str, trusted: bool, code: str | None
+    values: Any, server: Any, secure_url: str, mode: str, trusted: bool, code: str, requests: int
 ) -> None:
+    """The server redirects `elsewhere` to the same file without TLS, which is not followed."""
+    server.moved_to = server.url("m.safetensors")
     program = (
         "import squish_core as squish, squish_remote.store\n"
         "squish_remote.store.RETRIES = 0\n"
         "try:\n"
-        f"    with squish.open('{secure_url}/m.safetensors', source_options={PATIENT}) as file:\n"
+        f"    with squish.open('{secure_url}/{mode}/m.safetensors', source_options={PATIENT}) as file:\n"
         "        assert file['w'][1, :2].tolist() == [1000, 1001]\n"
         "except squish.SquishError as error:\n"
         "    raise SystemExit(error.code)"
@@ -203,7 +209,7 @@ def test_a_certificate_is_checked_by_the_clients_own_variables(
     ended = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True
     )
-    assert ended.stderr.strip() == (code or "")
+    assert (ended.stderr.strip(), len(server.requests)) == (code, requests)
 
 
 def test_a_redirect_is_followed_without_credentials(values: Any, server: Any) -> None:

@@ -20,6 +20,7 @@ from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish
 from squish_core.cli.app import run
+from squish_core.conversion.ranges import ImageReader
 
 PATIENCE = 120
 """Seconds for what takes a moment, however loaded the machine is."""
@@ -182,6 +183,26 @@ def test_a_source_that_changes_is_an_error_and_never_other_bytes(tmp_path: Path)
             os.utime(tmp_path / "model.safetensors", ns=(1, 1))
             status, headers, _ = server.get("/model.gguf", Range="bytes=0-3")
             assert (status, headers["Connection"]) == (503, "close")
+        finally:
+            server.close()
+
+
+def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squish.save(tmp_path / "model.safetensors", ARRAYS)
+    chunks = ImageReader.chunks
+
+    def changed_after_one(*arguments: Any) -> Iterator[Any]:
+        for chunk in chunks(*arguments):
+            yield chunk
+            os.utime(tmp_path / "model.safetensors", ns=(1, 1))
+
+    monkeypatch.setattr(ImageReader, "chunks", changed_after_one)
+    with squish.open(tmp_path / "model.safetensors") as file:
+        server = Served(ImageServer(file, file.as_format("gguf")))
+        try:
+            with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+                server.get("/model.gguf")
+            assert server.get("/model.gguf")[0] == 503
         finally:
             server.close()
 

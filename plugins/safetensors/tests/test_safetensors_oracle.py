@@ -62,8 +62,8 @@ def described(path):  # type: ignore[no-untyped-def]
     import safetensors
 
     with open(path, "rb") as file:
-        found = safetensors.deserialize(file.read())
-    return {name: [entry["dtype"], list(entry["shape"])] for name, entry in found}
+        entries = safetensors.deserialize(file.read())
+    return {name: [entry["dtype"], list(entry["shape"])] for name, entry in entries}
 
 
 def loaded(paths):  # type: ignore[no-untyped-def]
@@ -121,12 +121,13 @@ def test_the_library_reads_every_dtype_that_we_write(tmp_path: Path) -> None:
     raw = json.dumps(entries).encode()
     source = len(raw).to_bytes(8, "little") + raw + bytes(at)
     squish.convert(source, tmp_path / "ours.safetensors")
-    found = library().run(described, path=str(tmp_path / "ours.safetensors"))
-    assert found == {dtype: [tag, [8]] for tag, dtype in TAGS.items()}
+    reference = library().run(described, path=str(tmp_path / "ours.safetensors"))
+    assert reference == {dtype: [tag, [8]] for tag, dtype in TAGS.items()}
 
 
 def test_the_library_reads_our_shards(tmp_path: Path) -> None:
     arrays = {f"w{number}": np.full((4,), number, np.float32) for number in range(3)}
     squish.convert(bytes(library().run(save, arrays=arrays)), tmp_path / "set", "safetensors:max_shard_size=32")
-    found = library().run(loaded, paths=[str(path) for path in (tmp_path / "set").glob("*.safetensors")])
-    assert {name: array.tolist() for name, array in found.items()} == {name: a.tolist() for name, a in arrays.items()}
+    reference = library().run(loaded, paths=[str(path) for path in (tmp_path / "set").glob("*.safetensors")])
+    lists = {name: array.tolist() for name, array in arrays.items()}
+    assert {name: array.tolist() for name, array in reference.items()} == lists

@@ -252,12 +252,12 @@ def test_the_callers_limits_apply_to_a_layer(rank: int, code: str | None, model:
     with squish.open(model, "safetensors") as file:
         files = CheckpointFiles(file.index, file.source, squish.Limits(rank=rank))
         layers = collect_layers(file.index.tensors, ("",), bases=("",))
-        made = refine_layers(
+        refined = refine_layers(
             files, "x", "", {"a": layers["a"]}, lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"), (),
             bases=("",),
         )  # fmt: skip
-    assert [each.code for each in made.problems] == ([] if code is None else [code])
-    assert (made.tensors["a"].shape == shape) is (code is None)
+    assert [each.code for each in refined.problems] == ([] if code is None else [code])
+    assert (refined.tensors["a"].shape == shape) is (code is None)
 
 
 @pytest.fixture

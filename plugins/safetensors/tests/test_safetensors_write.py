@@ -30,14 +30,14 @@ Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 
 def outgoing(tensors: Tensors) -> list[OutgoingTensor]:
     """Tensors (name -> dtype, shape, bytes) as a conversion would hand them over."""
-    found = []
+    outgoing = []
     for name, (dtype, shape, data) in tensors.items():
         packed = dtype in SUB_BYTE
         part = Part(dtype="u8", shape=(len(data),)) if packed else Part(dtype=dtype, shape=shape)
         codec = CodecSpec("dense", {"dtype": dtype}) if packed else DENSE
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts={"data": part}),))
-        found.append(OutgoingTensor(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
-    return found
+        outgoing.append(OutgoingTensor(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
+    return outgoing
 
 
 def write(

@@ -90,16 +90,16 @@ class TestInt4(CodecSuite):
     tolerance = 0.2
 
     def cases(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        cases: dict[str, Any] = {}
         for shape, group in (((6, 64), 32), ((6, 10), 4), ((5, 7), 3), ((5, 7), 35), ((2, 3, 8), 8), ((0, 4), 4)):
             spec = TensorSpec(name="w", shape=shape, dtype="f32")
-            found[f"{shape}/{group}"] = (spec, {"group_size": group}, _values(shape))
+            cases[f"{shape}/{group}"] = (spec, {"group_size": group}, _values(shape))
         spec = TensorSpec(name="w", shape=(5, 7), dtype="f32")
-        found["searched"] = (spec, {"group_size": 5, "search": "mse"}, _values((5, 7)))
+        cases["searched"] = (spec, {"group_size": 5, "search": "mse"}, _values((5, 7)))
         codes = np.arange(-(-35 * self.bits // 8), dtype=np.uint8)
         entry = np.array([[7, 9, *np.array([0.5, -1], np.float32).view(np.uint32)]], np.uint32)
-        found["whole"] = (spec, {}, {"codes": codes, "table": entry})
-        return found
+        cases["whole"] = (spec, {}, {"codes": codes, "table": entry})
+        return cases
 
 
 class TestInt2(TestInt4):
@@ -114,10 +114,10 @@ class TestTcaTbe(CodecSuite):
     def cases(self) -> dict[str, Any]:
         patterns = np.arange(1 << 12, dtype=np.uint16) * 16 + 5
         patterns[(patterns >> 7 & 255) == 255] = 5  # NaN: compared bit by bit in the tests of reading
-        found: dict[str, Any] = {}
+        cases: dict[str, Any] = {}
         for shape in ((64, 64), (32, 128), (4, 8, 128)):
             values = patterns.view(ml_dtypes.bfloat16).reshape(shape)
             spec = TensorSpec(name="w", shape=shape, dtype="bf16")
             codec = self.registry.codec("tca_tbe")
-            found[str(shape)] = (spec, codec.fit_params(lambda values=values: iter([values]), spec, {}), values)
-        return found
+            cases[str(shape)] = (spec, codec.fit_params(lambda values=values: iter([values]), spec, {}), values)
+        return cases

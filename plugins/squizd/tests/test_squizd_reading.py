@@ -19,8 +19,8 @@ from squish_core.plugins.registry import Registry
 from squish_core.testing import expect_error
 
 
-def same(found: np.ndarray, expected: np.ndarray) -> bool:
-    return found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+def same(actual: np.ndarray, expected: np.ndarray) -> bool:
+    return actual.dtype == expected.dtype and actual.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("group", [0, 1, 3, 8, 1000])

@@ -124,6 +124,7 @@ def test_ids_of_any_shape_and_batch(gguf: Path) -> None:
     ("target", "file", "options"),
     [
         ("out", "out/model.gguf", {}), ("out.gguf", "out.gguf", {}), ("out", "out/model.zt", {"to": "ztensor"}),
+        ("out", "out", {"to": "npydir"}), ("out.zt", "out.zt", {}),
     ],
 )  # fmt: skip
 def test_a_saved_model_has_the_same_codes(

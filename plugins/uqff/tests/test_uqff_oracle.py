@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import oracles
 import pytest
-from squish_uqff.codecs.hqq import Hqq
+from squish_codecs.api import Hqq
 
 from squish_core.api import TensorSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_uqff.codecs.hqq import PACKINGS, Hqq
+from squish_codecs.api import HQQ_PACKINGS, Hqq
 
 import squish_core as squish
 from squish_core.api import TensorSpec
@@ -52,7 +52,7 @@ def test_a_sharded_model_round_trips(layers: Any, shard: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(sorted(PACKINGS)), st.sampled_from([0, 1]), st.integers(1, 5), st.integers(1, 4),
+    st.sampled_from(sorted(HQQ_PACKINGS)), st.sampled_from([0, 1]), st.integers(1, 5), st.integers(1, 4),
     st.sampled_from([1e-6, 1.0, 1e4]), st.sampled_from([0.0, 100.0]),
 )  # fmt: skip
 def test_hqq_values_stay_in_the_range_of_their_group(

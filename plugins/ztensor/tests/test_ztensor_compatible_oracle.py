@@ -31,22 +31,22 @@ def read_1_2(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
     reader = ztensor.Reader(path)
-    found = {}
+    tensors_read = {}
     for name in reader.keys():  # noqa: SIM118 - it is no mapping
         tensor = reader.read(name, copy=True)
-        found[name] = {role: np.array(array) for role, array in tensor.components.items()}
-    return found
+        tensors_read[name] = {role: np.array(array) for role, array in tensor.components.items()}
+    return tensors_read
 
 
 def read_1_1(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
     reader = ztensor.Reader(path)
-    found = {}
+    tensors_read = {}
     for name in reader.tensor_names:
         values = reader.read_tensor(name, verify_checksum=True)
-        found[name] = {"data": np.array(values.toarray() if hasattr(values, "toarray") else values)}
-    return found
+        tensors_read[name] = {"data": np.array(values.toarray() if hasattr(values, "toarray") else values)}
+    return tensors_read
 
 
 def write_1_2(path, arrays, sparse, compress, checksum):  # type: ignore[no-untyped-def] # runs in the peer
@@ -73,11 +73,11 @@ def append_1_2(path, name, array):  # type: ignore[no-untyped-def] # runs in the
 @pytest.mark.parametrize("flavor", ["literal", "compatible"])
 def test_1_2_3_reads_what_is_written(zt: Any, tmp_path: Path, flavor: str, options: dict[str, str]) -> None:
     zt.written(tmp_path / "ours.zt", ARRAYS, {"flavor": flavor, **options}, {"license": "MIT"})
-    found = oracles.peer("ztensor-1.2.3").run(read_1_2, path=str(tmp_path / "ours.zt"))
-    assert set(found) == set(ARRAYS)
+    tensors_read = oracles.peer("ztensor-1.2.3").run(read_1_2, path=str(tmp_path / "ours.zt"))
+    assert set(tensors_read) == set(ARRAYS)
     for name, array in ARRAYS.items():
-        assert found[name]["data"].dtype == array.dtype
-        np.testing.assert_array_equal(found[name]["data"].reshape(array.shape), array)
+        assert tensors_read[name]["data"].dtype == array.dtype
+        np.testing.assert_array_equal(tensors_read[name]["data"].reshape(array.shape), array)
 
 
 @pytest.mark.parametrize("encoding", ["raw", "zstd"])
@@ -87,9 +87,9 @@ def test_1_x_reads_the_small_floats_of_the_compatible_flavour(
 ) -> None:
     arrays = {**ARRAYS, **{name: np.arange(64).astype(kind) for name, kind in SMALL.items()}}
     zt.written(tmp_path / "ours.zt", arrays, {"flavor": "compatible", "encoding": encoding})
-    found = oracles.peer(peer).run(read, path=str(tmp_path / "ours.zt"))
+    tensors_read = oracles.peer(peer).run(read, path=str(tmp_path / "ours.zt"))
     for name, array in arrays.items():
-        assert found[name]["data"].tobytes() == array.tobytes(), name
+        assert tensors_read[name]["data"].tobytes() == array.tobytes(), name
 
 
 @pytest.mark.parametrize("name", ["v11_sparse_csr", "v11_sparse_coo", "v12_quantized_group", "v12_logical_types"])
@@ -103,15 +103,15 @@ def test_1_2_3_reads_the_components_of_what_is_rewritten(data: Path, tmp_path: P
 def _bytes_1_2(path):  # type: ignore[no-untyped-def] # runs in the peer, which cannot give bf16 and complex
     import ztensor
 
-    reader, found = ztensor.Reader(path), {}
+    reader, tensors_read = ztensor.Reader(path), {}
     for name in reader.keys():  # noqa: SIM118
         about = reader.metadata(name)
         try:
             parts = {role: np.array(array).tobytes() for role, array in reader.read(name, copy=True).components.items()}
         except (RuntimeError, ValueError) as error:
             parts = {"error": str(error).encode()}
-        found[name] = [list(about.shape), parts]
-    return found
+        tensors_read[name] = [list(about.shape), parts]
+    return tensors_read
 
 
 def test_1_1_1_reads_sparse_tensors_whose_narrow_indices_were_widened(zt: Any, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_1_1_1_reads_sparse_tensors_whose_narrow_indices_were_widened(zt: Any, t
         body += array.tobytes().ljust(64, b"\0")
     old = zt.pack({"w": {"shape": [2, 3], "format": "sparse_csr", "components": stored}}, body)
     squish.convert(old, tmp_path / "ours.zt", to="ztensor:flavor=compatible")
-    [found] = oracles.peer("ztensor-1.1.1").run(read_1_1, path=str(tmp_path / "ours.zt")).values()
-    assert found["data"].tolist() == [[1, 0, 2], [0, 3, 0]]
+    [tensors_read] = oracles.peer("ztensor-1.1.1").run(read_1_1, path=str(tmp_path / "ours.zt")).values()
+    assert tensors_read["data"].tolist() == [[1, 0, 2], [0, 3, 0]]
 
 
 SPARSE = [

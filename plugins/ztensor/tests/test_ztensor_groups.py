@@ -163,8 +163,8 @@ def test_1_1_writes_only_the_specified_attributes(data: Path, tmp_path: Path) ->
     manifest = cbor2.loads(blob[-16 - int.from_bytes(blob[-16:-8], "little") : -16])
     record = manifest["objects"]["q_proj_zstd"]
     assert record["format"] == "quantized_group"
-    said = {key: record["attributes"].get(key) for key in ("bits", "group_size", "packing", "axis", "order")}
-    assert said == {"bits": 4, "group_size": 16, "packing": "8_per_i32", "axis": None, "order": None}
+    attributes = {key: record["attributes"].get(key) for key in ("bits", "group_size", "packing", "axis", "order")}
+    assert attributes == {"bits": 4, "group_size": 16, "packing": "8_per_i32", "axis": None, "order": None}
     assert list(record["components"]) == ["packed_weight", "scales", "zeros"]
 
 

@@ -21,7 +21,7 @@ from squish_ztensor.edit import edit
 import squish_core as squish
 from squish_core.cli import app
 from squish_core.errors import FormatError, SquishError, WriteError
-from squish_core.io import atomic
+from squish_core.io import append
 from squish_core.io.journal import Journal, journal_path, write_journal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
@@ -31,7 +31,7 @@ WIRES = [{"wire": "2"}, {"wire": "2", "flavor": "aligned"}, {}]
 WORK = """
 import shutil
 import numpy as np
-from squish_core.io.atomic import locked_file
+from squish_core.io.append import locked_file
 from squish_core.io.journal import Journal, write_journal
 from squish_ztensor.edit import edit
 
@@ -236,8 +236,8 @@ def test_an_edit_waits_for_the_lock_and_then_fails(
     path = tmp_path / "model.zt"
     zt.written(path, ARRAYS, options)
     before = path.read_bytes()
-    assert atomic.locked_file.__wrapped__.__defaults__[-1] == 10.0
-    monkeypatch.setattr(atomic.locked_file.__wrapped__, "__defaults__", (False, 0.2))
+    assert append.locked_file.__wrapped__.__defaults__[-1] == 10.0
+    monkeypatch.setattr(append.locked_file.__wrapped__, "__defaults__", (False, 0.2))
     started = time.monotonic()
     with locked(path), pytest.raises(WriteError) as caught:
         edit(path, remove=["a"])
@@ -263,7 +263,7 @@ def test_without_locks_only_recover_truncates_a_torn_append(
     assert model.read_bytes() == before
     capsys.readouterr()
     assert run("edit", model, "--set", "license=MIT", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["notes"] == [atomic.NO_LOCKS]
+    assert json.loads(capsys.readouterr().out)["notes"] == [append.NO_LOCKS]
     assert contents(model)[1] == {"license": "MIT"}
 
 
@@ -299,7 +299,7 @@ def test_a_file_that_another_program_changes_during_the_edit_is_not_reported_as_
 
 
 def append_while(path: Path, interfere: Callable[[], None]) -> None:
-    with atomic.locked_file(path) as lock, atomic.appended_file(lock) as sink:
+    with append.locked_file(path) as lock, append.appended_file(lock) as sink:
         sink.write(b"new")
         interfere()
 
@@ -360,7 +360,7 @@ def test_the_journal_is_synced_before_the_first_byte_and_removed_after_the_last(
 
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(os, "unlink", watched_unlink)
-    with atomic.locked_file(model) as lock, atomic.appended_file(lock) as sink:
+    with append.locked_file(model) as lock, append.appended_file(lock) as sink:
         sink.write(bytes(3 << 20))
     assert events == [
         "sync journal", "sync folder", "sync model grown", "remove journal grown", "sync folder grown",

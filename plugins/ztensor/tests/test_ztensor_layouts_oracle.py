@@ -70,22 +70,22 @@ def group(bits: int, word: str, zero: str, order: str = "lsb_first", scale: str 
     parts: dict[str, tuple[Array, str | None]] = {
         "data": (np.moveaxis(packed, -1, axis).astype(word), None), "scales": (np.moveaxis(scales, -1, axis), None),
     }  # fmt: skip
-    said: dict[str, Any] = {"form": zero}
+    zero_point: dict[str, Any] = {"form": zero}
     if zero == "plain":
-        parts["zeros"], said = (
+        parts["zeros"], zero_point = (
             (np.moveaxis(zeros, -1, axis).astype(scale), None),
             {"form": "tensor", "packing": "plain"},
         )
     elif zero == "packed":  # across the groups
         across = np.moveaxis(pack(zeros.T, bits, width, order).T, -1, axis)
-        parts["zeros"], said = (across.astype(word), None), {"form": "tensor", "packing": "same_as_data"}
+        parts["zeros"], zero_point = (across.astype(word), None), {"form": "tensor", "packing": "same_as_data"}
     elif zero == "implied":
-        zeros[...], said["value"] = 8, 8
+        zeros[...], zero_point["value"] = 8, 8
     else:
         zeros[...] = 0
     values = (codes.astype("f4") - zeros.astype("f4").repeat(16, 1)) * scales.astype("f4").repeat(16, 1)
     attributes = {
-        "bits": bits, "group_size": 16, "axis": axis, "zero_point": said,
+        "bits": bits, "group_size": 16, "axis": axis, "zero_point": zero_point,
         "packing": {"word": dtypes.from_numpy(np.dtype(word)), "order": order, "per_word": width // bits},
         "scale_form": "f32_factors" if scale == "f4" else "f16_factors",
     }  # fmt: skip
@@ -213,12 +213,12 @@ def write_1_2(path, name, layout, shape, parts, attributes):  # type: ignore[no-
 def read_2(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
-    found = ztensor.verify(path, deep=True)
+    report = ztensor.verify(path, deep=True)
     [tensor] = ztensor.open(path).values()
     parts = {role: tensor[role] for role in tensor.parts}
     kinds = {role: [part.dtype, part.logical] for role, part in parts.items()}
     data = {role: part.tobytes() for role, part in parts.items()}
-    return [found.checked, found.undigested, tensor.layout, list(tensor.shape), kinds, data]
+    return [report.checked, report.undigested, tensor.layout, list(tensor.shape), kinds, data]
 
 
 def read_1_2(path):  # type: ignore[no-untyped-def] # runs in the peer
@@ -347,10 +347,10 @@ def test_every_row_of_the_exceptions_is_used() -> None:
 def check_all(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
-    found = ztensor.verify(path, deep=True)
+    report = ztensor.verify(path, deep=True)
     source = ztensor.open(path)
     tensors = {name: {role: tensor[role].tobytes() for role in tensor.parts} for name, tensor in source.items()}
-    return [found.checked, found.undigested, source.attributes, tensors]
+    return [report.checked, report.undigested, source.attributes, tensors]
 
 
 def test_the_reference_verifies_an_edited_v2_file(tmp_path: Path) -> None:

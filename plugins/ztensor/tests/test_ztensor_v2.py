@@ -49,11 +49,11 @@ def pack(
         manifest = cbor2.dumps({"objects": objects or {}} if root is None else root, canonical=True)
     body = MAGIC.ljust(4096, b"\0") + blobs
     body += bytes(-len(body) % 4096)
-    found = (
+    footer = (
         len(body) if at is None else at, len(manifest) if length is None else length,
         xxhash.xxh3_64_intdigest(manifest) if digest is None else digest, version, 0, MAGIC,
     )  # fmt: skip
-    return body + manifest + struct.pack("<QQQII8s", *found)
+    return body + manifest + struct.pack("<QQQII8s", *footer)
 
 
 def one(**changes: Any) -> Make:
@@ -697,8 +697,8 @@ def test_any_value_anywhere_in_a_v2_manifest_gives_typed_errors_only(data: st.Da
     # Drawing from Hypothesis builds its own tables of Unicode, far larger than anything measured here.
     tracemalloc.reset_peak()
     try:
-        found = squish.open(pack(root=manifest, blobs=file[4096:start]))
-        for tensor in found.values():
+        opened = squish.open(pack(root=manifest, blobs=file[4096:start]))
+        for tensor in opened.values():
             tensor.parts()
             tensor.numpy()
     except SquishError as error:

@@ -32,19 +32,19 @@ ARRAYS["tied"] = ARRAYS["z.weight"].copy()
 def read(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
-    found = ztensor.verify(path, deep=True)
+    report = ztensor.verify(path, deep=True)
     source = ztensor.open(path)
     tensors = {
         name: [str(tensor.dtype), list(tensor.shape), bytes(tensor.tobytes())] for name, tensor in source.items()
     }
-    return [found.checked, found.undigested, tensors]
+    return [report.checked, report.undigested, tensors]
 
 
 def check(path):  # type: ignore[no-untyped-def] # runs in the peer
     import ztensor
 
-    found = ztensor.verify(path, deep=True)
-    return [found.checked, found.undigested, sorted(ztensor.open(path).keys())]
+    report = ztensor.verify(path, deep=True)
+    return [report.checked, report.undigested, sorted(ztensor.open(path).keys())]
 
 
 def write(path, arrays, canonical, encoding):  # type: ignore[no-untyped-def] # runs in the peer

@@ -35,6 +35,7 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="awq", title="activation-aware column scaling (AWQ)", factory="squish_codecs.wrap.awq:Awq"),
         CodecInfo(id="float8", title="float8 with one scale or block scales", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="bitmask", title="nonzero values and a bitmask", factory="squish_codecs.bitmask:Bitmask"),
+        CodecInfo(id="hqq", title="half-quadratic quantization", factory="squish_codecs.hqq.codec:Hqq"),
         CodecInfo(id="boxes", title="integers with scales per box", factory="squish_codecs.boxes:Boxes"),
         CodecInfo(
             id="mx",

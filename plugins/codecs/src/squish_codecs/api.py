@@ -17,6 +17,7 @@ _NAMES = {
     "squish_codecs.boxes": ("Boxes",),
     "squish_codecs.float8": ("FLOAT8_DTYPES", "FLOAT8_SCALES", "Float8", "float8_table"),
     "squish_codecs.kv.cache": ("Cache",),
+    "squish_codecs.hqq.codec": ("HQQ_PACKINGS", "Hqq"),
     "squish_codecs.mx.codec": ("Mx",),
     "squish_codecs.mx.float4": ("float4_codes", "float4_layout", "float4_pairs", "is_float4"),
     "squish_codecs.mx.global_scale": ("convert_global_scale", "split_global_scale"),
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from .float8 import FLOAT8_SCALES as FLOAT8_SCALES
     from .float8 import Float8 as Float8
     from .float8 import float8_table as float8_table
+    from .hqq.codec import HQQ_PACKINGS as HQQ_PACKINGS
+    from .hqq.codec import Hqq as Hqq
     from .kv.cache import Cache as Cache
     from .mx.codec import Mx as Mx
     from .mx.float4 import float4_codes as float4_codes

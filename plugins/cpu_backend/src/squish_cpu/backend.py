@@ -37,7 +37,7 @@ from squish_core.api import (
 from .layouts import layout_of
 from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned
 from .layouts.panels import Grid, repack
-from .library import Tally, Weights, library, threads
+from .library import Product, Tally, Weights, library, threads
 
 Array = np.ndarray
 ACTIVATION_NOTES = {"f32": "", "bf16": "bf16 activations", "int8": "int8 activations"}
@@ -172,16 +172,20 @@ class CpuBackend(Backend):
         x = check_input(x, columns, handle.spec)
         return _multiply(handle, x.reshape(-1, columns), 0, rows).reshape(*x.shape[:-1], rows)
 
-    def linear_pointers(self, handle: Handle) -> Callable[[int, int, int], None] | None:
-        if handle.columns is not None or handle.activations:
+    def linear_pointers(self, handle: Handle, dtype: str = "f32") -> Callable[[int, int, int], None] | None:
+        if handle.columns is not None or dtype not in DENSE or len(handle.spec.shape) != 2:
             return None
-        rows, columns = require_rank(handle.spec, 2)
-        multiply, weights, count = library().multiply, handle.products, handle.threads
+        prepared = NUMBERS[handle.activations] if handle.activations else -1
+        arguments = Product(ctypes.pointer(handle.products), prepared, DENSE[dtype], handle.threads)
+        address, product = ctypes.addressof(arguments), library().product
+        if not product(address, None, 0, None):  # no kernel for these activations
+            return None
 
-        def multiply_rows(x: int, number: int, out: int) -> None:
-            multiply(weights, 0, rows, x, columns, number, out, rows, count)
+        def multiply(x: int, number: int, out: int, _: Product = arguments) -> None:
+            if not product(address, x, number, out):
+                raise MemoryError
 
-        return multiply_rows
+        return multiply
 
     def embed(self, handle: Handle, ids: Array) -> Array:
         rows, columns = require_rank(handle.spec, 2)

@@ -45,6 +45,12 @@ class Affine(ctypes.Structure):
     )  # fmt: skip
 
 
+class Product(ctypes.Structure):
+    """`struct Product` of native/weights.h."""
+
+    _fields_ = (("weights", ctypes.POINTER(Weights)), ("prepared", c_int32), ("type", c_int32), ("threads", c_int32))
+
+
 class Tally(ctypes.Structure):
     """`struct Tally` of native/weights.h."""
 
@@ -60,6 +66,7 @@ class Library(NamedTuple):
     decode: Function
     multiply: Function
     multiply_as: Function
+    product: Function
     repack: Function
     encode: Function
     encode_affine: Function
@@ -120,6 +127,7 @@ def _open() -> Library:
         _declare(loaded.squish_decode, *rows),
         _declare(loaded.squish_multiply, *products),
         _declare(loaded.squish_multiply_as, *prepared, result=c_int),
+        _declare(loaded.squish_product, c_void_p, c_void_p, c_int64, c_void_p, result=c_int),
         _declare(loaded.squish_repack, *panels, result=c_int),
         _declare(loaded.squish_encode, *blocks, result=c_int),
         _declare(loaded.squish_encode_affine, *groups, result=c_int),

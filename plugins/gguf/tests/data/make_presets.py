@@ -1,4 +1,5 @@
-"""Makes presets.json: the types that llama.cpp's own quantizer gives the tensors of `tests/preset_models.py`.
+"""Makes presets.json and preset_digests.json: the types, and digests of the blocks, that llama.cpp's own quantizer
+gives the tensors of `tests/preset_models.py`.
 
     npm pack @node-llama-cpp/linux-x64@3.22.1 && tar xzf node-llama-cpp-linux-x64-3.22.1.tgz
     PYTHONPATH=tests python plugins/gguf/tests/data/make_presets.py package/bins/linux-x64
@@ -11,10 +12,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from ctypes import (
     CDLL,
     POINTER,
     RTLD_GLOBAL,
+    Array,
     Structure,
     byref,
     c_bool,
@@ -25,10 +28,24 @@ from ctypes import (
     c_void_p,
     cast,
 )
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-from preset_models import MODELS, Request, Shapes, in_runs, matrices, metadata, requests, title
+from preset_models import (
+    MODELS,
+    WEIGHED,
+    Request,
+    Shapes,
+    digest,
+    in_runs,
+    matrices,
+    metadata,
+    requests,
+    statistics,
+    title,
+    write_f16,
+)
 from squish_gguf.presets import PRESETS
 from squish_gguf.types import TYPES
 
@@ -82,18 +99,39 @@ def types(library: CDLL, source: Path, target: Path, shapes: Shapes, request: Re
     for place, (pattern, kind) in enumerate(changes.items()):
         overrides[place] = TypeOverride(pattern.lower().encode(), CODES[kind])
     params.types = cast(overrides, c_void_p)
-    ones = np.ones(8192, np.float32)
-    rows = [(name, shape) for name, shape in shapes.items() if len(shape) > 1]
-    statistics = (Statistics * (len(rows) + 1))()
-    for place, (name, shape) in enumerate(rows):
-        size = shape[-1] * (shape[0] if len(shape) > 2 else 1)
-        statistics[place] = Statistics(name.encode(), ones.ctypes.data_as(POINTER(c_float)), size)
+    sizes = {name: shape[-1] * (shape[0] if len(shape) > 2 else 1) for name, shape in shapes.items() if len(shape) > 1}
+    vectors = {name: np.ones(size, np.float32) for name, size in sizes.items()}
+    table = entries(vectors)
     if with_statistics:
-        params.imatrix = cast(statistics, c_void_p)
+        params.imatrix = cast(table, c_void_p)
     if library.llama_model_quantize(str(source).encode(), str(target).encode(), byref(params)):
         return None
     with squish.open(target) as file:
         return in_runs([type_name(file[name]) for name in matrices(shapes)])
+
+
+def entries(vectors: Mapping[str, np.ndarray]) -> Array[Statistics]:
+    """llama_model_imatrix_data of all tensors, and an empty one; pointers into the arrays, which must stay."""
+    table = (Statistics * (len(vectors) + 1))()
+    for place, (name, vector) in enumerate(vectors.items()):
+        table[place] = Statistics(name.encode(), vector.ctypes.data_as(POINTER(c_float)), vector.size)
+    return table
+
+
+def digests(library: CDLL, model: str, folder: Path) -> dict[str, str]:
+    """Digests of the blocks by preset, without and with activation statistics."""
+    write_f16(folder / "f16.gguf", model)
+    vectors = statistics(model)
+    table = entries(vectors)
+    result = {}
+    for preset, is_weighed in product(PRESETS, (False, True)):
+        params = library.llama_model_quantize_default_params()
+        params.ftype, params.nthread = PRESETS[preset].number, 1
+        params.imatrix = cast(table, c_void_p) if is_weighed else None
+        source, target = (str(folder / name).encode() for name in ("f16.gguf", "out.gguf"))
+        if not library.llama_model_quantize(source, target, byref(params)):
+            result[f"{preset} with statistics" if is_weighed else preset] = digest(folder / "out.gguf")
+    return result
 
 
 def type_name(tensor: squish.Tensor) -> str:
@@ -123,7 +161,14 @@ def main(folder: Path) -> None:
                 title(request): types(library, source, target, shapes, request)
                 for request in requests(model, tuple(PRESETS))
             }
-    Path(__file__).with_suffix("").with_name("presets.json").write_text(json.dumps(types_of, indent=1) + "\n")
+    write("presets.json", types_of)
+    with tempfile.TemporaryDirectory() as temporary:
+        write("preset_digests.json", {model: digests(library, model, Path(temporary)) for model in WEIGHED})
+
+
+def write(name: str, content: object) -> None:
+    """Write a file of test data."""
+    Path(__file__).with_name(name).write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def squish_containers() -> list[ContainerInfo]:
             },
             codecs=(
                 "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",
-                "hf.bnb8",
+                "hf.bnb8", "hqq",
             ),
         )
     ]  # fmt: skip

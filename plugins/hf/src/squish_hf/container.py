@@ -52,6 +52,10 @@ METHODS = {
     "modelopt": "squish_hf.methods.modelopt",
     "modelopt_fp4": "squish_hf.methods.modelopt",
     "bitsandbytes": "squish_hf.methods.bitsandbytes",
+    "auto-round": "squish_hf.methods.auto_round",
+    "intel/auto-round": "squish_hf.methods.auto_round",
+    "hqq": "squish_hf.methods.hqq",
+    "torchao": "squish_hf.methods.torchao",
 }
 
 

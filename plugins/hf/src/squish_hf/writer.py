@@ -187,19 +187,19 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = without_declarations(config)
+    undeclared = without_declarations(config)
     if not codecs:
-        return kept if method else with_dtype(kept, specs)
+        return undeclared if method else with_dtype(undeclared, specs)
     before = config.get("quantization_config")
     before = before if isinstance(before, dict) else {}
     if method == GPT_OSS:
         own = before if before.get("quant_method") == GPT_OSS else {"quant_method": GPT_OSS}
-        return {**kept, "quantization_config": own}
+        return {**undeclared, "quantization_config": own}
     if method in (FP8, FBGEMM, MODELOPT):
-        return {**kept, "quantization_config": declaration(codecs, specs, method)}
+        return {**undeclared, "quantization_config": declaration(codecs, specs, method)}
     settings = {layer: _setting(codec) for layer, codec in codecs.items()}
     declared = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
-    return {**kept, "quantization_config": declared}
+    return {**undeclared, "quantization_config": declared}
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:

@@ -209,6 +209,8 @@ def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     A word holds codes of rows `lines` apart, the first in the highest bits.
     """
     params = encoding.codec.params
+    if params.get("scale_dtype", "f32") != "f32":
+        return None
     bits, by_row, data = params["bits"], params["axis"] == 1, encoding.parts["data"]
     lines, wide = data.shape
     first, step = (27, 3) if bits == 3 else (8 - bits, bits)

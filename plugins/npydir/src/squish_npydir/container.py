@@ -63,10 +63,10 @@ class NpyDir(Container):
 
     def encodings_for(self, *, dialect: Any = (), tier: Any = (), **features: Any) -> tuple[Encoding, ...]:
         tables = ((tier, TIERS), (dialect, DIALECTS))
-        chosen = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
+        requests = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
         return tuple(
             Encoding(codec=parse_spec(text), label=label)
-            for labels, table in chosen for label, text in table.items() if label in labels
+            for labels, table in requests for label, text in table.items() if label in labels
         )  # fmt: skip
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:

@@ -131,7 +131,7 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
     head = source.read(0, min(64, source.size))
     other = lookalike(head, text=True) if head[8:9] != b"{" else None
     if other:
-        raise UnknownFormatError(f"this is {other[0]}", file=source.name, code="lookalike", hint=other[1])
+        raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     if len(head) < 8:
         raise TruncatedError(
             "truncated: the file ends within the header length", offset=0, expected="8 bytes",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.api import hookimpl, lazy_exports
 
 _NAMES = {
+    "squish_torch.draft": ("load_draft",),
     "squish_torch.evaluation.activations": ("collect_activations",),
     "squish_torch.evaluation.lockstep": ("evaluate",),
     "squish_torch.evaluation.report": ("Evaluation",),
@@ -21,6 +22,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from .draft import load_draft as load_draft
     from .evaluation.activations import collect_activations as collect_activations
     from .evaluation.lockstep import evaluate as evaluate
     from .evaluation.report import Evaluation as Evaluation

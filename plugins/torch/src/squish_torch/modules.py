@@ -12,8 +12,8 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import TensorError, describe, dtypes
 
 from . import device_ops as device_ops  # registers the operations
-from .ops import linear, runs_directly
-from .weights import roles_of, spec_of
+from .ops import multiply, runs_directly
+from .weights import Entry, entry_of, release_freed, roles_of, spec_of
 
 MAIN = "weight"
 """Name of the parameter with the largest part."""
@@ -64,6 +64,7 @@ class Compressed(nn.Module):
         super().__init__()
         self.description, self.backend = description, backend
         self._names = part_names(description)
+        self._entry: Entry | None = None
         for role, name in self._names.items():
             empty = torch.empty(byte_shape(description, role), dtype=torch.uint8, device=device)
             self.register_parameter(name, nn.Parameter(empty, requires_grad=False))
@@ -75,6 +76,9 @@ class Compressed(nn.Module):
         for name, part in stored_bytes(tensor).items():
             setattr(module, name, nn.Parameter(part, requires_grad=False))
         return module
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_entry": None}
 
     @property
     def parts(self) -> list[torch.Tensor]:
@@ -101,6 +105,13 @@ class Compressed(nn.Module):
             Of the logical shape.
         """
         return torch.ops.squish.dequantize(self.parts, self.description, self.backend, dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """As in torch; what was prepared of parts that have moved is released."""
+        result = super()._apply(fn, recurse)
+        self._entry = None
+        release_freed()
+        return result
 
     def get_extra_state(self) -> torch.Tensor:
         """The description, as bytes."""
@@ -149,7 +160,10 @@ class CompressedLinear(Compressed):
             if kind != "meta" and torch.is_autocast_enabled(kind):
                 x = x.to(torch.get_autocast_dtype(kind))
         if not torch.compiler.is_compiling() and runs_directly(x):
-            y = linear(x, self.parts, self.description, self.backend)
+            entry, parts = self._entry, self.parts
+            if entry is None or not entry.is_current(parts):
+                entry = self._entry = entry_of(parts, self.description, self.backend)
+            y = multiply(x, entry)
         else:
             y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
         bias = self._parameters["bias"]  # faster than the attribute

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from squish_core.api import UsageError, Weight
 
-from .weights import entry_of, spec_of, weight_of
+from .weights import Entry, entry_of, spec_of, weight_of
 
 LIBRARY = torch.library.Library("squish", "DEF")
 PANEL = 4 << 20
@@ -43,21 +43,32 @@ def runs_directly(x: Tensor) -> bool:
 
 def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
     """`x @ W.T` on the CPU, in the dtype of x."""
-    entry = entry_of(parts, description, backend)
-    rows, columns = entry.weight.shape
+    return multiply(x, entry_of(parts, description, backend))
+
+
+def multiply(x: Tensor, entry: Entry) -> Tensor:
+    """`x @ W.T` with a prepared weight."""
     dtype, shape = x.dtype, x.shape
-    if not dtype.is_floating_point:
-        raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(dtype))
+    rows, columns = entry.shape
+    product = entry.products.get(dtype)
     number = x.numel() // columns if shape and shape[-1] == columns else 0
+    if product is None or not number:
+        return _product_of_values(x, entry.weight)
     if entry.panel_rows is not None and number >= entry.panel_rows and dtype == torch.bfloat16:
         return _panel_product(x.reshape(number, columns), entry.weight).reshape(*shape[:-1], rows)
-    values = x if dtype == torch.float32 else x.to(torch.float32)
-    if entry.multiply is None or not number:
-        y = torch.from_numpy(entry.weight.linear(values.numpy()))
-    else:
-        values = values.contiguous()
-        y = torch.empty((*shape[:-1], rows))
-        entry.multiply(values.data_ptr(), number, y.data_ptr())
+    if not x.is_contiguous():
+        x = x.contiguous()
+    y = x.new_empty((*shape[:-1], rows))
+    product(x.data_ptr(), number, y.data_ptr())
+    return y
+
+
+def _product_of_values(x: Tensor, weight: Weight) -> Tensor:
+    """`x @ W.T` through arrays, for backends without products on raw addresses; the weight checks the shape."""
+    dtype = x.dtype
+    if not dtype.is_floating_point:
+        raise UsageError("x is not of a float type", code="operand", expected="f32, bf16 or f16", found=str(dtype))
+    y = torch.from_numpy(weight.linear(x.detach().to(torch.float32).numpy()))
     return y if dtype == torch.float32 else y.to(dtype)
 
 

@@ -85,7 +85,10 @@ def save_pretrained(
     check_unchanged(model, state)
     source = getattr(state.file, "original", state.file)
     target = target_of(Path(save_directory), source, to)
-    convert(source, target, to or (None if target.suffix else format_of(source)), encode)
+    form = to or (None if target.suffix else format_of(source))
+    if target.is_dir() and not any(target.iterdir()):  # such as that of push_to_hub; convert makes folders itself
+        target.rmdir()
+    convert(source, target, form, encode, rename=names_for(source, target, form))
 
 
 def check_unchanged(model: Any, state: LazyState) -> None:
@@ -107,11 +110,27 @@ def target_of(path: Path, source: File, to: str | None) -> Path:
     suffixes = {name: cast(ContainerInfo, entry.info).suffixes for name, entry in containers.items()}
     if path.suffix in {suffix for each in suffixes.values() for suffix in each}:
         return path
-    own = suffixes[(to or format_of(source)).partition(":")[0]]
+    own = suffixes.get((to or format_of(source)).partition(":")[0], ())
     if not own or (to is None and _is_folder(source)):
         return path
     path.mkdir(parents=True, exist_ok=True)
     return path / f"{STEM}{own[0]}"
+
+
+def names_for(source: File, target: Path, form: str | None) -> str | None:
+    """Transformers' names for another format without names of its own: most of them have no place for the settings that
+    GGUF's names need."""
+    written = format_by_suffix(source, target) if form is None else form.partition(":")[0]
+    if written is None or written == source.format or written not in source.registry.containers:
+        return None
+    return "hf" if source.registry.container(written).naming({}) is None else None
+
+
+def format_by_suffix(source: File, target: Path) -> str | None:
+    """The format that a suffix states."""
+    containers = source.registry.containers
+    fitting = [name for name, entry in containers.items() if target.suffix in cast(ContainerInfo, entry.info).suffixes]
+    return fitting[0] if fitting else None
 
 
 def format_of(source: File) -> str:

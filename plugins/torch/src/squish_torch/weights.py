@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -15,6 +15,8 @@ from squish_core.api import TensorSpec, Weight, read_description, tensor_from_pa
 
 PANEL_ROWS = 96
 """Rows of x from which decoding to bf16 and torch's product are faster than the backend's own bf16 product."""
+FLOATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+"""Dtypes of x for products on raw addresses."""
 SWEEP = 256
 """Number of new entries after which entries of freed memory are dropped."""
 
@@ -27,26 +29,33 @@ class Entry:
     ----------
     weight
         The weight, whose handle reads the memory.
-    storages, versions
+    pointers, storages, versions
         The memory, and the counts of writes to it.
-    multiply
-        `linear` on raw addresses, where the backend has it.
+    threads
+        Torch's number of threads.
+    products
+        Dtype of x -> `linear` on raw addresses, where the backend has it.
     panel_rows
         From this number of rows of a bf16 x on, panels are decoded to bf16 and torch multiplies them; None: never.
     """
 
     weight: Weight
+    shape: tuple[int, ...]
+    pointers: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
     versions: tuple[int, ...]
-    multiply: Callable[[int, int, int], None] | None
+    threads: int
+    products: Mapping[torch.dtype, Callable[[int, int, int], None]]
     panel_rows: int | None
 
     def is_current(self, parts: Sequence[torch.Tensor]) -> bool:
-        """Whether these parts still have the bytes that were prepared."""
-        for part, storage, version in zip(parts, self.storages, self.versions):
-            if storage.expired() or (0 if part.is_inference() else part._version) != version:
+        """Whether these parts still have the bytes that were prepared, and torch its number of threads."""
+        for part, pointer, storage, version in zip(parts, self.pointers, self.storages, self.versions):
+            if part.data_ptr() != pointer or (0 if part.is_inference() else part._version) != version:
                 return False
-        return True
+            if storage.expired():
+                return False
+        return torch.get_num_threads() == self.threads
 
     @property
     def is_alive(self) -> bool:
@@ -102,16 +111,26 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     op = "experts" if len(spec.shape) == 3 else "linear" if len(spec.shape) == 2 else "dense"
     weight = tensor.load(_with_threads(tensor.plan(backend or None, op=op).chosen.backend, backend, threads), op=op)
     storages = tuple(StorageWeakRef(part.untyped_storage()) for part in parts)
-    multiply = weight.linear_pointers() if op == "linear" else None
+    products = {dtype: weight.linear_pointers(name) for dtype, name in FLOATS.items() if op == "linear"}
     in_panels = weight.chain.options.get("activations") == "bf16" and multiplies_bf16()
-    entry = Entry(weight, storages, tuple(map(_version, parts)), multiply, PANEL_ROWS if in_panels else None)
+    entry = Entry(
+        weight, spec.shape, key[0], storages, tuple(map(_version, parts)), threads,
+        {dtype: product for dtype, product in products.items() if product is not None},
+        PANEL_ROWS if in_panels else None,
+    )  # fmt: skip
     with _lock:
         _added += 1
-        if _added % SWEEP == 0:
-            for stale in [each for each, old in _entries.items() if not old.is_alive]:
-                del _entries[stale]
         _entries[key] = entry
+    if _added % SWEEP == 0:
+        release_freed()
     return entry
+
+
+def release_freed() -> None:
+    """Drop prepared weights whose memory is gone."""
+    with _lock:
+        for stale in [key for key, entry in _entries.items() if not entry.is_alive]:
+            del _entries[stale]
 
 
 @lru_cache(1)

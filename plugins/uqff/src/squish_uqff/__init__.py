@@ -49,7 +49,6 @@ def squish_containers() -> list[ContainerInfo]:
 def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
-        CodecInfo(id="hqq", title="half-quadratic quantization", factory="squish_uqff.codecs.hqq:Hqq"),
         CodecInfo(
             id="uqff.f8q8", title="int8 with a float8 scale per 32 values", factory="squish_uqff.codecs.f8q8:F8Q8"
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
+from squish_codecs.api import Hqq
 
 from squish_core.api import (
     BLOCK_TYPES,
@@ -22,7 +23,6 @@ from squish_core.api import (
 )
 
 from . import tables
-from .codecs.hqq import Hqq
 
 Numbers = Mapping[str, Any]
 Parts = Mapping[str, Part]

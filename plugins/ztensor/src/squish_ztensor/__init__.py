@@ -70,7 +70,7 @@ def squish_codecs() -> list[CodecInfo]:
             aliases={"sparse_coo": "zt.sparse_coo"},
         ),
         CodecInfo(
-            id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:Mx"
+            id="zt.mx", title="microscaling with one power of two per block", factory="squish_ztensor.codecs.mx:AxisMx"
         ),
     ]  # fmt: skip
 

@@ -79,7 +79,7 @@ def _magic_error(source: Source, head: bytes) -> SquishError:
         )  # fmt: skip
     other = lookalike(source.read(0, min(80, source.size)), text=True)
     if other:
-        return UnknownFormatError(f"this is {other[0]}", code="lookalike", hint=other[1])
+        return UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
     return FormatError("not a zTensor file (bad magic)", offset=0, expected=MAGIC, found=head, code="magic")
 
 

@@ -121,6 +121,11 @@ def byte_floats(dtype: str) -> Array:
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(dtype)).astype(np.float32)
 
 
+def widened(role: str) -> Callable[[Arrays], Array]:
+    """Return a part as f32."""
+    return lambda arrays: np.asarray(arrays[role], np.float32)
+
+
 def table_kind(bits: int) -> int:
     """Return the kind of table indices."""
     return TABLE_FIRST + bits - 1
@@ -195,7 +200,7 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
         "kind": HQQ, "line": -(-lines // codes), "size": line, "bits": bits, "word": 4 if bits == 3 else 1,
         "shift": 27 if bits == 3 else 8 - bits, "grid_row": axis, "grid_column": 1 - axis,
     }  # fmt: skip
-    pointers = {"data": part("data"), "scale": part("scale"), "offset": part("zero")}
+    pointers = {"data": part("data"), "scale": widened("scale"), "offset": widened("zero")}
     return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers)
 
 

@@ -44,7 +44,8 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)
 
 
-def _gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
+def build_gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
+    """Build the weight of a layer in the order of the GEMM kernel."""
     codes = require_part(parts, ".qweight", ("i32",), rank=2)
     scales = require_part(parts, ".scales", FLOATS, rank=2)
     columns, rows = codes.shape[0], codes.shape[1] * 8
@@ -94,6 +95,6 @@ def _extras(parts: StoredParts) -> dict[str, Part]:
 
 
 MAKERS: dict[str, Callable[[str, StoredParts, int], TensorSpec]] = {
-    "gemm": _gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), LLM_AWQ: partial(_fast, "scaled_zeros"),
+    "gemm": build_gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), LLM_AWQ: partial(_fast, "scaled_zeros"),
 }  # fmt: skip
 """`version` -> reader of a weight, given the group size (0: one group)."""

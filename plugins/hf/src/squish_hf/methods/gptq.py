@@ -34,7 +34,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     settings = Settings(declared)
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
-        return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
+        return build_layer(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
 
     return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
 
@@ -71,9 +71,10 @@ class Settings:
         return self.patterns.matches(key.removeprefix(EXCLUDED if key.startswith(EXCLUDED) else "+:"), layer)
 
 
-def _make(
+def build_layer(
     layer: str, parts: StoredParts, declared: Declared, subtracted: int, legal: Iterable[int], planar: bool
 ) -> TensorSpec:
+    """Build the weight of a layer; `subtracted` from its stored zero points, and its codes may be `planar`."""
     bits = declared.number("bits", legal)
     group = group_size(declared)
     word = WORDS.get(declared.get("pack_dtype", str, "int32"))

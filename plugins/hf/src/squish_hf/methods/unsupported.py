@@ -10,9 +10,6 @@ MARLIN = "4-bit codes in an order of one CUDA kernel (Marlin)"
 REPACK = "Use the original checkpoint: runtimes convert it to Marlin's order when they load it."
 METHODS = {
     "aqlm": ("sums of codebook entries (AQLM)", SAVE.format("aqlm")),
-    "auto-round": (
-        "AutoRound codes in one of several packings", "Export it again with AutoRound's format auto_gptq.",
-    ),
     "bitnet": ("ternary weights, four in a byte (BitNet)", SAVE.format("accelerate")),
     "exl3": ("trellis-coded blocks (EXL3)", SAVE.format("exllamav3")),
     "eetq": ("8-bit rows in the order of CUDA kernels (EETQ)", SAVE.format("eetq")),
@@ -20,17 +17,12 @@ METHODS = {
     "fp_quant": ("rotated MXFP4 or NVFP4 (FP-Quant)", SAVE.format("fp_quant")),
     "gguf": ("weights in a GGUF file", "Open that file."),
     "higgs": ("rotated vectors on a grid (HIGGS)", SAVE.format("flute")),
-    "hqq": (
-        "half-quadratic quantization (HQQ), with each layer's settings as tensors",
-        SAVE.format("hqq"),
-    ),
     "marlin": (MARLIN, REPACK),
     "metal": ("affine codes for Metal kernels", SAVE.format("kernels")),
     "quanto": ("codes and scales of optimum-quanto", SAVE.format("optimum-quanto")),
     "quark": ("codes and scales of AMD's Quark", SAVE.format("amd-quark")),
     "spqr": ("low-bit codes with sparse outliers (SpQR)", SAVE.format("spqr_quant")),
     "sinq": ("codes with row and column scales (SINQ)", SAVE.format("sinq")),
-    "torchao": ("tensor classes of torchao", SAVE.format("torchao")),
     "vptq": ("vector codebooks (VPTQ)", SAVE.format("vptq")),
 }  # fmt: skip
 """`quant_method` -> description and next step."""
@@ -43,7 +35,7 @@ def refuse_marlin(part: str) -> FormatError:
 
 def reason(declared: Declared, methods: str) -> str:
     """Return why a method is not supported; `methods` lists the supported ones."""
-    name = declared.method.lower().removeprefix("intel/")
+    name = declared.method.lower()
     if name not in METHODS:
         method = repr(declared.method[:40]) if name else "no method"
         return f"unknown quantization method {method} (supported: {methods}); tensors are read as stored"

@@ -109,8 +109,9 @@ def _lengths(head: bytes) -> tuple[int, int]:
     """Return the size of the length field, and the header length."""
     if not head.startswith(MAGIC):
         raise FormatError(
-            "not a .npy file (bad magic)", offset=0, expected=repr(MAGIC), found=repr(head[:6]), code="magic"
-        )
+            "not a .npy file (bad magic)", offset=0, expected=repr(MAGIC),
+            found=repr(head[:6]) if head else "an empty file", code="magic",
+        )  # fmt: skip
     width = _LENGTHS.get(head[6:8], 0)
     if len(head) >= 8 and not width:
         raise FormatError(

@@ -190,8 +190,8 @@ def _uses(model: ExistingModel, name: str) -> tuple[list[Use], list[int]]:
 
 def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: bool) -> bool:
     """Whether a node takes the weight as [N, K]; `same`: its input is the weight, not the transposed one."""
-    once = node.inputs.count(value) == 1 and len(node.outputs) == 1
     attributes = node.attributes
+    once = node.inputs.count(value) == 1 and len(node.inputs) > 1 and len(node.outputs) == 1
     if once and node.kind == "MatMul" and node.inputs[1] == value:
         return not same
     if once and node.kind == "Gather" and node.inputs[0] == value and same and not attributes.get("axis"):

@@ -6,6 +6,12 @@ import json
 
 from .config import Decoder
 
+TYPES = {
+    "mixtral": "mistral", "qwen3_moe": "qwen3", "olmo2": "olmo", "glm4": "llama", "starcoder2": "llama",
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+}  # fmt: skip
+"""Family -> a type that onnxruntime-genai runs in the same way, where it does not know the family's own."""
+
 
 def genai_config(decoder: Decoder, filename: str) -> bytes:
     """The configuration of a decoder in a file of this name."""
@@ -22,7 +28,7 @@ def genai_config(decoder: Decoder, filename: str) -> bytes:
         inputs["past_conv_names"], outputs["present_conv_names"] = "past.%d.conv", "present.%d.conv"
         more = {"layer_types": list(decoder.kinds), "conv_cache_size": decoder.taps - 1}
     model = {
-        "type": decoder.family,
+        "type": TYPES.get(decoder.family, decoder.family),
         **tokens,
         "context_length": decoder.context,
         "vocab_size": decoder.vocabulary,

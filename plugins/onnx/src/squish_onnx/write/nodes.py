@@ -151,4 +151,8 @@ def _names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator
 
 def is_transpose(node: Node) -> bool:
     """Whether a node swaps the axes of a matrix."""
-    return node.kind == "Transpose" and node.attributes.get("perm") in (None, [1, 0])
+    return (
+        node.kind == "Transpose"
+        and len(node.inputs) == len(node.outputs) == 1
+        and node.attributes.get("perm") in (None, [1, 0])
+    )

@@ -110,14 +110,14 @@ def refine_layers(
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
     findings = list(problems)
     tensors: dict[str, TensorSpec] = {}
-    done: set[str] = set()
+    complete: set[str] = set()
     for stored_name, original in index.tensors.items():
         layer = owner.get(stored_name)
-        if layer in done:
+        if layer in complete:
             continue
         spec = original
         if layer is not None:
-            done.add(layer)
+            complete.add(layer)
             base = next((each for each in bases if each in layers[layer]), bases[0])
             spec = _layer_tensor(make, layer, layers[layer], layer + base, findings, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:

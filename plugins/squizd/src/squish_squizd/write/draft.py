@@ -55,11 +55,11 @@ class Draft:
 
     def blocks(self, position: int) -> list[tuple[PlacedBlock, OutgoingTensor]]:
         """Place the blocks; the first starts at the next multiple of 64 from `position`."""
-        placed: list[tuple[PlacedBlock, OutgoingTensor]] = []
+        pairs: list[tuple[PlacedBlock, OutgoingTensor]] = []
         for layer, tensors in self.layers.items():
             blocks, position = place.place_blocks([each.spec for each in tensors], DRAFT_KEY + layer, position)
-            placed += zip(blocks, tensors)
-        return placed
+            pairs += zip(blocks, tensors)
+        return pairs
 
     def end(self, position: int) -> int:
         """Return the end of the section if it is written at `position`."""

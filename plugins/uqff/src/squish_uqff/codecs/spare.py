@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from squish_codecs.api import HQQ_PACKINGS
 from squish_safetensors.api import CheckpointFiles
 
 from squish_core.api import Index, Limits, Part, Problem, Source, TensorSpec
 
 from .f8q8 import BLOCK
-from .hqq import PACKINGS
 
 CHUNK = 1 << 22
 
@@ -37,7 +37,7 @@ def _hqq(spec: TensorSpec, data: Part, source: Source) -> bool:
     params = spec.encodings[0].codec.params
     if params["bits"] != 3:
         return False
-    packing, (rows, columns) = PACKINGS[3], data.shape
+    packing, (rows, columns) = HQQ_PACKINGS[3], data.shape
     n_rows = params["group_size"] if params["axis"] == 0 else spec.elements // params["group_size"]
     legal = np.zeros(rows, np.uint32)  # per word row: the bits in use
     for place in range(packing.codes):

@@ -70,6 +70,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         return Refusal(why="UQFF stores affine codes only as AFQ", code="affine")
     if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
         return Refusal(why=f"UQFF stores only matrices as {codec.id}, not {list(spec.shape)}", code="shape")
+    if codec.id == "hqq" and "scale_dtype" in codec.params:
+        return Refusal(why=f"UQFF has HQQ with float32 scales, not {codec.params['scale_dtype']}", code="codec")
     if codec.id in ("float8", "mx") and codec.params:
         return Refusal(why=f"UQFF supports {codec.id} only without parameters, not {codec}", code="codec")
     return _layer(spec, encoding, legacy)

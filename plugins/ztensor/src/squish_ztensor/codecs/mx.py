@@ -9,8 +9,11 @@ import numpy as np
 from squish_core.api import Codec, CodecError, CodeLayout, Codes, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 
-class Mx(Codec):
+class AxisMx(Codec):
     """`2^(e-127) * element` in float32; e = 255 is NaN. Source: zTensor v2 `zt.mx/1`; OCP MX 1.0.
+
+    Unlike `mx` of squish-codecs, which zTensor is read without: blocks of any size along any axis, int8 elements, and
+    no encoder. Where both can store a tensor, they declare the same code layout.
 
     Parameters: `block_size` elements along `axis` share an exponent; `dtype` f4_e2m1 (two per byte, low nibble first),
     f8_e4m3, f8_e5m2 or i8. Parts: `data`, `scales`.

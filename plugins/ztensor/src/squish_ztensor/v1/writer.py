@@ -57,11 +57,11 @@ class Placement:
             self.empty.append((offset, name))
         return offset
 
-    def add(self, spec: TensorSpec, placed: Mapping[str, tuple[int, int, str | None]]) -> None:
+    def add(self, spec: TensorSpec, ranges: Mapping[str, tuple[int, int, str | None]]) -> None:
         """Add a tensor with offset, length and digest of each part, in the reference's key order, without optional
         keys."""
         encoding, components = spec.encodings[0], {}
-        for role, (offset, length, digest) in placed.items():
+        for role, (offset, length, digest) in ranges.items():
             part = encoding.parts[role]
             component: dict[str, Any] = layouts.types_of(part.dtype, compatible=self.compatible)
             component |= {"offset": offset, "length": length}
@@ -118,12 +118,12 @@ def plan_file(
     specs = [*specs] if text else [*specs, sidecar.predict_spec(meta, assets)]
     placement, position = Placement(options.compatible), len(MAGIC)
     for spec in specs:
-        placed = {}
+        ranges = {}
         for role, part in spec.encodings[0].parts.items():
             offset = placement.start(position, spec.name, part.nbytes)
-            placed[role] = (offset, part.nbytes, _NO_DIGEST[options.digests])
+            ranges[role] = (offset, part.nbytes, _NO_DIGEST[options.digests])
             position = offset + part.nbytes
-        placement.add(spec, placed)
+        placement.add(spec, ranges)
     size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
     return WritePlan(size=size, dropped=dropped)
 
@@ -159,7 +159,7 @@ def _append(
 ) -> None:
     """Append the tensors' blobs from their streams, or from spools of compressed parts."""
     for outgoing, spools in tensors:
-        spec, placed = outgoing.spec, {}
+        spec, ranges = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
             stream, digest = outgoing.parts[role], None
             offset = accept.pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
@@ -170,8 +170,8 @@ def _append(
                 digest = _copy(sink, accept.counted(stream.chunks(), part), options)
             else:
                 stream.write_to(sink)
-            placed[role] = (offset, sink.tell() - offset, digest)
-        placement.add(spec, placed)
+            ranges[role] = (offset, sink.tell() - offset, digest)
+        placement.add(spec, ranges)
 
 
 def close(sink: Sink, root: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from squish_core.api import DENSE, CodecError, CodecSpec, CodeLayout, Encoding, FormatError, Part, Refusal, TensorSpec
 
 from .. import accept, groups
-from ..codecs.mx import Mx
+from ..codecs.mx import AxisMx
 from ..names import BLOCKS, STORAGE, TYPES
 
 _LAYOUTS = {
@@ -46,8 +46,8 @@ def stored_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | N
     """Return a layout for codes of other formats: float4 or float8 blocks along rows, or groups."""
     for element, block in product(("f4_e2m1", "f8_e4m3", "f8_e5m2"), (32, 16)):
         stored_params = {"axis": len(spec.shape) - 1, "block_size": block, "dtype": element}
-        if layout == Mx().code_layout(spec, stored_params):
-            declared = dict(zip(("data", "scale"), Mx().parts(spec, stored_params).values()))
+        if layout == AxisMx().code_layout(spec, stored_params):
+            declared = dict(zip(("data", "scale"), AxisMx().parts(spec, stored_params).values()))
             parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
             params = {"element": element, "block_size": block}
             own = {name: value for name, value in params.items() if value not in ("f4_e2m1", 32)}

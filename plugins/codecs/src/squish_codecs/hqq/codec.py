@@ -9,9 +9,10 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
-from .half_quadratic import quantize
+from .optimizer import quantize
 
 MAX_GROUP = 1 << 20
+SCALE_DTYPES = ("f32", "f16", "bf16")
 
 
 class Packing(NamedTuple):
@@ -23,7 +24,7 @@ class Packing(NamedTuple):
     codes: int
 
 
-PACKINGS = {
+HQQ_PACKINGS = {
     8: Packing("u8", 0, 0, 1), 4: Packing("u8", 4, 4, 2), 2: Packing("u8", 6, 2, 4), 1: Packing("u8", 7, 1, 8),
     3: Packing("i32", 27, 3, 10),
 }  # fmt: skip
@@ -32,15 +33,16 @@ PACKINGS = {
 class Hqq(Codec):
     """`(q - zero) * scale` in float32, over a matrix of groups: each column with `axis` 0, each row with 1.
 
-    Parameters: `bits`, `group_size`, `axis`. Parts: `data`, the matrix packed along its rows: with s rows of words,
-    a word in row i holds rows i, i + s, i + 2s, ..., the first in the highest bits; f32 `scale` and `zero` per group.
+    Parameters: `bits`, `group_size`, `axis`, and `scale_dtype` (f32, f16 or bf16) of stored tensors; the encoder has
+    f32. Parts: `data`, the matrix packed along its rows: with s rows of words, a word in row i holds rows i, i + s,
+    i + 2s, ..., the first in the highest bits; `scale` and `zero` per group.
     Source: uqff-formats, section 4.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec, params)
-        packing = PACKINGS[params["bits"]]
-        grid = (1, columns) if params["axis"] == 0 else (rows, 1)
+        packing = HQQ_PACKINGS[params["bits"]]
+        grid, dtype = (1, columns) if params["axis"] == 0 else (rows, 1), params.get("scale_dtype", "f32")
         if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
                 "the rows of codes do not fill whole bytes", code="shape",
@@ -48,8 +50,8 @@ class Hqq(Codec):
             )  # fmt: skip
         return {
             "data": (packing.word, (-(-rows // packing.codes), columns)),
-            "scale": ("f32", grid),
-            "zero": ("f32", grid),
+            "scale": (dtype, grid),
+            "zero": (dtype, grid),
         }
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
@@ -61,7 +63,7 @@ class Hqq(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         rows, columns = _matrix(spec, params)
-        packing, by_row = PACKINGS[params["bits"]], params["axis"] == 1
+        packing, by_row = HQQ_PACKINGS[params["bits"]], params["axis"] == 1
         mask = (1 << params["bits"]) - 1
         inner = dtypes.count(spec.shape[1:])
         first, last = (
@@ -69,7 +71,7 @@ class Hqq(Codec):
         )
         matrix = out.reshape(last - first, columns)
         word_rows = parts["data"].shape[0]
-        scale, zero = parts["scale"][...], parts["zero"][...]
+        scale, zero = (np.asarray(parts[role][...], np.float32) for role in ("scale", "zero"))
         for place in range(packing.codes):
             low, high = max(first, place * word_rows), min(last, (place + 1) * word_rows, rows)
             if low >= high:
@@ -106,7 +108,7 @@ class Hqq(Codec):
         matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
         codes, scale, zero = quantize(matrix.T if by_row else matrix, params["bits"])
         grid = (rows, 1) if by_row else (1, columns)
-        words = _pack(codes.T if by_row else codes, PACKINGS[params["bits"]])
+        words = _pack(codes.T if by_row else codes, HQQ_PACKINGS[params["bits"]])
         return {"data": words, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}
 
 
@@ -123,10 +125,12 @@ def _pack(codes: np.ndarray, packing: Packing) -> np.ndarray:
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
     """Return the shape of the code matrix; CodecError if the parameters are invalid or do not divide the tensor."""
     bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
+    dtype = params.get("scale_dtype", SCALE_DTYPES[0])
     for name, value, legal, expected in (
-        ("bits", bits, bits in PACKINGS, "1, 2, 3, 4 or 8"),
+        ("bits", bits, bits in HQQ_PACKINGS, "1, 2, 3, 4 or 8"),
         ("group_size", size, type(size) is int and 0 < size <= MAX_GROUP, f"1 to {MAX_GROUP}"),
         ("axis", axis, axis in (0, 1), "0 or 1"),
+        ("scale_dtype", dtype, dtype in SCALE_DTYPES, " or ".join(SCALE_DTYPES)),
     ):
         if not legal:
             raise CodecError(

@@ -1,0 +1,95 @@
+"""Logits of real models in onnxruntime: as near to the compressed model in PyTorch as f32 itself is to float64."""
+
+from __future__ import annotations
+
+import demo
+import numpy as np
+import oracles
+import pytest
+from oracles import engines
+
+import squish_core as squish
+
+pytestmark = pytest.mark.oracle
+LEAST, FACTOR = 1e-4, 3
+"""The bound: this, or so many times the error of transformers in f32 against float64, whichever is larger."""
+TOKENS = 32
+
+
+def run_compressed(path, texts, tokens):
+    """Runs in the peer: ids of texts, logits after each of them, and greedy tokens, from compressed weights."""
+    import squish_torch
+    import torch
+
+    torch.set_num_threads(2)
+    model, tokenizer = squish_torch.from_pretrained(path), squish_torch.tokenizer_of(path)
+    ids, logits, greedy = [tokenizer.encode(text) for text in texts], [], []
+    with torch.inference_mode():
+        for row in ids:
+            outputs = model(torch.tensor([row]), use_cache=True)
+            logits.append(outputs.logits[0, -1].float().numpy())
+            greedy.append([])
+            for _ in range(tokens):
+                greedy[-1].append(int(outputs.logits[0, -1].argmax()))
+                token = torch.tensor([greedy[-1][-1:]])
+                outputs = model(token, past_key_values=outputs.past_key_values, use_cache=True)
+    return {"ids": ids, "logits": np.stack(logits), "greedy": greedy}
+
+
+def run_onnx(path, ids, tokens):
+    """Runs in the peer: logits after each row of ids, and greedy tokens, from the written graph."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    states = [each for each in session.get_inputs() if each.name.startswith("past")]
+    sizes, logits, greedy = {"batch_size": 1, "past_sequence_length": 0}, [], []
+    for row in ids:
+        past = [np.zeros([sizes.get(size, size) for size in each.shape], np.float32) for each in states]
+        tokens_now, seen, generated = row, 0, []
+        while len(generated) <= tokens:
+            feeds = {
+                "input_ids": np.array([tokens_now]),
+                "attention_mask": np.ones((1, seen + len(tokens_now)), np.int64),
+                "position_ids": np.arange(seen, seen + len(tokens_now))[None],
+                **{each.name: values for each, values in zip(states, past)},
+            }
+            scores, *past = session.run(None, feeds)
+            if not generated:
+                logits.append(scores[0, -1])
+            seen += len(tokens_now)
+            tokens_now = [int(scores[0, -1].argmax())]
+            generated += tokens_now
+        greedy.append(generated[:tokens])
+    return {"logits": np.stack(logits), "greedy": greedy}
+
+
+def error_of_f32(path, ids):
+    """Runs in the peer: by how much logits of transformers in f32 differ from those in float64."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(2)
+    logits = []
+    for dtype in (torch.float32, torch.float64):
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+        with torch.inference_mode():
+            logits.append(torch.stack([model(torch.tensor([row])).logits[0, -1].double() for row in ids]))
+    return float((logits[0] - logits[1]).abs().max())
+
+
+@pytest.mark.parametrize("model", ["smollm2", "gemma"])
+def test_logits_are_within_the_error_of_f32(model, tmp_path):
+    source, peer = demo.fetch(model), oracles.peer("squish-torch")
+    expected = peer.run(run_compressed, timeout=600, path=str(source), texts=list(engines.PROMPTS), tokens=TOKENS)
+    squish.convert(source, tmp_path / "values", "hf", encode="f32")
+    error = peer.run(error_of_f32, timeout=600, path=str(tmp_path / "values"), ids=expected["ids"])
+    (tmp_path / "out").mkdir()
+    report = squish.convert(source, tmp_path / "out" / "model.onnx")
+    assert {step.exactness.kind for step in report.steps} <= {"bytes", "values"}
+    actual = oracles.peer("onnxruntime").run(
+        run_onnx, timeout=600, path=str(tmp_path / "out" / "model.onnx"), ids=expected["ids"], tokens=TOKENS
+    )
+    distance = np.abs(actual["logits"] - expected["logits"]).max()
+    print(f"{model}: {distance:.3g} from the compressed model, f32 is {error:.3g} from float64")
+    assert distance <= max(LEAST, FACTOR * error)
+    assert actual["greedy"] == expected["greedy"]

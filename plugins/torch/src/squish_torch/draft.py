@@ -1,0 +1,101 @@
+"""The draft head (EAGLE-3) of a model as modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from squish_core.api import File, FormatError
+from squish_core.api import Tensor as StoredTensor
+from squish_core.api import open as open_file
+
+from .modules import CompressedEmbedding, CompressedLinear
+from .replacement import WEIGHT, is_compressed
+from .values import TYPES, values_of
+
+EMBEDDING = "embed_tokens"
+TOKEN_MAPS = {"d2t": torch.int64, "t2d": torch.bool}
+"""Maps between the vocabularies of the head and the model, which files may store as floats."""
+
+
+def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Load the draft head of a model: a module for each matrix, under the names of the file.
+
+    The modules form a tree, as the names do (`head.midlayer.self_attn.q_proj`); it has no `forward` of its own, since
+    files state neither heads nor positions.
+
+    Parameters
+    ----------
+    path
+        A file with a draft head (SQUIZD), or an open `File`.
+    backend
+        Backend id, with options for some; the best by default.
+    dtype
+        Of norms, biases and matrices that are not compressed.
+
+    Returns
+    -------
+    torch.nn.Module
+        With compressed and plain linear modules, an embedding for `embed_tokens`, parameters for norms, and buffers
+        for the maps between vocabularies (`d2t`, `t2d`).
+
+    Raises
+    ------
+    FormatError
+        The file has no draft head.
+    SquishError
+        The backend does not run a tensor.
+    """
+    file = path if isinstance(path, File) else open_file(path)
+    try:
+        head = file.draft()
+    except KeyError:
+        raise FormatError(
+            "has no draft head", file=file.name, code="draft", expected="a file with a draft head, such as SQUIZD",
+            hint="Write one: squish convert MODEL OUT.squizd --to squizd:draft=HEAD.",
+        ) from None  # fmt: skip
+    root = nn.Module()
+    for name in head:
+        _add(root, name, head[name], backend, dtype)
+    return root.eval()
+
+
+def _add(root: nn.Module, name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> None:
+    """Add the module, parameter or buffer of a tensor."""
+    path, _, leaf = name.rpartition(".")
+    if leaf in TOKEN_MAPS or not TYPES[tensor.dtype].is_floating_point:
+        values = values_of(tensor)
+        _parent(root, path).register_buffer(leaf, values.to(TOKEN_MAPS.get(leaf, values.dtype)))
+    elif len(tensor.shape) == 2:
+        place = name.removesuffix(WEIGHT)
+        parent, _, own = place.rpartition(".")
+        _parent(root, parent).add_module(own, _matrix(own, tensor, backend, dtype))
+    else:
+        values = values_of(tensor, None if is_compressed(tensor) else dtype).to(dtype)
+        _parent(root, path).register_parameter(leaf, nn.Parameter(values, requires_grad=False))
+
+
+def _matrix(name: str, tensor: StoredTensor, backend: str, dtype: torch.dtype) -> nn.Module:
+    is_embedding = name == EMBEDDING
+    if is_compressed(tensor):
+        compressed = CompressedEmbedding if is_embedding else CompressedLinear
+        module: nn.Module = compressed.of(tensor, backend=backend).to(dtype)
+        return module
+    rows, columns = tensor.shape
+    options = {"device": "meta", "dtype": dtype}
+    dense: Any = nn.Embedding(rows, columns, **options) if is_embedding else nn.Linear(columns, rows, False, **options)
+    dense.weight = nn.Parameter(values_of(tensor, dtype), requires_grad=False)
+    return dense
+
+
+def _parent(root: nn.Module, path: str) -> nn.Module:
+    """The module at a path, whose missing ones are added."""
+    for name in path.split(".") if path else ():
+        if name not in root._modules:
+            root.add_module(name, nn.Module())
+        child = root._modules[name]
+        assert child is not None
+        root = child
+    return root
