@@ -111,7 +111,7 @@ class Simulated(Scheduler):
                 if job.plan.steps[piece.step].is_lossy
             ]
             yield number, Answer(
-                task=item.task, nbytes=256 << 20, sha256="0" * 64, errors=tuple(errors), worker="simulated:1",
+                task=item.task, read=0, nbytes=256 << 20, sha256="0" * 64, errors=tuple(errors), worker="simulated:1",
                 seconds=0.0,
             )  # fmt: skip
 

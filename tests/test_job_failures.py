@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, UsageError, WriteError
+from squish_core.cli import main
+from squish_core.cli.progress import Progress
 from squish_core.conversion import worker
 from squish_core.conversion.journal import Journal
 from squish_core.io.staging import Staging
@@ -121,6 +124,7 @@ def test_a_journal_is_refused_without_resume_and_stays(source: Path, tmp_path: P
     [
         (None, {"encode": "q4_0"}, "arguments.encode"),
         (None, {"task_bytes": 1 << 20}, "task_bytes"),
+        (None, {"to": "ztensor:digest=sha256"}, "arguments.to"),
         (lambda source: os.utime(source, ns=(1, 1)), {}, "source.files[0].modified_ns"),
     ],
 )
@@ -185,6 +189,65 @@ def test_damage_in_the_temporary_is_done_again(source: Path, serial: Any, tmp_pa
         assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
         assert any("damaged" in note for note in report.notes)
         (tmp_path / "out.gguf").unlink()
+
+
+def test_damage_beyond_the_sample_is_found_before_the_end(
+    source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = interrupted(source, tmp_path / "out.gguf")
+    last = max(map(json.loads, journal.read_text().splitlines()[1:]), key=lambda entry: entry["task"])
+    (output,) = tmp_path.glob(".out.gguf.*.part/output")
+    with output.open("r+b") as file:
+        file.seek(last["output"][0][1] + 5)
+        file.write(b"damage")
+    monkeypatch.setattr("squish_core.conversion.job_run.SAMPLE", 1)  # the first task
+    report = job(source, tmp_path / "out.gguf", resume=True)
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+    assert [note for note in report.notes if "damaged" in note] == ["1 finished tasks were damaged, and done again"]
+    assert left_over(tmp_path) == []
+
+
+def test_an_output_that_vanishes_ends_the_job_by_the_workers_name(source: Path, tmp_path: Path) -> None:
+    def remove(*_: Any) -> None:
+        for output in tmp_path.glob(".out.gguf.*.part/output"):
+            output.unlink()
+
+    with pytest.raises(WriteError) as caught:
+        squish.convert(
+            source, tmp_path / "out.gguf", encode="q8_0", scheduler="local:1", task_bytes=TASK, progress=remove
+        )
+    assert caught.value.code == "unwritable"
+    assert f"{socket.gethostname()}:" in caught.value.message
+    assert not (tmp_path / "out.gguf").exists()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_interrupt_says_how_to_go_on(
+    source: Path, tmp_path: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = Progress.task_finished
+    calls: list[int] = []
+
+    def interrupt(self: Progress, *facts: Any) -> None:
+        count(self, *facts)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    words = ["convert", str(source), str(tmp_path / "out.gguf"), "--encode", "q8_0", "--scheduler", "local:1"]
+    words += ["--task-bytes", str(TASK), *(["--json"] if as_json else [])]
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "task_finished", interrupt)
+        assert main(words) == 130
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-2:] == ["2 of 8 tasks are done: go on with --resume.", "interrupted"]
+    assert main([*words, "--resume"]) == 0
+    if not as_json:
+        return
+    events = [json.loads(line) for line in [*lines[:-2], *capsys.readouterr().err.splitlines()]]
+    assert len({event["worker"] for event in events}) == 2  # one process in each run
+    assert sum(event["read"] for event in events) == len(NAMES) * 256 * 256 * 4
+    assert sum(event["written"] for event in events) == len(NAMES) * 256 * 8 * 34
 
 
 def test_a_temporary_of_another_size_is_refused(source: Path, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def convert(
     to, names = spellings.graph_target(to, graph, names)
     with ExitStack() as stack:
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
-        progress = stack.enter_context(Progress("writing", quiet))
+        progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
         report = squish.convert(
             opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix or stats,
             requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=plan, scheduler=scheduler,

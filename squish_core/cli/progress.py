@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from json import dumps
 from typing import Any
 
+from squish_core.cli.wording import command_line
 from squish_core.text import escape
 
 EVERY = 2.0
@@ -15,12 +17,16 @@ EVERY = 2.0
 class Progress:
     """A context manager, called with `(tensor, amount done, total amount)`; `quiet` shows nothing.
 
+    The tasks of a job are added up for each worker. With `json`, each is a line of JSON on stderr, and nothing else is
+    shown.
+
     Amounts are bytes, unless `unit` names what is counted, such as "tokens"; the first call then comes before the work,
     which is timed from there.
     """
 
-    def __init__(self, verb: str, quiet: bool = False, unit: str = "") -> None:
-        self._verb, self._quiet, self._unit = verb, quiet, unit
+    def __init__(self, verb: str, quiet: bool = False, unit: str = "", json: bool = False) -> None:
+        self._verb, self._quiet, self._unit, self._json = verb, quiet, unit, json
+        self._written: dict[str, int] = {}
         self._started = self._shown = time.monotonic()
         self._before: int | None = None if unit else 0
         self._bar: Any = None
@@ -30,12 +36,22 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if isinstance(error, KeyboardInterrupt):
+            for note in getattr(error, "__notes__", ()):  # how to go on
+                print(command_line(note), file=sys.stderr)
+
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        """Count what a worker has done."""
+        self._written[worker] = self._written.get(worker, 0) + written
+        if self._json and not self._quiet:
+            facts = {"worker": worker, "read": read, "written": written, "seconds": round(seconds, 6)}
+            print(dumps(facts), file=sys.stderr, flush=True)
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        if self._quiet:
+        if self._quiet or self._json:
             return
         if self._before is None:
             self._started = self._shown = time.monotonic()
@@ -44,7 +60,9 @@ class Progress:
             self._start(total)
         if self._bar is not None:
             amounts = self._amounts(done, total, time.monotonic())
-            self._bar.update(self._task, completed=done, total=total, name=escape(name), amounts=amounts)
+            self._bar.update(
+                self._task, completed=done, total=total, name=f"{escape(name)}{self._workers()}", amounts=amounts
+            )
             return
         now = time.monotonic()
         if now - self._shown >= EVERY:
@@ -52,7 +70,14 @@ class Progress:
             print(self._line(name, done, total, now), file=sys.stderr, flush=True)
 
     def _line(self, name: str, done: int, total: int | None, now: float) -> str:
-        return f"{self._verb}: {self._amounts(done, total, now)}, {escape(name)}"
+        return f"{self._verb}: {self._amounts(done, total, now)}, {escape(name)}{self._workers()}"
+
+    def _workers(self) -> str:
+        """What each worker has written."""
+        from squish_core.text import format_bytes
+
+        shares = (f"{escape(worker)} {format_bytes(written)}" for worker, written in sorted(self._written.items()))
+        return f" ({', '.join(shares)})" if self._written else ""
 
     def _amounts(self, done: int, total: int | None, now: float) -> str:
         """How much of what, and how fast."""

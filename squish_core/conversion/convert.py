@@ -92,7 +92,8 @@ def convert(
     overwrite
         Replace what is at the URL `dst`.
     progress
-        Called with the tensor's name, the bytes written and the total bytes.
+        Called with the tensor's name, the bytes written and the total bytes. If it has a method
+        `task_finished(worker, read, written, seconds)`, that is called for each task of a job.
     plan
         A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
         If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
@@ -237,6 +238,10 @@ class _ProgressObserver(ConversionObserver):
     def bytes_written(self, count: int) -> None:
         self._written += count
         self._progress(self._tensor, self._written, self._total)
+
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        if report := getattr(self._progress, "task_finished", None):
+            report(worker, read, written, seconds)
 
 
 def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -17,15 +17,13 @@ from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.range_writer import write_literals
 from squish_core.conversion.step import Step
 from squish_core.conversion.tasks import JobLayout, PieceRange, Task
-from squish_core.conversion.worker import Answer, Job, Message, PanelError, write_task
-from squish_core.errors import FormatError, SquishError, UsageError, WriteError
+from squish_core.conversion.worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
+from squish_core.errors import SquishError, UsageError, WriteError
 from squish_core.io.remote_staging import RemoteStaging
-from squish_core.io.source import Source
 from squish_core.io.space import check_space
 from squish_core.io.staging import Staging
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
-from squish_core.plugins.sources import open_target
 
 SAMPLE = 16
 """Finished tasks whose bytes `resume=True` reads again."""
@@ -40,6 +38,7 @@ class JobRun:
     ) -> None:
         self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
         self._registry, self._is_local = registry, isinstance(staging, Staging)
+        self._unread = set[int]()
         self._sizes = {output.name: output.size for output in job.image.files}
 
     @contextmanager
@@ -65,9 +64,12 @@ class JobRun:
             self.journal.close()
             if not self.journal.entries:
                 self.end()
-            elif isinstance(error, SquishError):
+            else:
                 again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
-                error.hint = f"{error.hint} {again}" if error.hint else again
+                if isinstance(error, SquishError):
+                    error.hint = f"{error.hint} {again}" if error.hint else again
+                else:  # an interrupt
+                    error.add_note(again)
             self.staging.close()
             raise
 
@@ -81,17 +83,31 @@ class JobRun:
             raise
 
     def work(self, workers: Workers, observer: ConversionObserver) -> None:
-        """Run the tasks that are not done."""
+        """Run the tasks that are not done, then read what earlier runs have written and nobody has read since."""
         data = pickle.dumps(self.job, protocol=5)
         address, digest = self.staging.store_job(data), sha256(data).hexdigest()
+        messages = {task.number: Message(address, digest, task.number) for task in self.job.tasks}
         for entry in self.journal.entries.values():
             observer.bytes_written(entry["bytes"])
-        open_tasks = [task for task in self.job.tasks if task.number not in self.journal.entries]
-        messages = [Message(address, digest, task.number) for task in open_tasks]
+        unread = sorted(self._unread)
+        self._write([messages[number] for number in messages if number not in self.journal.entries], workers, observer)
+        if unread:
+            with closing(workers.map(read_task, [messages[number] for number in unread])) as digests:
+                contents = {unread[place]: digest for place, digest in digests}
+            damaged = [number for number in unread if contents[number] != self.journal.entries[number]["sha256"]]
+            self._forget(damaged)
+            self._write([messages[number] for number in damaged], workers, observer)
+
+    def _write(self, messages: Sequence[Message], workers: Workers, observer: ConversionObserver) -> None:
+        """Run tasks, and record them as they end."""
+        if not messages:
+            return
         with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
-            for number, answer in answers:
-                self.journal.append(self._entry(open_tasks[number], answer))
-                observer.tensor_started(self.job.plan.steps[open_tasks[number].pieces[0].step].name)
+            for place, answer in answers:
+                task = self.job.tasks[messages[place].task]
+                self.journal.append(self._entry(task, answer))
+                observer.task_finished(answer.worker, answer.read, answer.nbytes, answer.seconds)
+                observer.tensor_started(self.job.plan.steps[task.pieces[0].step].name)
                 observer.bytes_written(answer.nbytes)
 
     def steps(self) -> tuple[Step, ...]:
@@ -146,28 +162,20 @@ class JobRun:
         sample = numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)] if self._is_local else []
         damaged = [number for number in sample if not self._is_intact(number)]
         if damaged and not every:
-            damaged = [number for number in numbers if not self._is_intact(number)]
+            sample, damaged = numbers, [number for number in numbers if not self._is_intact(number)]
+        self._forget(damaged)
+        self._unread = set(numbers).difference(sample) if self._is_local else set()
+
+    def _forget(self, damaged: Sequence[int]) -> None:
+        """Do tasks again."""
         for number in damaged:
             del self.journal.entries[number]
         if damaged:
             self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
 
     def _is_intact(self, number: int) -> bool:
-        digests = list[bytes]()
-        with ExitStack() as stack:
-            sources: dict[int, Source] = {}
-            for place in self._places(self.job.tasks[number]):
-                try:
-                    if place.file not in sources:
-                        source = open_target(self.job.files[place.file], self._registry)
-                        sources[place.file] = stack.enter_context(closing(source))
-                    digest, stop = sha256(), place.offset + place.stop - place.start
-                    for start in range(place.offset, stop, 1 << 22):
-                        digest.update(sources[place.file].read(start, min(1 << 22, stop - start)))
-                except FormatError:  # it is gone, or shorter
-                    return False
-                digests.append(digest.digest())
-        return sha256(b"".join(digests)).hexdigest() == self.journal.entries[number]["sha256"]
+        digest = written_digest(self.layout, self.job.files, self.job.tasks[number], self._registry)
+        return digest == self.journal.entries[number]["sha256"]
 
     def _places(self, task: Task) -> Iterator[PieceRange]:
         return (place for piece in task.pieces for place in self.layout.ranges(piece))

@@ -17,5 +17,8 @@ class ConversionObserver:
     def bytes_written(self, count: int) -> None:
         """Called when the target has grown by `count` bytes."""
 
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        """Called when a worker of a job has finished a task, with its stored bytes and those of the target."""
+
     def quality(self, name: str, distance: Distance, clipped: int) -> None:
         """Called with the error of a lossy encoding, and the number of clipped values."""

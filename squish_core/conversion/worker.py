@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,13 +35,14 @@ from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
 from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
-from squish_core.errors import CodecError, SquishError
+from squish_core.errors import CodecError, FormatError, SquishError
 from squish_core.file import File
 from squish_core.guard import computing
 from squish_core.io.remote_staging import upload
+from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.mapping.mapped import MappedFile, apply_map
-from squish_core.plugins.registry import registry
+from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
 
 RETRIES = 3
@@ -95,9 +96,10 @@ class PanelError:
 
 @frozen(kw_only=True)
 class Answer:
-    """The result of a task: `sha256` is that of the digests of all ranges, in order."""
+    """The result of a task: `sha256` is that of the digests of all ranges, in order; `read` the stored bytes."""
 
     task: int
+    read: int
     nbytes: int
     sha256: str
     errors: tuple[PanelError, ...]
@@ -115,6 +117,31 @@ def write_task(message: Message) -> Answer:
                 raise
             time.sleep(min(2**attempt, 10))
     raise AssertionError
+
+
+def read_task(message: Message) -> str | None:
+    """The digest of what an earlier run has written for a task, as in its answer; None if it is gone, or shorter."""
+    job = opened_job(message.job, message.sha256)
+    return written_digest(job.layout, job.job.files, job.job.tasks[message.task], job.file.registry)
+
+
+def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry: Registry) -> str | None:
+    """The digest of the bytes at a task's places in the output files; None if they are gone."""
+    digests = list[bytes]()
+    with ExitStack() as stack:
+        sources: dict[int, Source] = {}
+        for place in chain.from_iterable(map(layout.ranges, task.pieces)):
+            try:
+                if place.file not in sources:
+                    source = open_target(files[place.file], registry)
+                    sources[place.file] = stack.enter_context(closing(source))
+                digest, stop = sha256(), place.offset + place.stop - place.start
+                for start in range(place.offset, stop, 1 << 22):
+                    digest.update(sources[place.file].read(start, min(1 << 22, stop - start)))
+            except FormatError:
+                return None
+            digests.append(digest.digest())
+    return sha256(b"".join(digests)).hexdigest()
 
 
 @lru_cache(maxsize=1)
@@ -192,9 +219,17 @@ class OpenJob:
             digests.finish()
             writer.sync()
         return Answer(
-            task=task.number, nbytes=writer.nbytes, sha256=writer.digest(), errors=tuple(errors), worker=worker_name(),
-            seconds=time.perf_counter() - started,
+            task=task.number, read=sum(map(self._stored_bytes, task.pieces)), nbytes=writer.nbytes,
+            sha256=writer.digest(), errors=tuple(errors), worker=worker_name(), seconds=time.perf_counter() - started,
         )  # fmt: skip
+
+    def _stored_bytes(self, piece: Piece) -> int:
+        """Stored bytes of a piece: those of its tensor, in proportion to what is written."""
+        step = self.job.plan.steps[piece.step]
+        stored = sum(part.nbytes for part in step.origin.parts.values())
+        if piece.stop is None:
+            return stored
+        return stored * sum(place.stop - place.start for place in self.layout.ranges(piece)) // max(step.size, 1)
 
     def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
         ranges = {each.role: each for each in self.layout.ranges(piece)}

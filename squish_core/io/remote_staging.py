@@ -30,7 +30,7 @@ class RemoteStaging:
     ) -> None:
         self.target, self._literals = target, literals
         self._open_target, self._open_source = open_target, open_source
-        self._url = str(target).rstrip("/")
+        self._url, self._resumes, self._is_stored = str(target).rstrip("/"), False, False
         self.notes: list[str] = []
 
     @property
@@ -40,6 +40,7 @@ class RemoteStaging:
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
         """Raise WriteError if a file is at the URL."""
+        self._resumes = resume
         if not resume:
             self.target.check(overwrite=overwrite)
 
@@ -57,10 +58,23 @@ class RemoteStaging:
         """Does nothing: a file is complete or absent; tasks read what they wrote."""
 
     def store_job(self, data: bytes) -> str:
-        """Write the description of the job, and return where workers read it."""
+        """Write the description of the job, and return where workers read it.
+
+        WriteError (code `locked`) if there is one of another job, which runs, or was killed.
+        """
         url = self._url + JOB
-        with closing(self._open_target(url)) as target, target.opened("", size=len(data), overwrite=True) as write:
-            write(data)
+        try:
+            target = self._open_target(url)
+            with closing(target), target.opened("", size=len(data), overwrite=self._resumes) as write:
+                write(data)
+        except WriteError as error:
+            if error.code != ErrorCode.EXISTS:
+                raise
+            raise WriteError(
+                "is being written by another job, or one that was killed", file=self._url, found=url, code="locked",
+                hint="Wait for it, go on with resume=True where its journal is, or remove the object.",
+            ) from None  # fmt: skip
+        self._is_stored = True
         return url
 
     def publish(self) -> None:
@@ -75,7 +89,9 @@ class RemoteStaging:
                     raise
 
     def remove(self) -> None:
-        """Remove the description of the job."""
+        """Remove the description of the job, unless it is another client's."""
+        if not self._is_stored:
+            return
         with suppress(SquishError), closing(self._open_target(self._url + JOB)) as target:
             target.remove("")
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.api import SquishError
+from squish_core.api import SquishError, WriteError
 from squish_core.conversion import job_run, worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,6 +75,15 @@ def kill_once(message: Any) -> Any:
     return killing(message, 1)
 
 
+def kill_each_once(message: Any) -> Any:
+    """`write_task` that kills every worker the first time that it gets a task."""
+    mark = Path(message.job).with_name(f"killed-{distributed.get_worker().name}")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.write_task(message)
+
+
 def kill_always(message: Any) -> Any:
     return killing(message, 100)
 
@@ -97,6 +110,99 @@ def test_a_killed_worker_costs_its_tasks(
     monkeypatch.setattr(job_run, "write_task", kill_once)
     report = job(cluster, source, tmp_path / "out.gguf")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+def test_all_workers_killed_once_cost_their_tasks(
+    cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_run, "write_task", kill_each_once)
+    report = job(cluster, source, tmp_path / "out.gguf")
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+CLIENT = """
+import sys
+import squish_core as squish
+
+if __name__ == "__main__":
+    source, target, scheduler = sys.argv[1:]
+    squish.convert(source, target, encode="q8_0", scheduler=scheduler, task_bytes=70_000)
+"""
+
+
+def test_a_killed_client_leaves_a_job_that_goes_on(
+    cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path
+) -> None:
+    target, journal = tmp_path / "out.gguf", tmp_path / "out.gguf.squish-journal"
+    (tmp_path / "client.py").write_text(CLIENT)
+    words = [sys.executable, str(tmp_path / "client.py"), str(source), str(target), f"dask:{cluster.scheduler_address}"]
+    client = subprocess.Popen(words)
+    while client.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.01)
+    client.kill()
+    assert client.wait() == -signal.SIGKILL
+    assert not target.exists()
+    report = job(cluster, source, target, resume=True)
+    assert (target.read_bytes(), facts(report)) == serial
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["client.py", "out.gguf"]
+
+
+def limit_files(size: int) -> None:
+    """Let a worker write files of this size at most, as on a disk that is full; -1 for any."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_full_disk_of_one_worker_ends_the_job_by_its_name(
+    cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path
+) -> None:
+    with distributed.Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2)
+        names = client.run(worker.worker_name)
+        address = next(iter(names))
+        client.run(limit_files, 1000, workers=[address])
+        try:
+            with pytest.raises(WriteError) as caught:
+                job(cluster, source, tmp_path / "out.gguf")
+        finally:
+            client.run(limit_files, -1, workers=[address])
+    assert caught.value.code == "unwritable"
+    assert names[address] in caught.value.message
+    assert not (tmp_path / "out.gguf").exists()
+    journal = tmp_path / "out.gguf.squish-journal"
+    report = job(cluster, source, tmp_path / "out.gguf", resume=journal.exists())
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+def put_first(folder: str) -> None:
+    """Let a worker find the packages of a folder before others."""
+    sys.path.insert(0, folder)
+
+
+def replace_canaries() -> None:
+    """Make a worker encode to other bytes, as far as its canaries show."""
+    worker.canaries = lambda *_: {"ggml.q8_0": "0" * 64}
+
+
+@pytest.mark.parametrize(("code", "word"), [("lock", "squish-gguf"), ("canary", "ggml.q8_0")])
+def test_a_worker_with_another_version_or_encoder_is_refused_by_name(
+    source: Path, tmp_path: Path, code: str, word: str
+) -> None:
+    place = tmp_path / "packages" / "squish_gguf-9.9.dist-info"
+    place.mkdir(parents=True)
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: squish-gguf\nVersion: 9.9\n")
+    (place / "entry_points.txt").write_text("[squish]\ngguf = squish_gguf\n")
+    change, arguments = {"lock": (put_first, (str(place.parent),)), "canary": (replace_canaries, ())}[code]
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as other:
+        with distributed.Client(other, set_as_default=False) as client:
+            client.run(change, *arguments)
+        with pytest.raises(SquishError) as caught:
+            job(other, source, tmp_path / "out.gguf")
+    assert caught.value.code == code
+    assert f"{socket.gethostname()}:" in caught.value.message
+    assert word in caught.value.message
+    assert [path.name for path in tmp_path.iterdir()] == ["packages"]
 
 
 def test_a_task_that_kills_every_worker_ends_the_job_resumably(

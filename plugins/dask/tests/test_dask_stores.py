@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 
 import squish_core as squish
 from squish_core.api import SquishError
+from squish_core.io.remote_staging import RemoteStaging as Staged
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -106,6 +111,63 @@ def test_an_existing_object_is_refused(bucket: Any, source: Path, tmp_path: Path
     squish.convert(source, "s3://out/there.gguf", encode="q8_0", overwrite=True, **LOCAL)
     assert objects(bucket, "there").keys() == {".gguf"}
     assert len(objects(bucket, "there")[".gguf"]) > 1000
+
+
+def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any, source: Path, tmp_path: Path) -> None:
+    refused: list[SquishError] = []
+
+    def second(*_: Any) -> None:
+        for encode in ("q8_0", "q4_0"):
+            with pytest.raises(SquishError) as caught:
+                squish.convert(source, "s3://out/two.gguf", encode=encode, journal=tmp_path / "second", **LOCAL)
+            refused.append(caught.value)
+
+    started = Staged.store_job
+
+    def store_job(self: Staged, data: bytes) -> str:
+        url = started(self, data)
+        if not refused:
+            second()
+        return url
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staged, "store_job", store_job)
+        squish.convert(source, "s3://out/two.gguf", encode="q8_0", **LOCAL)
+    assert [(error.code, error.found) for error in refused] == [("locked", "s3://out/two.gguf.squish-job")] * 2
+    squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
+    assert objects(bucket, "two") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
+    assert [path.name for path in tmp_path.iterdir()] == ["serial.gguf"]
+
+
+CLIENT = """
+import sys
+import squish_core as squish
+
+if __name__ == "__main__":
+    squish.convert(
+        sys.argv[1], "s3://out/killed", "safetensors:max_shard_size=100KB", "f16",
+        scheduler="local:1", task_bytes=70_000,
+    )
+"""
+
+
+def test_a_killed_client_leaves_a_job_that_other_clients_name(bucket: Any, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(CLIENT)
+    client = subprocess.Popen([sys.executable, "client.py", str(source)])
+    journal = tmp_path / "killed.squish-journal"
+    while client.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.01)
+    client.kill()
+    assert client.wait() == -signal.SIGKILL
+    assert ".squish-job" in objects(bucket, "killed")
+    to = ("s3://out/killed", "safetensors:max_shard_size=100KB", "f16")
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, *to, overwrite=True, journal="other.journal", **LOCAL)
+    assert (caught.value.code, caught.value.found) == ("locked", "s3://out/killed.squish-job")
+    assert not (tmp_path / "other.journal").exists()
+    squish.convert(source, *to, resume=True, scheduler="local:1", task_bytes=70_000)
+    squish.convert(source, tmp_path / "serial", *to[1:])
+    assert objects(bucket, "killed") == files_of(tmp_path / "serial")
 
 
 def test_an_interrupted_job_goes_on_and_keeps_no_secret(bucket: Any, source: Path, tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ def build(
     """
     if gate:
         evaluator()  # an error before anything is built
-    with Progress("building", quiet) as progress, Progress("comparing", quiet, "tokens") as tokens:
+    with (
+        Progress("building", quiet, json=json and scheduler is not None) as progress,
+        Progress("comparing", quiet, "tokens") as tokens,
+    ):
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(
             model, tier, progress, delete_source=delete_source, gate=check, scheduler=scheduler, task_bytes=task_bytes,
