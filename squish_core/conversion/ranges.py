@@ -27,6 +27,7 @@ from squish_core.errors import CodecError, UsageError
 from squish_core.file import File
 from squish_core.guard import computing
 from squish_core.mapping.mapped import apply_map
+from squish_core.model import Part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,11 +54,11 @@ class ImageReader:
         cached: int = CACHED,
     ) -> None:
         self.image = image
-        self._file = apply_map(source.without_caches(), plan.model_map, plan.options)
-        check_source(plan, self._file)
+        self.file = apply_map(source.without_caches(), plan.model_map, plan.options)
+        check_source(plan, self.file)
         self._steps = {step.spec.name: step for step in plan.steps}
-        self._activations = None if activations is None else Activations(activations, self._file)
-        self._digests, self._begun = Digests(self._file, on_the_way=False), set[str]()
+        self._activations = None if activations is None else Activations(activations, self.file)
+        self._digests, self._begun = Digests(self.file, on_the_way=False), set[str]()
         self._panels: dict[str, PanelTable] = {}
         self._cache, self._cached = OrderedDict[tuple[str, int], dict[str, bytes]](), 0
         self._budget, self._lock = cached, threading.Lock()
@@ -68,22 +69,30 @@ class ImageReader:
 
     def chunks(self, file: OutputFile, start: int, stop: int) -> Iterator[bytes | memoryview]:
         """The same bytes in pieces, each of one extent and at most one panel or 4 MiB."""
-        self._file.source.check_open()
+        self.file.source.check_open()
         for extent, low, high in file.between(start, stop):
             if isinstance(extent, PartExtent):
                 yield from self._part(extent, low, high)
             else:
                 yield memoryview(extent)[low:high]
 
+    def copied_part(self, extent: PartExtent) -> Part | None:
+        """The source's part with the bytes of a part; None if they are computed."""
+        step = self._steps[extent.tensor]
+        if step.action not in ("copy", "widen"):
+            return None
+        stored, target = step.origin.parts[extent.role], step.spec.encodings[0].parts[extent.role]
+        return stored if (stored.dtype, stored.byteorder) == (target.dtype, target.byteorder) else None
+
     def _part(self, extent: PartExtent, start: int, stop: int) -> Iterator[bytes | memoryview]:
         step = self._steps[extent.tensor]
         with self._lock:
             if extent.tensor not in self._begun:
-                self._digests.check(self._file, step)
-                check_copy(self._file, step)
+                self._digests.check(self.file, step)
+                check_copy(self.file, step)
                 self._begun.add(extent.tensor)
         if step.action in ("copy", "widen"):
-            yield from stored_range(self._file, step, extent.role, start, stop)
+            yield from stored_range(self.file, step, extent.role, start, stop)
         else:
             yield from self._encoded(step, extent.role, start, stop)
 
@@ -105,7 +114,7 @@ class ImageReader:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
-            with computing(CodecError, "encoding", file=self._file.name, tensor=step.name):
+            with computing(CodecError, "encoding", file=self.file.name, tensor=step.name):
                 parts = {role: _bytes(array) for role, array in table.panels.parts(table.regions[number]).items()}
             table.check(number, parts)
             self._cache[key] = parts
@@ -115,7 +124,7 @@ class ImageReader:
             return parts
 
     def _table(self, step: Step) -> PanelTable:
-        return PanelTable(step, panels_of(self._file, step, self._activations), self._file)
+        return PanelTable(step, panels_of(self.file, step, self._activations), self.file)
 
 
 def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from squish_core.codes import ErrorCode
-from squish_core.conversion.image import OutputFile, output_image
+from squish_core.conversion.image import OutputFile, PartExtent, output_image
 from squish_core.conversion.plan import ConversionPlan, plan_mapped
 from squish_core.conversion.ranges import ImageReader
 from squish_core.conversion.rules import Encode
 from squish_core.errors import FormatError
 from squish_core.file import File
 from squish_core.io.source import Source
+from squish_core.model import Part
 from squish_core.specs import parse_format
 
 
@@ -31,6 +32,31 @@ class VirtualSource(Source):
     def _view(self, offset: int, length: int) -> memoryview:
         assert self._file is not None
         return memoryview(self.reader.read(self._file, offset, offset + length))
+
+    @property
+    def origin(self) -> File:
+        """The file that is presented in another format."""
+        return self.reader.file
+
+    def copied_part(self, offset: int, length: int) -> Part | None:
+        """The part of `origin` whose bytes these are; None if they are computed.
+
+        Parameters
+        ----------
+        offset, length
+            Where a part of the target lies in this file.
+
+        Returns
+        -------
+        Part or None
+            With the same bytes, before its filters.
+        """
+        assert self._file is not None
+        extents = list(self._file.between(offset, offset + length))
+        if len(extents) != 1 or not isinstance(extents[0][0], PartExtent):
+            return None
+        ((extent, start, stop),) = extents
+        return self.reader.copied_part(extent) if (start, stop) == (0, extent.nbytes) else None
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         start = f"{folder}/" if folder else ""

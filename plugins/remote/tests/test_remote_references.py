@@ -92,3 +92,21 @@ def test_zarr_reads_the_tensors_without_our_code(tmp_path: Path) -> None:
     for name, array in arrays.items():
         np.testing.assert_array_equal(peer[name], array)
     assert peer["scalar"] == 2.5
+
+
+def test_copied_parts_of_a_virtual_file_are_ranges_of_its_source(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m.gguf", {"w": np.ones((2, 64), np.float32)}, encode="q8_0")
+    with squish.open(tmp_path / "m.gguf") as file:
+        stored = manifest(file, "https://example.org/m.gguf")
+        with squish.open(file.as_format("ztensor:digest=none")) as virtual:
+            document = manifest(virtual, "https://example.org/m.gguf")
+    assert document["refs"]["w/data/c/0"] == stored["refs"]["w/data/c/0"]
+    assert json.loads(document["refs"]["zarr.json"])["attributes"]["squish"]["files"][0]["name"] == "m.gguf"
+
+
+def test_computed_parts_of_a_virtual_file_have_no_range(tmp_path: Path) -> None:
+    squish.save(tmp_path / "m.safetensors", {"w": np.ones((2, 64), np.float32)})
+    virtual = squish.open(tmp_path / "m.safetensors").as_format("gguf", encode="q8_0")
+    with squish.open(virtual) as file, pytest.raises(UsageError) as caught:
+        manifest(file, "https://example.org/m.safetensors")
+    assert (caught.value.code, caught.value.tensor) == ("reference", "w")

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from squish_core.api import DENSE, File, Part, SquishError, Tensor, UsageError, dtypes, redact
+from squish_core.api import DENSE, File, Part, SquishError, Tensor, UsageError, VirtualSource, dtypes, redact
 
 ZARR_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
@@ -27,7 +27,8 @@ def manifest(file: File, address: str) -> dict[str, Any]:
     file
         An open file.
     address
-        Path or URL that readers shall use; files of a folder lie under it.
+        Path or URL that readers shall use; files of a folder lie under it. Of a file that is presented in another
+        format (`File.as_format`), the address of the stored one.
 
     Returns
     -------
@@ -37,14 +38,15 @@ def manifest(file: File, address: str) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        A part does not lie in one range of a file as it is (code `reference`).
+        A part does not lie in one range of a stored file as it is (code `reference`).
     """
     if redact(address) != address:
         raise UsageError(
             "an address with secrets cannot be stored", found=redact(address), code="reference",
             hint="Give it without user, password and query; whoever reads the manifest has credentials of their own.",
         )  # fmt: skip
-    files = [_pin(file, number) for number in range(len(file.index.files))]
+    stored = file.source.origin if isinstance(file.source, VirtualSource) else file
+    files = [_pin(stored, number) for number in range(len(stored.index.files))]
     attributes = {"squish": {"format": file.format, "files": files}}
     references: dict[str, Any] = {"zarr.json": _text({"node_type": "group", "attributes": attributes})}
     for name, tensor in file.items():
@@ -102,6 +104,15 @@ def _range(file: File, address: str, part: Part, name: str) -> list[Any] | str:
             hint="Convert the file to raw tensors first, for example to safetensors.",
         )  # fmt: skip
     (segment,) = part.segments
+    source = file.source_for(segment.file)
+    if isinstance(source, VirtualSource):
+        copied = source.copied_part(segment.offset, segment.length)
+        if copied is None:
+            raise UsageError(
+                "is computed, so no range of the source has its bytes", file=file.name, tensor=name, code="reference",
+                hint="Serve the file (`squish serve`) and refer to that address, or write it with `squish convert`.",
+            )  # fmt: skip
+        return _range(source.origin, address, copied, name)
     ref = file.index.files[segment.file]
     base = address.rstrip("/") if file.source.is_dir else os.path.dirname(address)
     is_alone = not file.source.is_dir and ref.name == file.source.filename
