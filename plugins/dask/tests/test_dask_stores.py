@@ -119,7 +119,7 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
     def second(*_: Any) -> None:
         for encode in ("q8_0", "q4_0"):
             with pytest.raises(SquishError) as caught:
-                squish.convert(source, "s3://out/two.gguf", encode=encode, journal=tmp_path / "second", **LOCAL)
+                squish.convert(source, "s3://out/pair.gguf", encode=encode, journal=tmp_path / "second", **LOCAL)
             refused.append(caught.value)
 
     started = Staged.store_job
@@ -132,10 +132,10 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Staged, "store_job", store_job)
-        squish.convert(source, "s3://out/two.gguf", encode="q8_0", **LOCAL)
-    assert [(error.code, error.found) for error in refused] == [("locked", "s3://out/two.gguf.squish-job")] * 2
+        squish.convert(source, "s3://out/pair.gguf", encode="q8_0", **LOCAL)
+    assert [(error.code, error.found) for error in refused] == [("locked", "s3://out/pair.gguf.squish-job")] * 2
     squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
-    assert objects(bucket, "two") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
+    assert objects(bucket, "pair") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
     assert [path.name for path in tmp_path.iterdir()] == ["serial.gguf"]
 
 
