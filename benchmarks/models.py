@@ -138,8 +138,7 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
 
     All keep the bytecode of what they import, in one folder, as programs that are installed do.
     """
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment = keeping_bytecode(folder)
     costs: dict[str, list[Cost]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, command in calls.items():
@@ -148,6 +147,13 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
             costs[name].append(measured([part.replace("{out}", str(target)) for part in command], environment))
             shutil.rmtree(target) if target.is_dir() else target.unlink()
     return costs
+
+
+def keeping_bytecode(folder: Path) -> dict[str, str]:
+    """Variables with which Python compiles a module once for all rounds."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str]) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +13,7 @@ from oracles import engines
 
 import squish_core as squish
 from benchmarks.data import FOLDER
-from benchmarks.models import Cost, make_model, measured
+from benchmarks.models import Cost, keeping_bytecode, make_model, measured
 from benchmarks.table import Row, markdown
 
 sys.path.insert(0, str(oracles.ROOT / "examples"))  # the demo fetches real models
@@ -49,18 +49,18 @@ def export(quick: bool) -> str:
         source = make_model(folder / "source", 1 if quick else LAYERS)
         squish.convert(source, folder / "model.gguf", encode="q4_0")
         shutil.rmtree(source)
-        python, written = [sys.executable], folder / "written"
+        python, written, environment = [sys.executable], folder / "written", keeping_bytecode(folder)
         convert = [*python, "-m", "squish_core", "convert", "--quiet", str(folder / "model.gguf")]
-        in_folder([*convert, str(written / "model.onnx")], written)
+        in_folder([*convert, str(written / "model.onnx")], environment, written)
         size = sum(path.stat().st_size for path in written.iterdir())
         costs: dict[str, list[Cost]] = {"export": [], "copy": [], "import": []}
         for _ in range(1 if quick else 3):
             out = folder / "out"
-            costs["export"].append(in_folder([*convert, str(out / "model.onnx")], out))
+            costs["export"].append(in_folder([*convert, str(out / "model.onnx")], environment, out))
             shutil.rmtree(out)
-            costs["copy"].append(in_folder([*python, "-c", COPY, str(written), str(out)], out))
+            costs["copy"].append(in_folder([*python, "-c", COPY, str(written), str(out)], environment, out))
             shutil.rmtree(out)
-            costs["import"].append(measured([*python, "-c", IMPORTS]))
+            costs["import"].append(measured([*python, "-c", IMPORTS], environment))
         seconds = {key: min(cost.seconds for cost in runs) for key, runs in costs.items()}
         peaks = {key: min(cost.peak for cost in runs) for key, runs in costs.items()}
     peak, above = peaks["export"] / 1e6, (peaks["export"] - peaks["import"]) / 1e6
@@ -73,10 +73,10 @@ def export(quick: bool) -> str:
     return markdown("ONNX export", note, [row])
 
 
-def in_folder(command: Sequence[str], folder: Path) -> Cost:
+def in_folder(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Cost:
     """The cost of a command that writes into a new folder."""
     folder.mkdir()
-    return measured(command)
+    return measured(command, environment)
 
 
 def generation(quick: bool) -> str:

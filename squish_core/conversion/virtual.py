@@ -52,11 +52,10 @@ class VirtualSource(Source):
             With the same bytes, before its filters.
         """
         assert self._file is not None
-        extents = list(self._file.between(offset, offset + length))
-        if len(extents) != 1 or not isinstance(extents[0][0], PartExtent):
-            return None
-        ((extent, start, stop),) = extents
-        return self.reader.copied_part(extent) if (start, stop) == (0, extent.nbytes) else None
+        for extent, start, stop in self._file.between(offset, offset + length):
+            if isinstance(extent, PartExtent) and (start, stop) == (0, length) == (0, extent.nbytes):
+                return self.reader.copied_part(extent)
+        return None
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         start = f"{folder}/" if folder else ""
