@@ -10,7 +10,7 @@ import pytest
 from installed import run_own_tests
 
 from squish_core.cli import main
-from squish_core.cli.scaffold import example_files, renamed, replaced
+from squish_core.cli.scaffold import example_files, names_for, substitute
 from squish_core.errors import SquishError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +57,7 @@ def test_the_wheel_holds_the_template() -> None:
 )
 def test_a_name_that_cannot_be_used_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(SquishError) as caught:
-        renamed(name)
+        names_for(name)
     assert caught.value.code == "usage"
 
 
@@ -69,7 +69,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_names_are_replaced_at_once() -> None:
-    names = renamed("acmeish-format")
-    assert replaced('acme_format acme-format acme.foo b"ACME" ACME', names) == (
+    names = names_for("acmeish-format")
+    assert substitute('acme_format acme-format acme.foo b"ACME" ACME', names) == (
         'acmeish_format acmeish-format acmeish.foo b"ACME" ACMEISH'
     )

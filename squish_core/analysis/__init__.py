@@ -1,1 +1,1 @@
-"""Questions about files: verify, diff, statistics, benchmark."""
+"""Analysis of files: verify, diff, statistics, benchmark."""

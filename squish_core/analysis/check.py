@@ -56,7 +56,7 @@ def check_part(file: Reader, name: str, role: str, part: Part) -> bool:
 
 
 def digest_error(part: Part, verdict: Verdict) -> FormatError:
-    """The error for a part whose digest is another one."""
+    """The error for a part whose digest differs."""
     return FormatError(
         "the digest does not match", offset=part.segments[0].offset if part.segments else None,
         expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST,
@@ -100,7 +100,7 @@ class Check:
             self.problems += inner.problems
 
     def data(self, scheduler: str | None = None) -> None:
-        """Check the digests of all parts, and decode all tensors panel by panel, or in processes of a scheduler."""
+        """Check the digests of all parts and decode all tensors, by panels; in other processes with a `scheduler`."""
         tensors = [self.file[name] for name in self.file]
         if scheduler is None:
             self.tensors(tensors)
@@ -137,7 +137,7 @@ class Check:
             for tensor in tensors:
                 self._tensor(tensor)
             return
-        cache = RangeCache(MEMORY_LIMIT)  # what is hashed is decoded without fetching it again
+        cache = RangeCache(MEMORY_LIMIT)  # bytes fetched for the digests are not fetched again for decoding
         source = CachedSource(self.file.source, cache)
         file = File(source, self.file.index, self.file.registry, self.file.limits)
         parts = (part for tensor in tensors for _, part in _parts(tensor))
@@ -146,7 +146,7 @@ class Check:
                 self._tensor(file[tensor.name], cache)
 
     def _tensor(self, tensor: Tensor, cache: RangeCache | None = None) -> None:
-        """Check one tensor; `cache` keeps what is hashed."""
+        """Check one tensor; `cache` keeps the bytes that are hashed."""
         if cache:
             cache.clear()
         for role, part in _parts(tensor):
@@ -222,7 +222,7 @@ def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
 
 
 def check_span(span: Span) -> Findings:
-    """What a worker process finds in some tensors of a file."""
+    """Check some tensors of a file in a worker process."""
     file = file_at(span.files[0])
     check = Check(file, None)
     check.problems = []

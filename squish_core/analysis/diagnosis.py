@@ -58,7 +58,10 @@ class PluginState:
 
 @frozen(kw_only=True)
 class BackendState:
-    """Whether a backend runs on this machine, else the reason; the facts from its probe, and what it never ran on."""
+    """Whether a backend runs on this machine, else the reason; the facts from its probe.
+
+    `unverified`: the hardware on which it has never run.
+    """
 
     id: str
     ok: bool

@@ -185,7 +185,7 @@ def diff(
     files = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = files
-        second, sentence = map_to_first(first, second) if rename != KEEP else (second, "")
+        second, mapping_note = map_to_first(first, second) if rename != KEEP else (second, "")
         pairs = pair_tensors(first, second, only)
         sizes = [(a_side or b_side).nbytes for a_side, b_side in pairs.values()]  # type: ignore[union-attr]
         differences, names, total = list[TensorDifference](), list(pairs), sum(sizes)
@@ -206,7 +206,7 @@ def diff(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(first.index.meta, second.index.meta, equal_meta),
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
-            mapped=sentence,
+            mapped=mapping_note,
         )  # fmt: skip
     finally:
         for item, argument in zip(files, (a, b)):
@@ -217,7 +217,7 @@ def diff(
 def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
     """The tensors of both files by name; a tensor is paired with a row if the other file stacks it.
 
-    UsageError if neither file has a tensor of `only`.
+    UsageError if neither file has one of the names in `only`.
     """
     names = {only} if isinstance(only, str) else set(only)
     first_rows, second_rows = rows_of(first, second), rows_of(second, first)
@@ -228,12 +228,12 @@ def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[s
         if (name in names if names else name not in complete or (name in first and name in second))
     }
     if unknown := sorted(names.difference(pairs)):
-        raise UsageError("neither file has a tensor of this name", found=", ".join(unknown), code="name")
+        raise UsageError("neither file has a tensor with this name", found=", ".join(unknown), code="name")
     return pairs
 
 
 def compare_span(span: Span) -> list[TensorDifference]:
-    """What a worker process finds for some of the pairs."""
+    """Compare some of the pairs in a worker process."""
     options = dict(span.options)
     first, second = map(file_at, span.files)
     second = second if options["rename"] == KEEP else map_to_first(first, second)[0]

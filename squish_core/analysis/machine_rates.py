@@ -35,7 +35,7 @@ class MachineRates:
 
 
 def measure_rates(source: Source | None) -> MachineRates:
-    """Measure the rates of this machine, for files on `source`."""
+    """Measure the rates of this machine; `source` is the file to read."""
     cache = last_level()
     size = 2 * cache
     calls = [filling(size), reading(size)]
@@ -83,7 +83,7 @@ def aligned_memory(size: int) -> Any:
 
 
 def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """Minimum time of each call in seconds. Calls are interleaved so that disturbances affect all of them; slow calls
+    """Minimum time of each call in seconds. Calls are interleaved so that noise affects all of them; slow calls
     get fewer rounds."""
     minima, first_start = [float("inf")] * len(calls), time.perf_counter()
     for _ in range(rounds):

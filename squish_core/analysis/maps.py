@@ -18,18 +18,18 @@ from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import scheduler_named
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 SPAN_BYTES = 256 << 20
-"""Bytes of the tensors that a worker takes at a time, about."""
+"""Approximate bytes of tensors per task."""
 MEMORY = 512 << 20
-"""Bytes of memory that a worker takes, at most, about."""
+"""Approximate maximum memory of a worker, in bytes."""
 
 
 @frozen(kw_only=True)
 class Address:
-    """How another process opens a file, and what it must find. `run` differs each time, so that no worker keeps a file
-    from an earlier run."""
+    """How another process opens a file, and its expected size and number of tensors. `run` is unique, so that no worker
+    reuses a file from an earlier run."""
 
     path: str
     format: str
@@ -62,7 +62,7 @@ def path_of(file: File) -> str:
 
 
 def address_of(file: File) -> Address:
-    """Return the address of an open file, with which another process opens the same one.
+    """Return the address by which another process opens the same file.
 
     Parameters
     ----------
@@ -88,42 +88,42 @@ def address_of(file: File) -> Address:
 
 @lru_cache(maxsize=2)
 def file_at(address: Address, mmap: bool = False) -> File:
-    """The file at an address, opened once in a process; FormatError if it is another one."""
+    """The file at an address, opened once per process; FormatError if its size or number of tensors differs."""
     file = opening.open(address.path, mmap=mmap, limits=address.limits)
     if file.format != address.format:
         file.close()
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
-    size, tensors = (file.source.size, len(file))
+    size, tensors = file.source.size, len(file)
     if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
-            "is another file in a worker process", file=address.path, code=ErrorCode.CHANGED,
+            "differs in a worker process", file=address.path, code=ErrorCode.CHANGED,
             expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{size} bytes, {tensors} tensors",
         )  # fmt: skip
     return file
 
 
 def map_spans(
-    function: Callable[[Span], Answer],
+    function: Callable[[Span], Result],
     files: Sequence[File],
     sizes: Sequence[int],
     scheduler: str,
     registry: Registry,
     options: tuple[tuple[str, Any], ...] = (),
     done: Callable[[int, int], object] = lambda tensor, nbytes: None,
-) -> list[Answer]:
-    """The answers of a function for spans of tensors, in order, whatever the order in which they come.
+) -> list[Result]:
+    """The results of a function for spans of tensors, in the order of the spans.
 
-    `sizes`: bytes of each tensor. `done` is called with a tensor and the number of bytes that are done.
+    `sizes`: bytes of each tensor. `done` is called with the number of a span's last tensor and the bytes done so far.
     """
     addresses = tuple(map(address_of, files))
     spans = [Span(files=addresses, start=start, stop=stop, options=options) for start, stop in _bounds(sizes)]
-    answers, nbytes = dict[int, Answer](), 0
+    results, nbytes = dict[int, Result](), 0
     with closing(scheduler_named(scheduler, registry).map(function, spans, MEMORY)) as calls:
-        for number, answer in calls:
-            answers[number] = answer
+        for number, result in calls:
+            results[number] = result
             nbytes += sum(sizes[spans[number].start : spans[number].stop])
             done(spans[number].stop - 1, nbytes)
-    return [answers[number] for number in range(len(spans))]
+    return [results[number] for number in range(len(spans))]
 
 
 def _bounds(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

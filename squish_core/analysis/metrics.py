@@ -72,7 +72,7 @@ class Distance:
         self.norm += norm
 
     def merge(self, other: Distance) -> None:
-        """Add the sums of another distance, so that the order of panels alone decides the last bits."""
+        """Add the sums of another distance; rounding depends only on the order of the panels."""
         self.take(other.max_error, other.error, other.power, other.norm)
 
     @property

@@ -233,9 +233,10 @@ def _stored_kinds(reader: Reader) -> list[StoredKind]:
         shares[spec.name] = zeros or 0.0
     kinds = []
     for name, specs in groups.items():
-        own = [spec for spec in specs if spec.tied_to is None]
-        parameters, nbytes = sum(spec.elements for spec in own), sum(TensorFacts(reader, spec).nbytes for spec in own)
-        pruned = sum(shares[spec.name] * spec.elements for spec in own)
+        untied = [spec for spec in specs if spec.tied_to is None]
+        parameters = sum(spec.elements for spec in untied)
+        nbytes = sum(TensorFacts(reader, spec).nbytes for spec in untied)
+        pruned = sum(shares[spec.name] * spec.elements for spec in untied)
         lacks = next(filter(None, (_lacks(reader, spec) for spec in specs)), None)
         kinds.append(
             StoredKind(

@@ -11,7 +11,7 @@ from contextlib import suppress
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `squish` command and return its exit code.
 
-    0: success. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: the command could not run.
+    0: success. 1: `verify` or `doctor` reports a fault, or `diff` a difference. 2: the command could not run.
     130: interrupted. 143: terminated; half-written files are removed first.
     """
     handler = None

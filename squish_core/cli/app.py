@@ -70,13 +70,13 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    as_json = "--json" in argv  # not left to typer: usage errors are printed as JSON, too
+    as_json = "--json" in argv  # parsed here, so that usage errors are JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     showwarning = warnings.showwarning
     warnings.showwarning = show_warning
     try:
-        # Without typer's own error handling, whose exit codes and messages differ.
+        # standalone_mode=False: typer's own error handling has other exit codes and messages.
         result: Any = build(argv)(args=jobs.with_values(argv) or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def _run(argv: Sequence[str]) -> int:
         show_error(error, as_json)
         sys.stdout.flush()
     except Exception as error:
-        if not hasattr(error, "format_message"):  # of typer's usage errors in all its versions
+        if not hasattr(error, "format_message"):  # typer's usage errors have it in every version
             raise
         show_error(usage(error), as_json)
     finally:
@@ -143,5 +143,5 @@ def squish(
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 
-    Every command takes --json. Exit codes: 0 success, 1 a fault or a difference was found, 2 the command could not run.
+    Every command takes --json. Exit codes: 0 success, 1 there is a fault or a difference, 2 the command could not run.
     """

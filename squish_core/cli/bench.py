@@ -21,12 +21,13 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     """Measure opening, decoding and multiplying.
 
     Each rate is a fraction of what this machine can do, on every backend; 1 is the limit. decode (to float32, into a
-    reused array) is compared with filling as much memory, linear (one vector) with reading the stored bytes, and open
-    with reading the whole file. Small tensors fit the CPU's caches, and so do the bytes they are compared with.
+    reused array) is compared with filling memory of the same size, linear (one vector) with reading the stored
+    bytes, and open with reading the whole file. Small tensors fit the CPU's caches, and so do the bytes they are
+    compared with.
     """
     from squish_core.analysis.benchmark import benchmark
 
     if bool(file) == synthetic:
         raise UsageError("pass either a FILE or --synthetic", code=ErrorCode.USAGE, hint="See `squish bench --help`.")
-    measured = benchmark(file)
-    return Answer(measured.to_dict(), list(measured.lines()))
+    report = benchmark(file)
+    return Answer(report.to_dict(), list(report.lines()))

@@ -41,7 +41,7 @@ def list_entries(json: Json = False) -> Answer:
 
 def clear(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Start of a key; without one, all folders are removed.")
+        str, typer.Argument(metavar="KEY", help="Prefix of a key. Without one, all folders are removed.")
     ] = "",
     json: Json = False,
 ) -> Answer:

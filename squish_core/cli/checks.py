@@ -26,9 +26,7 @@ Target = Annotated[
 ]
 To = Annotated[
     str | None,
-    typer.Option(
-        "--to", metavar="ID[:key=value,...]", help="Format to write; by default it follows from DST's suffix."
-    ),
+    typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write. By default, the format of DST's suffix."),
 ]
 Encode = Annotated[
     list[str] | None,
@@ -99,7 +97,7 @@ def verify(
     answers = list[Answer]()
     for file in files:
         try:
-            answers.append(verified(file, deep, strict, format, quiet, scheduler))
+            answers.append(verify_file(file, deep, strict, format, quiet, scheduler))
         except SquishError as error:  # the other files can still be checked
             if len(files) == 1:
                 raise
@@ -109,7 +107,7 @@ def verify(
     return Answer(data if len(files) > 1 else data[0], lines, max(answer.code for answer in answers))
 
 
-def verified(
+def verify_file(
     file: str,
     deep: bool,
     strict: bool,
@@ -138,12 +136,13 @@ def verified(
 
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A file of weights.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare with it, in any format.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare with A, in any format.")],
     everything: Annotated[
         bool, typer.Option("--all", help="List every tensor that differs, not just the ten worst.")
     ] = False,
     names: Annotated[
-        str | None, typer.Option("--names", metavar="keep", help="Compare names as they are, without mapping layouts.")
+        str | None,
+        typer.Option("--names", metavar="keep", help="Compare the names unchanged, without mapping layouts."),
     ] = None,
     scheduler: jobs.Scheduler = None,
     quiet: Quiet = False,
@@ -198,8 +197,8 @@ def convert(
 ) -> Answer:
     """Convert a file to another format, or to other encodings.
 
-    Quantized codes are kept, and values change only where --encode asks for it. Tensors that are already quantized are
-    quantized again only with --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
+    Keeps quantized codes, and changes values only as --encode requests. Quantizes quantized tensors again only with
+    --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
     `squish codecs`, or keep; ID(SPEC) wraps another encoding.
     """
     import squish_core as squish
@@ -208,8 +207,8 @@ def convert(
 
     if stats is not None:
         show_warning("--stats is now --imatrix")
-    own = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
-    rules = spellings.preset_rules(own, tensor_type or (), output_tensor_type, token_embedding_type, pure)
+    encode_rules = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
+    rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
     with ExitStack() as stack:

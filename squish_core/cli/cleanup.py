@@ -43,7 +43,7 @@ def examine(folder: str, clean: bool) -> Answer:
 
 
 def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The findings as text; temporaries that may be in use are only counted."""
+    """The findings as text; for temporaries that may be in use, only their number."""
     from squish_core.text import format_bytes
 
     removable = [row for row in rows if row["state"] in ("dead", "removed")]

@@ -1,4 +1,4 @@
-"""The command cp: some tensors of a model, local or remote, into a local file."""
+"""The command cp: copies tensors of a local or remote model into a local file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cp(
     dst: Annotated[str, typer.Argument(metavar="DST", help="The local file to write; its suffix names the format.")],
     tensors: Annotated[
         list[str] | None,
-        typer.Option("--tensors", metavar="PATTERN", help="Copy the tensors whose name matches; repeatable."),
+        typer.Option("--tensors", metavar="PATTERN", help="Copy only tensors whose names match. Repeatable."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="ID[:key=value,...]", help="Format and options of DST.")
@@ -28,8 +28,8 @@ def cp(
 ) -> Answer:
     """Copy some tensors into a local file.
 
-    They stay as they are stored, under their names; `squish convert --only` changes both. Of a remote model, the header
-    and the bytes of these tensors are fetched, not the rest.
+    Keeps their names, codes and values; `squish convert --only` changes them. From a remote model, fetches only the
+    header and the bytes of these tensors.
     """
     import squish_core as squish
     from squish_core.conversion.report import conversion_lines

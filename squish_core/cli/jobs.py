@@ -17,28 +17,28 @@ Scheduler = Annotated[
 ]
 TaskBytes = Annotated[
     str | None,
-    typer.Option("--task-bytes", metavar="SIZE", help="Bytes that a task writes, about: 256MiB by default."),
+    typer.Option("--task-bytes", metavar="SIZE", help="Approximate bytes that each task writes. By default, 256MiB."),
 ]
 Resume = Annotated[
     str | None,
     typer.Option(
         "--resume",
         metavar="[=verify]",
-        help="Go on with the unfinished job of this command; =verify first reads what it has written.",
+        help="Resume the unfinished job of this command; =verify first checks what it has written.",
     ),
 ]
 JournalFile = Annotated[
     str | None,
-    typer.Option("--journal", metavar="FILE", help="Journal of the job; by default DST.squish-journal."),
+    typer.Option("--journal", metavar="FILE", help="Journal of the job. By default, DST.squish-journal."),
 ]
-_ALONE = {"convert": "--resume", "cache": "--resume"}
-"""Command -> its option that may have no value; `squish eval --resume FILE` has one."""
+_VALUE_OPTIONAL = {"convert": "--resume", "cache": "--resume"}
+"""Command -> its option with an optional value; `squish eval --resume FILE` requires one."""
 
 
 def with_values(argv: Sequence[str]) -> list[str]:
-    """The command line with a value for options that may have none."""
-    alone = _ALONE.get(argv[0]) if argv else None
-    return [f"{word}=True" if word == alone else word for word in argv]
+    """The command line with explicit values for options whose value is optional."""
+    option = _VALUE_OPTIONAL.get(argv[0]) if argv else None
+    return [f"{word}=True" if word == option else word for word in argv]
 
 
 def resume_value(text: str | None) -> bool | str:

@@ -102,7 +102,9 @@ def plugins(json: Json = False) -> Answer:
 def doctor(
     folder: Annotated[
         str | None,
-        typer.Argument(metavar="FOLDER", help="Look here, and in subfolders, for leftovers of interrupted writes."),
+        typer.Argument(
+            metavar="FOLDER", help="Folder to search, with its subfolders, for leftovers of interrupted writes."
+        ),
     ] = None,
     clean: Annotated[
         bool, typer.Option("--clean", help="Remove the temporary files that killed writers left in FOLDER.")
@@ -128,7 +130,7 @@ def doctor(
 
 
 def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
-    """A table of one kind of plugin, then the known ids that are not installed."""
+    """A table of one kind of plugin, then the catalog's ids that are not installed."""
     from squish_core.plugins.registry import registry
 
     entries = [entry.to_dict() for entry in registry().find(kind)]

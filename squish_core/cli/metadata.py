@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from squish_core.cli.output import Answer, plain_data
+from squish_core.cli.output import Answer, json_data
 from squish_core.errors import SquishError
 from squish_core.text import close_matches
 
@@ -21,6 +21,6 @@ def one_value(file: File, key: str) -> Answer:
             "no such metadata key", file=file.name, found=repr(key), code="meta",
             hint=f"Close matches: {', '.join(near)}." if near else "`squish info` lists the keys.",
         )  # fmt: skip
-    value = plain_data(metadata[key])
+    value = json_data(metadata[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
     return Answer(value, [str(line) for line in lines], verbatim=True)

@@ -37,7 +37,7 @@ class Answer:
 def show(answer: Answer, as_json: bool) -> None:
     """Print an answer on stdout."""
     if as_json:
-        print(json.dumps(plain_data(answer.data), indent=1, allow_nan=False))
+        print(json.dumps(json_data(answer.data), indent=1, allow_nan=False))
         return
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = terminal_width()
@@ -52,9 +52,9 @@ def show_error(error: Exception, as_json: bool) -> None:
     if isinstance(error, SquishError):
         error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
     if as_json:
-        print(json.dumps({"error": plain_data(error_data(error))}, indent=1))
+        print(json.dumps({"error": json_data(error_data(error))}, indent=1))
     else:
-        complain(f"error: {redact(str(error))}")
+        print_stderr(f"error: {redact(str(error))}")
 
 
 def error_data(error: Exception) -> dict[str, Any]:
@@ -66,24 +66,24 @@ def error_data(error: Exception) -> dict[str, Any]:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning on stderr; replaces `warnings.showwarning`."""
-    complain(f"warning: {command_line(str(message))}")
+    print_stderr(f"warning: {command_line(str(message))}")
 
 
-def complain(line: str) -> None:
+def print_stderr(line: str) -> None:
     """Print a line on stderr, wrapped to its terminal."""
     print(*fit(escape(line), terminal_width(sys.stderr)), sep="\n", file=sys.stderr)
 
 
-def plain_data(value: Any) -> Any:
-    """Data that JSON can hold: arrays become lists, bytes their length, NaN and infinities null."""
+def json_data(value: Any) -> Any:
+    """Data for JSON: arrays become lists, bytes their length, NaN and infinities null."""
     if isinstance(value, Mapping):
-        return {str(key): plain_data(item) for key, item in value.items()}
+        return {str(key): json_data(item) for key, item in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"bytes": len(value)}
     if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, str):
-        return [plain_data(item) for item in value]
+        return [json_data(item) for item in value]
     if hasattr(value, "tolist"):
-        return plain_data(value.tolist())
+        return json_data(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (str, int)) else str(value)

@@ -10,11 +10,11 @@ from squish_core.errors import UsageError
 
 KEY = "encode"
 LARGEST = 1 << 24
-"""Bytes; a policy with a rule for each of 100,000 tensors has fewer."""
+"""Maximum size in bytes; a policy with 100,000 rules is smaller."""
 
 
 def read_policy(path: str) -> list[str]:
-    """The rules of a policy file; UsageError if it is anything but `encode = ["[PATTERN=]SPEC", ...]`."""
+    """The rules of a policy file; UsageError unless it is `encode = ["[PATTERN=]SPEC", ...]`."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST + 1)

@@ -17,11 +17,10 @@ EVERY = 2.0
 class Progress:
     """A context manager, called with `(tensor, amount done, total amount)`; `quiet` shows nothing.
 
-    The tasks of a job are added up for each worker. With `json`, each is a line of JSON on stderr, and nothing else is
-    shown.
+    Sums the tasks of a job by worker. With `json`, prints each task as a line of JSON on stderr, and nothing else.
 
-    Amounts are bytes, unless `unit` names what is counted, such as "tokens"; the first call then comes before the work,
-    which is timed from there.
+    Amounts are bytes unless `unit` names another unit, such as "tokens"; then the first call starts the clock, before
+    the work.
     """
 
     def __init__(self, verb: str, quiet: bool = False, unit: str = "", json: bool = False) -> None:
@@ -40,11 +39,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         if isinstance(error, KeyboardInterrupt):
-            for note in getattr(error, "__notes__", ()):  # how to go on
+            for note in getattr(error, "__notes__", ()):  # how to resume
                 print(command_line(note), file=sys.stderr)
 
     def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
-        """Count what a worker has done."""
+        """Add a finished task to its worker's total."""
         self._written[worker] = self._written.get(worker, 0) + written
         if self._json and not self._quiet:
             facts = {"worker": worker, "read": read, "written": written, "seconds": round(seconds, 6)}
@@ -73,26 +72,30 @@ class Progress:
         return f"{self._verb}: {self._amounts(done, total, now)}, {escape(name)}{self._workers()}"
 
     def _workers(self) -> str:
-        """What each worker has written."""
+        """The bytes that each worker has written."""
         from squish_core.text import format_bytes
 
         shares = (f"{escape(worker)} {format_bytes(written)}" for worker, written in sorted(self._written.items()))
         return f" ({', '.join(shares)})" if self._written else ""
 
     def _amounts(self, done: int, total: int | None, now: float) -> str:
-        """How much of what, and how fast."""
+        """The amount done, the total and the rate."""
         from squish_core.text import format_bytes
 
         rate = (done - (self._before or 0)) / max(now - self._started, 1e-9)
         if self._unit:
-            shown, of, speed = f"{done:,}", f" of {total:,} {self._unit}" if total else "", f"{rate:.3g} {self._unit}/s"
+            amount, of_total, speed = (
+                f"{done:,}",
+                f" of {total:,} {self._unit}" if total else "",
+                f"{rate:.3g} {self._unit}/s",
+            )
         else:
-            shown, of, speed = format_bytes(done), f" of {format_bytes(total)}" if total else "", format_bytes(rate)
-            speed += "/s"
-        return f"{shown}{of}{f' ({100 * done // total}%)' if total else ''}, {speed}"
+            amount, of_total = format_bytes(done), f" of {format_bytes(total)}" if total else ""
+            speed = f"{format_bytes(rate)}/s"
+        return f"{amount}{of_total}{f' ({100 * done // total}%)' if total else ''}, {speed}"
 
     def _start(self, total: int | None) -> None:
-        """Create the bar, at the first report so that quick commands never import rich; lines if rich is missing."""
+        """Create the bar at the first update, so that quick commands never import rich; without rich, print lines."""
         try:
             from rich import progress
             from rich.console import Console

@@ -36,8 +36,8 @@ def new_plugin(
     """
     from squish_core.io.atomic import atomic_folder
 
-    names = renamed(name)
-    files = {replaced(path, names): replaced(text, names) for path, text in example_files()}
+    names = names_for(name)
+    files = {substitute(path, names): substitute(text, names) for path, text in example_files()}
     target = out / name
     with atomic_folder(target) as sink:
         for path, text in sorted(files.items()):
@@ -51,40 +51,40 @@ def new_plugin(
 def example_files() -> Iterator[tuple[str, str]]:
     """Path and text of each file of the example, from the installed package or else from the checkout."""
     package = Path(squish_core.__file__).parent
-    places = (package / "example", package.parent / "examples" / "acme_format")
-    folder = next(place for place in places if place.is_dir())
+    folders = (package / "example", package.parent / "examples" / "acme_format")
+    folder = next(folder for folder in folders if folder.is_dir())
     for file in sorted(folder.rglob("*")):
         if file.suffix in SUFFIXES and file.is_file():
             yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8")
 
 
-def renamed(name: str) -> dict[str, str]:
+def names_for(name: str) -> dict[str, str]:
     """The new name for each name of the example; UsageError if the plugin's name cannot be used."""
     if not NAME.fullmatch(name):
-        raise _refused("is not a valid distribution name", name, "lower-case letters, digits and single dashes")
+        raise _name_error("is not a valid distribution name", name, "lower-case letters, digits and single dashes")
     package = name.replace("-", "_")
     if name == "squish" or name.startswith("squish-"):
-        raise _refused("is reserved for Squish's own plugins", name, "another name, such as my-format")
+        raise _name_error("is reserved for Squish's own plugins", name, "another name, such as my-format")
     is_reserved = package in sys.stdlib_module_names or keyword.iskeyword(package)
     if is_reserved or importlib.util.find_spec(package) is not None:
-        raise _refused("is the name of an existing module", name, "an unused name, such as my-format")
+        raise _name_error("is the name of an existing module", name, "an unused name, such as my-format")
     vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
     magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")
     for entry in registry().containers.values():
         signatures = [signature.bytes for signature in getattr(entry.info, "signatures", ())]
         if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
-            raise _refused(f"collides with the format {entry.info.id}", name, "another name")
+            raise _name_error(f"collides with the format {entry.info.id}", name, "another name")
     return {
         'b"ACME"': f'b"{magic}"', "acme_format": package, "acme-format": name, "acme": vendor, "ACME": vendor.upper(),
     }  # fmt: skip
 
 
-def replaced(text: str, names: dict[str, str]) -> str:
+def substitute(text: str, names: dict[str, str]) -> str:
     """A text of the example with all names replaced in one pass."""
     return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
 
 
-def _refused(why: str, name: str, expected: str) -> UsageError:
+def _name_error(why: str, name: str, expected: str) -> UsageError:
     return UsageError(
         f"{name!r} {why}",
         expected=expected,

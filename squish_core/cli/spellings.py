@@ -41,7 +41,7 @@ Graph = Annotated[
 
 GENERIC = "llama-quantize"
 WORDS, PREFIXES = ("keep", "hf", "gguf"), ("hf:", "gguf:")
-"""Values of `--names` that are no file."""
+"""Values of `--names` that are not files."""
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """mlx_lm's modes with their default bits and group size; only affine takes others."""
 
@@ -49,12 +49,12 @@ MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)
 def preset_rules(
     encode: Sequence[str], types: Sequence[str], output: str | None, embedding: str | None, pure: bool
 ) -> list[str]:
-    """The rules of `--encode`, with llama-quantize's options as parameters of the preset among them."""
+    """The rules of `--encode`, with llama-quantize's options added to the preset as parameters."""
     pairs = [text.rpartition("=") for text in types]
     if invalid := [text for text, (pattern, _, kind) in zip(types, pairs) if not pattern or not kind]:
         raise _error("--tensor-type takes REGEX=TYPE", repr(invalid[0]))
-    extra = {"output": output, "embedding": embedding, "pure": "yes" if pure else None}
-    params = [f"{key}={value}" for key, value in extra.items() if value]
+    preset_options = {"output": output, "embedding": embedding, "pure": "yes" if pure else None}
+    params = [f"{key}={value}" for key, value in preset_options.items() if value]
     params += [f"{escape(pattern)}={kind}" for pattern, _, kind in pairs]
     if not params:
         return list(encode)
@@ -65,13 +65,13 @@ def preset_rules(
             None,
         )
     rules = list(encode)
-    name, _, own = rules[presets[0]].partition(":")
-    rules[presets[0]] = ":".join((GENERIC, ",".join(filter(None, (*_type(name), own, *params)))))
+    name, _, preset_params = rules[presets[0]].partition(":")
+    rules[presets[0]] = ":".join((GENERIC, ",".join(filter(None, (*_type(name), preset_params, *params)))))
     return rules
 
 
 def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, mode: str | None) -> list[str]:
-    """The rules of `--encode` after a rule with mlx_lm's options, so that `--encode` wins."""
+    """A rule from mlx_lm's options, then the rules of `--encode`, so that `--encode` wins."""
     if bits is None and group_size is None and mode is None:
         return list(encode)
     name = mode or "affine"
@@ -90,14 +90,14 @@ def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, m
 
 
 def graph_target(to: str | None, graph: str | None, names: str | None) -> tuple[str | None, str | None]:
-    """The target and the naming: with a graph, `onnx` with its options, and a naming that is no word is a file."""
+    """`--to` and `--names`; with a graph, `onnx` with its options, and `--names` may be a file."""
     if graph is None:
         return to, names
-    format_id, _, own = (to or "onnx").partition(":")
+    format_id, _, target_options = (to or "onnx").partition(":")
     if format_id != "onnx":
         raise UsageError("--graph is for ONNX targets", found=f"--to {to}", expected="--to onnx", code=ErrorCode.USAGE)
     is_file = names is not None and names not in WORDS and not names.startswith(PREFIXES)
-    options = [own, f"graph={graph}", f"names={names}" if is_file else ""]
+    options = [target_options, f"graph={graph}", f"names={names}" if is_file else ""]
     return f"onnx:{','.join(filter(None, options))}", None if is_file else names
 
 

@@ -1,4 +1,4 @@
-"""Commands that look into a file: ls, info, plan."""
+"""Commands that inspect a file: ls, info, plan."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
 
 
 def total(file: File, tensors: Sequence[Tensor]) -> str:
-    """The totals of the listed tensors, with tied ones counted once."""
+    """The totals of the listed tensors, tied tensors counted once."""
     from squish_core.text import format_bytes
 
-    own = [tensor for tensor in tensors if tensor.spec.tied_to is None]
-    elements, nbytes = sum(tensor.size for tensor in own), sum(tensor.nbytes for tensor in own)
+    untied = [tensor for tensor in tensors if tensor.spec.tied_to is None]
+    elements, nbytes = sum(tensor.size for tensor in untied), sum(tensor.nbytes for tensor in untied)
     name = with_link(file.name, link_of(file.path))
     if not tensors:
         return f"no tensors in {name}"
@@ -137,7 +137,7 @@ def info(
     from squish_core.opening import open as open_file
 
     if patterns and meta is not None:
-        raise UsageError("--meta does not go with a PATTERN", code=ErrorCode.USAGE, hint="Leave out one of them.")
+        raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
             return values(opened.name, matching_tensors(opened, patterns))
@@ -153,7 +153,7 @@ def plan(
         str | None,
         typer.Argument(
             metavar="FILE",
-            help="A file of weights, or a model's folder. Leave it out to ask by --format and --feature.",
+            help="A file of weights, or a model's folder. Without it, resolves --format and --feature.",
         ),
     ] = None,
     patterns: Patterns = None,
@@ -163,7 +163,7 @@ def plan(
         typer.Option("--feature", metavar="NAME=VALUE", help="Without FILE: a feature of the format. Repeatable."),
     ] = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Ask only this backend.")
+        str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Consider only this backend.")
     ] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help=POLICY_HELP)] = "spec",
     op: Annotated[str | None, typer.Option("--op", metavar="NAME", help=OP_HELP)] = None,
@@ -177,7 +177,7 @@ def plan(
     if file is None:
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
-        raise UsageError("--feature does not go with a FILE", code=ErrorCode.USAGE, hint="Leave out one of them.")
+        raise UsageError("--feature and FILE cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
     from squish_core.backends.plan import plan_tensors
     from squish_core.opening import open as open_file
 

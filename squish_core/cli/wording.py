@@ -19,5 +19,5 @@ def command_line(text: str) -> str:
 
 
 def _word(value: str | None) -> str | None:
-    """A value as a word of the shell: quoted where the shell would look for files of that name."""
+    """A value as a shell word, quoted if the shell would expand it."""
     return f"'{value}'" if value and any(mark in value for mark in "*?[") else value

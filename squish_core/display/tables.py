@@ -98,10 +98,10 @@ def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], i
         return []
     cells.insert(0, list(header))
     widths = [max(map(len, column)) for column in zip(*cells)]
-    room = terminal_width() - len(indent) - len(GAP) * (len(widths) - 1)
-    if sum(widths) > room:
-        widths = _narrowed(cells, align, widths, room)
-        columns = [_wrapped(column, width) for column, width in zip(zip(*cells), widths)]
+    available = terminal_width() - len(indent) - len(GAP) * (len(widths) - 1)
+    if sum(widths) > available:
+        widths = _narrow(cells, align, widths, available)
+        columns = [_wrap_cells(column, width) for column, width in zip(zip(*cells), widths)]
         widths = [max(len(text) for lines in column for text in lines) for column in columns]
         cells = [list(row) for lines in zip(*columns) for row in _side_by_side(lines)]
     lines = (GAP.join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths)) for row in cells)
@@ -113,10 +113,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _narrowed(cells: Sequence[Sequence[str]], align: str, widths: list[int], room: int) -> list[int]:
-    """Column widths that fit into `room`, unless the longest words are wider."""
+def _narrow(cells: Sequence[Sequence[str]], align: str, widths: list[int], available: int) -> list[int]:
+    """Column widths that fit into `available`, unless the longest words are wider."""
     widths, minima = list(widths), [_min_width(column) for column in zip(*cells)]
-    excess = sum(widths) - room
+    excess = sum(widths) - available
     while excess > 0:
         columns = [n for n, width in enumerate(widths) if align[n] == "<" and width > minima[n]]
         if not columns:
@@ -135,7 +135,7 @@ def _min_width(column: Iterable[str]) -> int:
     return longest
 
 
-def _wrapped(column: Iterable[str], width: int) -> list[list[str]]:
+def _wrap_cells(column: Iterable[str], width: int) -> list[list[str]]:
     wrapped = []
     for cell in column:
         if len(cell) <= width:
