@@ -157,5 +157,11 @@ def float8_table(element: str) -> np.ndarray:
     -------
     numpy.ndarray
         f32 [256].
+
+    Examples
+    --------
+    >>> table = float8_table("f8_e4m3")
+    >>> table.shape, float(table[0x38]), float(table[0x7E])
+    ((256,), 1.0, 448.0)
     """
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)
