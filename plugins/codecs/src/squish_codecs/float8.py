@@ -148,6 +148,8 @@ def _check_params(params: Params) -> tuple[str, str, tuple[int, int] | None]:
 def float8_table(element: str) -> np.ndarray:
     """Return the values of all 256 codes of a float8 type.
 
+    Source for E4M3 and E5M2: OCP 8-bit Floating Point 1.0.
+
     Parameters
     ----------
     element : str

@@ -19,6 +19,8 @@ TABLE = tuple(VALUES.tolist())
 def float4_layout(rank: int, group: int, scale_dtype: str) -> CodeLayout:
     """Return the layout of float4 codes with one scale per group along rows.
 
+    Source: OCP Microscaling Formats 1.0 (element FP4, E2M1).
+
     Parameters
     ----------
     rank : int

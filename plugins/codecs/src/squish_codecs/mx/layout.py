@@ -26,6 +26,8 @@ LEGAL: dict[str, tuple[Any, ...]] = {
 def mx_layout(rank: int, element: str, group: int, scale_dtype: str) -> CodeLayout:
     """Return the layout of float4 or float8 codes with one scale per group along rows.
 
+    Source: OCP Microscaling Formats 1.0 (MXFP4 and MXFP8); NVFP4 has groups of 16 with f8_e4m3 scales.
+
     Parameters
     ----------
     rank : int
