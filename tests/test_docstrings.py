@@ -38,7 +38,7 @@ ONE_LINE = {
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]
 CLASSES = [each for each in EXPORTS if inspect.isclass(each) and not issubclass(each, BaseException)]
 FUNCTIONS = [each for each in EXPORTS if inspect.isfunction(each)]
-PLUGINS = ("squish_codecs.api", "squish_ggml.api", "squish_safetensors.api", "squish_zstd.api")
+PLUGINS = ("squish_codecs.api", "squish_ggml.api", "squish_models.api", "squish_safetensors.api", "squish_zstd.api")
 MODULES = [
     "squish_core", "squish_core.api", "squish_core.testing",
     *(module for module in PLUGINS if find_spec(module.partition(".")[0])),
