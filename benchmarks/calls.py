@@ -14,8 +14,8 @@ import squish_core as squish
 from benchmarks.table import Row, markdown
 
 NOTE = """\
-Warm, in one process, each a mean over many calls. The codec alone decodes the stored bytes into an array that it is
-given. The model has 338 tensors of a few kinds."""
+Warm, in one process; each time is a mean over many calls. "The codec alone" decodes the stored bytes into an existing
+array. The model has 338 tensors of a few kinds."""
 LAYERS, REPEATS = 28, 200
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 VECTORS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "bias")

@@ -48,8 +48,8 @@ def opening() -> str:
     seconds = oracles.interleave({"ours": partial(opened, folder), "safetensors": peer})
     row = Row("open and list shapes", seconds.pop("ours"), seconds)
     note = (
-        f"GPTQ of 4 bits in {SHARDS} sparse shards, {total / 1e9:.1f} GB, {listed} layers of four tensors, which "
-        f"become one each. Opening reads {read:,} bytes, headers and JSON; safetensors lists the stored tensors."
+        f"GPTQ of 4 bits in {SHARDS} sparse shards, {total / 1e9:.1f} GB, {listed} layers of four tensors each, "
+        f"combined into one. Opening reads {read:,} bytes, headers and JSON; safetensors lists the stored tensors."
     )
     return markdown("A large quantized checkpoint", note, [row])
 
@@ -135,8 +135,8 @@ def repacking(layers: int, rounds: int) -> str:
         rows.append(Row(f"{name} to {target}", seconds.pop("ours"), seconds, weight(source) + size))
     note = (
         f"{layers} layers of 4096x4096, 4 bits in groups of 32, from a cached file to a synced one. `read + write` "
-        "reads the source into a buffer and writes and syncs as many bytes as the target has: what nothing can beat. "
-        "Rates are of bytes read and written."
+        "reads the source into a buffer, then writes and syncs as many bytes as the target has: the lower limit. "
+        "Rates count bytes read and written."
     )
     return markdown("Repacking", note, rows)
 

@@ -30,7 +30,9 @@ def run(quick: bool) -> str:
         Row("unpack, one thread", one, seconds, len(content), ">= 1.25x one-shot"),
         Row("unpack, two threads", two, {"one thread": one, **seconds}, len(content), ">= 1.9x one thread"),
     ]
-    note = f"{len(content) / 1e6:.0f} MB of f32 that hold f16, level {LEVEL}, in frames of {files.FRAME >> 20} MiB."
+    note = (
+        f"{len(content) / 1e6:.0f} MB of f32 values that fit f16, level {LEVEL}, in frames of {files.FRAME >> 20} MiB."
+    )
     return markdown("Files that are compressed whole", note, rows)
 
 

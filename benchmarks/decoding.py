@@ -23,7 +23,8 @@ def run(quick: bool) -> str:
     shape = (512, 4096) if quick else SHAPE
     rows = [decode(name, shape) for name in TYPES]
     note = (
-        f"{shape[0]}x{shape[1]} weights to f32; ours into a reused array, gguf-py into its own. Rates are of f32 out."
+        f"{shape[0]}x{shape[1]} weights to f32; Squish decodes into a reused array, gguf-py into a new one. "
+        "Rates count f32 bytes."
     )
     return markdown("NumPy decode", note, rows)
 

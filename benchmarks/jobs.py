@@ -72,8 +72,8 @@ def measured(quick: bool) -> str:
         size = (place / "in.safetensors").stat().st_size
     return "\n".join((
         "## Jobs", "",
-        (f"{size / 1e6:.0f} MB of f32 to q4_k, one thread in each process, tasks of {TASK >> 10} KiB; the fastest of "
-        f"{rounds}, on a machine of {os.cpu_count()} cores whose load was {os.getloadavg()[0]:.1f}."), "",
+        (f"{size / 1e6:.0f} MB of f32 to q4_k, one thread in each process, tasks of {TASK >> 10} KiB; minimum of "
+        f"{rounds}, on {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}."), "",
         "| | | |", "|---|---|---|",
         f"| without a scheduler | {best['serial']:.2f} s | |",
         f"| `local:1` | {best['1 process']:.2f} s | a task: {task['1 process'] * 1e3:.0f} ms |",
@@ -123,7 +123,7 @@ def squish_schedulers() -> list[SchedulerInfo]:
 
 
 def simulated(quick: bool) -> str:
-    """A job of full size: all but the bytes of tensors is real."""
+    """A full-size job; only the bytes of tensors are simulated."""
     lines = []
     with tempfile.TemporaryDirectory(prefix="squish-") as folder, enough_space():
         place = Path(folder)
@@ -137,7 +137,7 @@ def simulated(quick: bool) -> str:
             lines += one_job(title, source, place / target, registry, **arguments)
     shards, tensors, nbytes = stored
     head = f"{shards} sparse files of {nbytes / 1e9:.0f} GB with {tensors:,} tensors, as DeepSeek V3 has them."
-    return "\n".join(("## A job of full size, simulated", "", head, "", "| | |", "|---|---|", *lines, ""))
+    return "\n".join(("## A simulated full-size job", "", head, "", "| | |", "|---|---|", *lines, ""))
 
 
 def one_job(title: str, source: Path, target: Path, registry: Any, format: str | None = None, **arguments: Any) -> Any:  # noqa: A002

@@ -51,10 +51,10 @@ def section(title: str, count: int, shape: tuple[int, int]) -> str:
 
 
 NOTE = """\
-f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor. Peers read a file of their own format, so
-touching pages also compares how two files lie in the page cache. "The disk alone" reads the file into buffers that are
-used again: nothing that reads it can be faster, so a peer that takes less than three times as long cannot be beaten by
-three."""
+f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor. Peers read a file in their own format, so
+touching pages also compares the placement of two files in the page cache. "The disk alone" reads the file into reused
+buffers. No reader can be faster, so Squish cannot be three times as fast as a peer that takes less than three times as
+long as the disk."""
 TARGETS = {
     "open and list": "<= 5 ms for 1 GB",
     "open and touch every page": "not slower than safetensors.torch, >= 7x safetensors",

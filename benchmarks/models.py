@@ -65,10 +65,10 @@ def run(quick: bool) -> str:
     memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in least.items())
     processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in least.items())
     note = (
-        f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports, each the least of interleaved runs "
-        "onto a disk at rest. Squish waits until the disk has all bytes, which the peers do not; a synced copy of a "
-        f"file shows what that costs. Seconds on processors, of programs and system: {processor}. "
-        f"Private memory at most: {memory} (target: 300 MB)."
+        f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
+        "interleaved runs with an idle disk. Squish syncs its output, the peers do not; a synced copy of a file shows "
+        f"the cost. CPU time (user and system): {processor}. "
+        f"Peak private memory: {memory} (target: 300 MB)."
     )
     return markdown("Whole models", note, rows)
 

@@ -96,7 +96,7 @@ def memory(size: int, layers: int) -> str:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             notes.append(f"{name} {done.stdout.strip()} MiB")
         whole = source.stat().st_size >> 20
-    return f"the resident set grows by {', '.join(notes)} for a model of {whole} MiB, mapped pages of it included"
+    return f"the resident set grows by {', '.join(notes)} for a model of {whole} MiB, including its mapped pages"
 
 
 def their_palette(values: Any, fit: str) -> object:

@@ -157,9 +157,9 @@ def measured(folder: Path, base: str, rounds: int) -> str:
         rows.append(Row(label, seconds.pop("squish"), seconds, nbytes, target_text))
     file.close()
     note = (
-        f"{remote_server.LATENCY * 1000:.0f} ms a request over loopback, a GGUF of {size / 1e9:.2f} GB. "
+        f"{remote_server.LATENCY * 1000:.0f} ms per request over loopback, a GGUF of {size / 1e9:.2f} GB. "
         f"{'; '.join(notes)}.\n\n"
-        f"Bytes fetched by a conversion, by bytes of the file (at most 1.02): {', '.join(shares(folder, base))}."
+        f"Bytes that a conversion fetches, relative to the file (at most 1.02): {', '.join(shares(folder, base))}."
     )
     return markdown("Files by URL", note, rows)
 

@@ -41,7 +41,7 @@ def run(quick: bool) -> str:
     shape = (256, 4096) if quick else SHAPE
     rows = [row for name in CODECS for row in coding(name, shape)]
     rows += lossless(shape, quick)
-    note = f"{shape[0]}x{shape[1]} seeded normal weights, one thread; rates are of decoded values."
+    note = f"{shape[0]}x{shape[1]} seeded normal weights, one thread; rates count decoded bytes."
     return "\n".join([markdown("SQUIZD codecs", note, rows), files(8 if quick else data.LARGE[0])])
 
 
@@ -95,7 +95,7 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
 
 
 def zipnn_peer(raw: bytes, unpack: bool) -> object:
-    """Runs in the peer; zipnn changes the bytes it is given, so each call gets a copy."""
+    """Runs in the peer; zipnn changes its input, so each call gets a copy."""
     import zipnn
 
     if not unpack:
@@ -121,8 +121,8 @@ def files(count: int) -> str:
     packed = source.with_name(f"{count}-int4.squizd")
     used = subprocess.run([sys.executable, "-c", MEMORY, source, packed], capture_output=True, text=True, check=True)
     note = (
-        f"{size / 1e9:.2f} GB of f32. Converting it to INT4 took {float(used.stdout):.0f} MB of memory beyond that of"
-        " the imports (target: panels and 200 MB)."
+        f"{size / 1e9:.2f} GB of f32. Converting it to INT4 took {float(used.stdout):.0f} MB of memory besides the"
+        " imports (target: panels and 200 MB)."
     )
     return markdown("A large SQUIZD file", note, rows)
 

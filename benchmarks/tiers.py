@@ -207,9 +207,9 @@ def document(place: Path) -> str:
 DOCUMENT = """\
 ## The table of the Squish architecture document
 
-Qwen2.5-1.5B's names and shapes. Quoted rows were measured by that document on a Mac. Ours: a fresh process, from
-`import numpy` to every tensor usable as an array; RAM added is anonymous memory beyond NumPy's. Tier 0 decodes the INT8
-arrays to float32, once; the others are mapped."""
+Names and shapes of Qwen2.5-1.5B. The document measured the quoted rows on a Mac. Our rows measure a fresh process, from
+`import numpy` to all tensors usable as arrays; "RAM added" is anonymous memory besides NumPy's. Tier 0 decodes the INT8
+arrays to float32, once; the other tiers are mapped."""
 
 
 _COMPILED = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(data.FOLDER / "pycache")}
@@ -254,16 +254,16 @@ def loading(place: Path, source: Path) -> str:
 
 def memory(loads: dict[str, Load]) -> str:
     """A table of what importing and loading add."""
-    lines = ["Anonymous memory that is added, by the imports (NumPy takes 8 MB of them) and by the first load:", ""]
+    lines = ["Anonymous memory added by the imports (8 MB of it by NumPy) and by the first load:", ""]
     lines += ["| | imports | load |", "|---|---|---|"]
     lines += [f"| {name} | {load.imported / 1e6:.1f} MB | {load.kept / 1e6:.1f} MB |" for name, load in loads.items()]
     return "\n".join([*lines, ""])
 
 
 NOTE = """\
-Each in a process of its own that has done it once before; medians. safetensors, MLX and ours read the same bf16 values,
-ztensor a file of ours (wire 2), NumPy maps the arrays of `finalized`. safetensors.torch, ztensor and NumPy hand out
-views of a mapping, as ours do; safetensors and MLX copy."""
+Each load runs in a separate, warm process; medians. safetensors, MLX and Squish read the same bf16 values, ztensor reads
+a file that Squish wrote (wire 2), and NumPy maps the arrays of `finalized`. safetensors.torch, ztensor, NumPy and Squish
+return views of a mapping; safetensors and MLX copy."""
 STATES = tuple(ROUNDS)
 TARGET = ">= 10x safetensors, not slower than safetensors.torch, < 20 MB"
 ARRAYS = "import squish_core as squish\ndef load(path): return squish.open(path).numpy()"

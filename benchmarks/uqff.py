@@ -49,8 +49,8 @@ def run(quick: bool) -> str:
         codec = expand(CodecSpec(name), "uqff", registry())
         rows += both(name, spec, values, codec.id, dict(codec.params))
     note = (
-        f"{shape[0]}x{shape[1]} f32 weights, NumPy on one thread, arrays reused by us; rates are of f32. MLX runs "
-        "on the CPU. The set has 64 layers of 2048x2048 in shards of 100 MB. " + memory()
+        f"{shape[0]}x{shape[1]} f32 weights, NumPy on one thread; Squish reuses arrays. Rates count f32 bytes. "
+        "MLX runs on the CPU. The set has 64 layers of 2048x2048 in shards of 100 MB. " + memory()
     )
     return markdown("UQFF", note, rows)
 

@@ -16,7 +16,7 @@ from benchmarks.table import Row, markdown
 
 Call = Callable[[], object]
 LARGE = (16, (2048, 2048))  # 268 MB of f32: all are written and read some hundred times
-COMPRESSED = (4, (2048, 2048))  # 67 MB of f32 that hold f16
+COMPRESSED = (4, (2048, 2048))  # 67 MB of f32 values that fit f16
 VERSIONS = ("1.1.1", "1.2.3", "2.1.2")
 ACTIONS = (
     ("open and views", "views", False, "zero-copy within 1.2x; small v2 >= 1x of 2.1.2"),
@@ -49,8 +49,8 @@ def raw(count: int, shape: tuple[int, int]) -> str:
 
 
 NOTE = (
-    "Each library reads the file that it wrote (2.1.2 at multiples of 4 KiB), and we read both wires. Writing: from "
-    "memory, where the peers have arrays and we a safetensors file as bytes, and all sync; wire 2 has digests in both."
+    "Each library reads its own file (2.1.2: aligned to 4 KiB); Squish reads both wires. Writing starts from memory "
+    "(peers: arrays, Squish: the bytes of a safetensors file) and ends with a sync; wire 2 has digests in both."
 )
 
 
@@ -63,7 +63,7 @@ def compressed(key: tuple[int, tuple[int, int]]) -> str:
         reading(f"copy all, warm, wire {wire}", "copy", files, wire, size, False, ">= 1.3x") for wire in ("1.1", "2")
     ]
     rows += [writing(source, size, wire, f"ztensor:wire={wire},encoding=zstd", 3, ">= 1.3x") for wire in ("1.1", "2")]
-    return markdown(f"zTensor: zstd, {count} tensors of 16.8 MB", "f32 that hold f16, level 3.", rows)
+    return markdown(f"zTensor: zstd, {count} tensors of 16.8 MB", "f32 values that fit f16, level 3.", rows)
 
 
 def reading(what: str, action: str, files: dict[str, Path], wire: str, size: int, cold: bool, target: str) -> Row:
@@ -94,7 +94,7 @@ def verifying(path: Path, size: int) -> Row:
 
 
 def writing(source: Path, size: int, wire: str, to: str, level: int | None, target: str) -> Row:
-    """All from memory: the peers have arrays, we the file that holds them."""
+    """All from memory: the peers start from arrays, Squish from a file in memory."""
     ours, stored_bytes = data.FOLDER / "ours.zt", source.read_bytes()
     calls: dict[str, Any] = {"ours": lambda: squish.convert(stored_bytes, ours, to=to)}
     for version in VERSIONS:

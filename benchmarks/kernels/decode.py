@@ -52,8 +52,8 @@ def run(quick: bool) -> Section:
             continue
         rows += list(decode(name, tensor, 3 if quick else ROUNDS))
     note = (
-        f"{shape[0]}x{shape[1]} weights into a reused array. `set` writes as many bytes past the caches: its ratio is "
-        "the share of the machine's limit that is reached. Rates are of bytes out."
+        f"{shape[0]}x{shape[1]} weights into a reused array. `set` writes as many bytes past the caches, so its ratio "
+        "is the share of the machine's limit. Rates count output bytes."
     )
     note += f" No kernel: {', '.join(left)}." if left else ""
     return section("decode", f"Compiled decode ({instructions()}, one thread)", note, rows)

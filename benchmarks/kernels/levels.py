@@ -26,7 +26,7 @@ def run(quick: bool) -> str:
     ways = ("to f32", "to bf16", "y = x W^T")
     note = (
         f"{shape[0]}x{shape[1]} weights; shares of `set` (decoding into a reused array) and of `read` (one vector, f32 "
-        "activations, weights in no cache), both measured with the best instructions, all in turns. "
+        "activations, uncached weights), both measured with the best instructions, all interleaved. "
         f"Required: products with avx2 >= {LEAST['avx2']:.2f}."
     )
     lines = [

@@ -49,18 +49,18 @@ PEERS_OF = {
     **{("MLX 4-bit g64", kind): (*names, "mlx") for kind, names in NIBBLES.items()},
     **{(codec, kind): (f"ggml {codec}",) for codec in ("Q8_0", "Q6_K") for kind in ("f32", "int8")},
 }
-TWO_THREADS = 1.7  # two threads must read so many times faster than one to be judged by it
+TWO_THREADS = 1.7  # minimum speedup of reading with two threads for a target to apply
 
 
 NOTE = (
-    "{copies}, all calls in turns. {limit} Rates are of the bytes that a product reads: the stored ones, or those of "
-    "the copy. ggml (Q4_0, Q4_K), onnxruntime and torch repack weights when they load them, so what is wanted against "
-    "them is judged where ours are `repacked` too; the others multiply a file's bytes in place. ggml takes activations "
-    "as codes of 8 bits; NumPy decodes panels of INT4 and multiplies by BLAS with all its threads."
+    "{copies}; all calls are interleaved. {limit} Rates count the bytes that a product reads: the stored ones, or "
+    "those of the copy. ggml (Q4_0, Q4_K), onnxruntime and torch repack weights when they load them, so their targets apply "
+    "to our `repacked` rows; the others multiply a file's bytes in place. ggml rounds activations to 8-bit codes; "
+    "NumPy decodes panels of INT4 and multiplies them with BLAS on all threads."
 )
-READ = "`read` reads those bytes once."
+READ = "`read` reads these bytes once."
 FMA = "`FMA` multiplies and adds in registers as often as f32 needs; codes may be faster."
-PASS = "A call is a pass over so many copies of the weights that none is in a cache"
+PASS = "A call passes over more copies of the weights than fit the caches"
 
 
 def run(quick: bool) -> Section:
