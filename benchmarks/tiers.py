@@ -261,9 +261,9 @@ def memory(loads: dict[str, Load]) -> str:
 
 
 NOTE = """\
-Each load runs in a separate, warm process; medians. safetensors, MLX and Squish read the same bf16 values, ztensor reads
-a file that Squish wrote (wire 2), and NumPy maps the arrays of `finalized`. safetensors.torch, ztensor, NumPy and Squish
-return views of a mapping; safetensors and MLX copy."""
+Each load runs in a separate, warm process; medians. safetensors, MLX and Squish read the same bf16 values, ztensor
+reads a file that Squish wrote (wire 2), and NumPy maps the arrays of `finalized`. safetensors.torch, ztensor, NumPy and
+Squish return views of a mapping; safetensors and MLX copy."""
 STATES = tuple(ROUNDS)
 TARGET = ">= 10x safetensors, not slower than safetensors.torch, < 20 MB"
 ARRAYS = "import squish_core as squish\ndef load(path): return squish.open(path).numpy()"

@@ -52,9 +52,9 @@ def run(quick: bool) -> Section:
         rows = [encode(name, shape, 3 if quick else ROUNDS) for name in PEERS]
     note = (
         f"{shape[0]}x{shape[1]} f32. `read` reads them once; rates count input bytes. GGML blocks equal libggml's "
-        "byte for byte, with activation statistics (imatrix), too. INT4 is also compared with encoders of Q4_0, which has the "
-        "same bits and groups but another scale; its target is 20 GB/s. Searched: each group gets the best of twelve "
-        "ranges (`search=mse`)."
+        "byte for byte, with activation statistics (imatrix), too. INT4 is also compared with encoders of Q4_0, which "
+        "has the same bits and groups but another scale; its target is 20 GB/s. Searched: each group gets the best of "
+        "twelve ranges (`search=mse`)."
     )
     return section("encode", f"Compiled encoders ({instructions()}, one thread)", note, rows)
 

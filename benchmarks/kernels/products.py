@@ -54,9 +54,9 @@ TWO_THREADS = 1.7  # minimum speedup of reading with two threads for a target to
 
 NOTE = (
     "{copies}; all calls are interleaved. {limit} Rates count the bytes that a product reads: the stored ones, or "
-    "those of the copy. ggml (Q4_0, Q4_K), onnxruntime and torch repack weights when they load them, so their targets apply "
-    "to our `repacked` rows; the others multiply a file's bytes in place. ggml rounds activations to 8-bit codes; "
-    "NumPy decodes panels of INT4 and multiplies them with BLAS on all threads."
+    "those of the copy. ggml (Q4_0, Q4_K), onnxruntime and torch repack weights when they load them, so their targets "
+    "apply to our `repacked` rows; the others multiply a file's bytes in place. ggml rounds activations to 8-bit "
+    "codes; NumPy decodes panels of INT4 and multiplies them with BLAS on all threads."
 )
 READ = "`read` reads these bytes once."
 FMA = "`FMA` multiplies and adds in registers as often as f32 needs; codes may be faster."
