@@ -187,6 +187,52 @@ def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path):
     assert squish.diff(source, tmp_path / "new.onnx").same
 
 
+SQUARE = np.random.default_rng(1).standard_normal((COLUMNS, COLUMNS)).astype(np.float32)
+OWN = {
+    "MatMul": [node("MatMul", ["x", "w"], ["y"])],
+    "Gemm": [node("Gemm", ["x", "w", "other"], ["y"])],
+    "Transpose": [node("Transpose", ["w"], ["t"], TRANSPOSE), node("MatMul", ["x", "t"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_square_weights_of_a_model_keep_their_values_in_its_own_graph(tmp_path, name):
+    source = tmp_path / "old.onnx"
+    source.write_bytes(model(tensor("w", SQUARE), *OWN[name], RELU, OTHER, *EDGES))
+    squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}")
+    assert fields((tmp_path / "new.onnx").read_bytes(), 1, 11, 12, 13) == fields(source.read_bytes(), 1, 11, 12, 13)
+    assert squish.diff(source, tmp_path / "new.onnx").same
+
+
+@pytest.mark.parametrize("values", [SQUARE, WEIGHT.T])
+@pytest.mark.parametrize("through", ["", "safetensors"])
+def test_a_weight_whose_rows_are_inputs_has_no_codes_in_its_own_graph(tmp_path, values, through):
+    source = graph = tmp_path / "old.onnx"
+    source.write_bytes(model(tensor("w", values), *OWN["MatMul"], RELU, *EDGES) + message(2, "an exporter"))
+    if through:
+        squish.convert(graph, source := tmp_path / "old.safetensors")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", "affine:bits=4,group_size=32")
+    assert (caught.value.code, caught.value.tensor) == ("graph-use", "w")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_square_codes_of_a_model_behind_a_transposition_stay_its_own(tmp_path):
+    source = tmp_path / "old.onnx"
+    source.write_bytes(model(tensor("w", SQUARE), *OWN["Transpose"], RELU, *EDGES))
+    squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}", "affine:bits=8,group_size=64")
+    assert kinds((tmp_path / "new.onnx").read_bytes())[-1] == "Relu"
+    assert "MatMulNBits" in kinds((tmp_path / "new.onnx").read_bytes())
+
+
+def test_weights_of_a_model_take_the_place_of_transposed_ones_of_another(tmp_path):
+    (tmp_path / "old.onnx").write_bytes(model(tensor("w", WEIGHT), *OWN["Transpose"], RELU, *EDGES))
+    (tmp_path / "graph.onnx").write_bytes(model(tensor("w", WEIGHT.T), *OWN["MatMul"], RELU, *EDGES))
+    squish.convert(tmp_path / "old.onnx", tmp_path / "new.onnx", f"onnx:graph={tmp_path / 'graph.onnx'}")
+    assert kinds((tmp_path / "new.onnx").read_bytes()) == ["Transpose", "MatMul", "Relu"]
+
+
 def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):
     """Every byte of a small graph replaced, and the file cut at every length."""
     whole = model(*GRAPHS["Transpose"], RELU, *EDGES)

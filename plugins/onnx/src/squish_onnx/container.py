@@ -93,7 +93,7 @@ class Onnx(Container):
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, assets, options)
+        writer.write(sink, tensors, meta, assets, options)
 
 
 def build(name: str, record: Record) -> DenseFields | TensorSpec:

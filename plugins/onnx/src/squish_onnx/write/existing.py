@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, Limits, Options, TensorSpec, load_json, open_source
 
+from ..model import OWN_KEYS
 from . import proto
 from .graph import MICROSOFT, Graph, is_dense
 from .nodes import ExistingModel, Node, is_transpose
@@ -33,12 +35,13 @@ class Rewritten:
     """A graph with other weights. `nodes`: nodes in the place of others; `first`: nodes before all others.
 
     `tensors`: initializer -> tensor of the source. `removed`: values that no longer exist. `produced`: initializers
-    that are now outputs of `first`.
+    that are now outputs of `first`. `as_stored`: tensors are laid out as in the graph, not [N, K].
     """
 
     model: ExistingModel
     graph: Graph
     tensors: dict[str, str]
+    as_stored: bool = False
     first: list[bytes] = field(factory=list)
     nodes: dict[int, list[bytes]] = field(factory=dict)
     removed: set[str] = field(factory=set)
@@ -52,7 +55,9 @@ def existing_model(options: Options) -> Iterator[ExistingModel]:
         yield ExistingModel(source, Limits())
 
 
-def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec]) -> Rewritten:
+def rewritten(
+    model: ExistingModel, options: Options, specs: Sequence[TensorSpec], meta: Mapping[str, Any]
+) -> Rewritten:
     """Put tensors in the place of a graph's initializers.
 
     Parameters
@@ -63,6 +68,8 @@ def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec
         `names`: path of a JSON object, tensor to initializer, for names that differ.
     specs
         The tensors, each with one encoding.
+    meta
+        Metadata of the source: tensors of an ONNX model are [K, N] where its graph has them so.
 
     Returns
     -------
@@ -81,7 +88,9 @@ def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec
     prefix = "squish."
     while any(name.startswith(prefix) for name in model.names):
         prefix += "_."
-    result = Rewritten(model, Graph(renamed, prefix), tensors)
+    same_shapes = all(spec.shape == model.initializers[spec.name].shape for spec in renamed)
+    as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
+    result = Rewritten(model, Graph(renamed, prefix), tensors, as_stored)
     for spec in renamed:
         if is_dense(spec):
             _put_values(result, spec)
@@ -128,7 +137,7 @@ def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     model, graph = result.model, result.graph
     place, dtype = model.initializers[spec.name], spec.encodings[0].parts["data"].dtype
     rows_first = place.shape == spec.shape
-    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1]:
+    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
             rows_first = all(use.rows_first for use in _uses(model, spec.name)[0])
     if place.shape != (spec.shape if rows_first else spec.shape[::-1]):
@@ -157,6 +166,8 @@ def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
     uses, aliases = _uses(model, spec.name)
     if not uses:
         raise _unused(model, spec.name, "nothing")
+    if result.as_stored and not all(use.rows_first for use in uses):
+        raise _unused(model, spec.name, "a weight of [K, N], whose rows are no rows of the product")
     for use in uses:
         if place.shape != (spec.shape if use.rows_first else spec.shape[::-1]):
             raise _wrong_shape(model, spec, place.shape)

@@ -58,7 +58,7 @@ def plan_file(
     notes: tuple[str, ...] = ()
     if GRAPH in options:
         with existing_model(options) as model:
-            kept = sorted(set(model.initializers) - set(rewritten(model, options, specs).tensors))
+            kept = sorted(set(model.initializers) - set(rewritten(model, options, specs, meta).tensors))
         notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
     else:
         graph = decoder_graph(decoder_of(assets), specs)
@@ -73,7 +73,10 @@ def plan_file(
     return WritePlan(size=None, dropped=(*dropped_metadata(meta, "not written"), *lost), notes=notes)
 
 
-def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, bytes], options: Options) -> None:
+def write(
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+    options: Options,
+) -> None:  # fmt: skip
     """Write weights, files beside the model, and the model last."""
     specs = [tensor.spec for tensor in tensors]
     weights = Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
@@ -82,7 +85,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, by
             _write_file(sink, name, assets[name])
     if GRAPH in options:
         with existing_model(options) as model:
-            result = rewritten(model, options, specs)
+            result = rewritten(model, options, specs, meta)
             with sink.member(weights.location) as data:
                 pieces = spliced(result, weights, data)
             for piece in pieces:
