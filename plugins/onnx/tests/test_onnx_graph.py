@@ -179,8 +179,9 @@ def test_names_that_do_not_fit_are_refused(convert, names, code):
     assert caught.value.code == code
 
 
-def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path):
-    source = Path(__file__).parent / "data" / "external.onnx"
+@pytest.mark.parametrize("name", ["external", "types"])
+def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path, name):
+    source = Path(__file__).parent / "data" / f"{name}.onnx"
     squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}")
     kept = (1, 2, 11, 12, 13)
     assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
@@ -220,10 +221,13 @@ def test_a_weight_whose_rows_are_inputs_has_no_codes_in_its_own_graph(tmp_path, 
 
 def test_square_codes_of_a_model_behind_a_transposition_stay_its_own(tmp_path):
     source = tmp_path / "old.onnx"
-    source.write_bytes(model(tensor("w", SQUARE), *OWN["Transpose"], RELU, *EDGES))
-    squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}", "affine:bits=8,group_size=64")
-    assert kinds((tmp_path / "new.onnx").read_bytes())[-1] == "Relu"
+    shape = message(5, number(1, 2), number(2, 7), message(8, "shape"), message(9, np.int64([0, -1]).tobytes()))
+    source.write_bytes(model(tensor("w", SQUARE), shape, *OWN["Transpose"], RELU, *EDGES))
+    report = squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}", "affine:bits=8,group_size=64")
     assert "MatMulNBits" in kinds((tmp_path / "new.onnx").read_bytes())
+    assert {step.name: step.target for step in report.steps}["shape"] == "i64"
+    with squish.open(tmp_path / "new.onnx") as file:
+        assert file["shape"].numpy().tolist() == [0, -1]
 
 
 def test_weights_of_a_model_take_the_place_of_transposed_ones_of_another(tmp_path):

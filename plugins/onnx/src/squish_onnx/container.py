@@ -79,7 +79,7 @@ class Onnx(Container):
         return True
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return accept.accepts(spec, encoding)
+        return accept.accepts(spec, encoding, any_dtype=writer.GRAPH in options)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, any_name=writer.GRAPH in options)

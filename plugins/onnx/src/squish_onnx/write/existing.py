@@ -13,7 +13,7 @@ from squish_core.api import FormatError, Limits, Options, TensorSpec, load_json,
 
 from ..model import OWN_KEYS
 from . import proto
-from .graph import MICROSOFT, Graph, is_dense
+from .graph import MICROSOFT, Graph, dense_dtype, is_dense
 from .nodes import ExistingModel, Node, is_transpose
 
 LOWEST_IR, LOWEST_OPSET = 4, 13
@@ -135,7 +135,7 @@ def _check(
 def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     """Replace an initializer by dense values, through a cast or a transposition if need be."""
     model, graph = result.model, result.graph
-    place, dtype = model.initializers[spec.name], spec.encodings[0].parts["data"].dtype
+    place, dtype = model.initializers[spec.name], dense_dtype(spec)
     rows_first = place.shape == spec.shape
     if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
