@@ -237,6 +237,64 @@ def test_weights_of_a_model_take_the_place_of_transposed_ones_of_another(tmp_pat
     assert kinds((tmp_path / "new.onnx").read_bytes()) == ["Transpose", "MatMul", "Relu"]
 
 
+def write_folder(folder: Path, source: Path) -> Path:
+    """A folder with the model and its data."""
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(source.read_bytes())
+    (folder / "external.data").write_bytes(source.with_name("external.data").read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+@pytest.mark.parametrize("name", ["external", "types"])
+def test_a_model_keeps_its_graph_without_options(tmp_path, name, place):
+    source = Path(__file__).parent / "data" / f"{name}.onnx"
+    report = squish.convert(
+        write_folder(tmp_path / "old", source) if place == "folder" else source, tmp_path / "new.onnx"
+    )
+    kept = (1, 2, 11, 12, 13)
+    assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
+    assert not report.dropped
+    assert not report.notes
+    assert squish.diff(source, tmp_path / "new.onnx").same
+
+
+def test_codes_take_the_place_of_weights_without_options(tmp_path):
+    source = tmp_path / "old.onnx"
+    source.write_bytes(model(*GRAPHS["Transpose"], OTHER, RELU, *EDGES))
+    assert run(["convert", str(source), str(tmp_path / "new.onnx"), "--encode", "q8_0"]) == 0
+    data = (tmp_path / "new.onnx").read_bytes()
+    assert kinds(data) == ["MatMulNBits", "Relu"]
+    assert {RELU, OTHER, *EDGES} <= set(fields(data, 1, 5, 11, 12, 13))
+    assert message(14, message(1, "key"), message(2, "value")) in data
+
+
+def test_initializers_that_are_left_out_keep_their_values(tmp_path):
+    source = tmp_path / "old.onnx"
+    words = message(5, number(1, 1), number(2, 8), message(8, "words"), message(6, "text"))
+    source.write_bytes(model(*GRAPHS["Transpose"], OTHER, words, RELU, *EDGES))
+    report = squish.convert(source, tmp_path / "new.onnx", only="w")
+    assert {OTHER, words} <= set(fields((tmp_path / "new.onnx").read_bytes(), 5))
+    assert report.notes[0].startswith("2 initializers of the graph keep their values")
+
+
+def test_a_model_takes_its_own_place(tmp_path):
+    original = Path(__file__).parent / "data" / "external.onnx"
+    folder = write_folder(tmp_path / "old", original)
+    source = folder / "model.onnx"
+    squish.convert(source, source, overwrite=True)
+    (folder / "external.data").unlink()
+    assert squish.diff(original, source).same
+
+
+def test_a_model_in_memory_asks_for_a_graph(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(model(*GRAPHS["Transpose"], RELU, *EDGES), tmp_path / "out" / "new.onnx")
+    assert caught.value.code == "config"
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):
     """Every byte of a small graph replaced, and the file cut at every length."""
     whole = model(*GRAPHS["Transpose"], RELU, *EDGES)

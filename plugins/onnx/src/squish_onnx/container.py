@@ -75,6 +75,9 @@ class Onnx(Container):
     def naming(self, options: Options) -> str:
         return "hf"
 
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        return writer.with_own_graph(source, index, options)
+
     def writes_beside(self, options: Options) -> bool:
         return True
 
