@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from squish_gguf.types import BLOCK_CODES, TYPES
+from squish_gguf.types import BLOCK_CODES, SCALED_NVFP4, TYPES
 from squish_uqff.tables import GGML_BLOCKS
 
 import squish_core as squish
@@ -19,7 +19,8 @@ def test_the_codec_declares_parts_of_the_size_in_the_table(name: str) -> None:
 
 
 def test_gguf_reads_every_block_type_by_its_code() -> None:
-    assert {f"ggml.{name}": block.code for name, block in BLOCK_TYPES.items()} == BLOCK_CODES
+    codes = {f"ggml.{name}": block.code for name, block in BLOCK_TYPES.items()}
+    assert {**codes, SCALED_NVFP4: codes["ggml.nvfp4"]} == BLOCK_CODES
     assert all(TYPES[block.code][1:3] == block[2:] for block in BLOCK_TYPES.values())
 
 

@@ -38,9 +38,14 @@ ONE_LINE = {
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]
 CLASSES = [each for each in EXPORTS if inspect.isclass(each) and not issubclass(each, BaseException)]
 FUNCTIONS = [each for each in EXPORTS if inspect.isfunction(each)]
+PLUGINS = {
+    "squish_codecs": "squish_codecs", "squish_ggml": "squish_ggml", "squish_models": "squish_models",
+    "squish_safetensors": "squish_safetensors", "squish_torch": "torch", "squish_zstd": "squish_zstd",
+}  # fmt: skip
+"""Plugin -> what its interface loads first."""
 MODULES = [
     "squish_core", "squish_core.api", "squish_core.testing",
-    *(module for module in ("squish_ggml.api", "squish_zstd.api") if find_spec(module.partition(".")[0])),
+    *(f"{plugin}.api" for plugin, library in PLUGINS.items() if find_spec(plugin) and find_spec(library)),
 ]  # fmt: skip
 """What programs, plugins and their tests import."""
 DECLARED = [

@@ -207,7 +207,7 @@ def test_damage_beyond_the_sample_is_found_before_the_end(
     assert left_over(tmp_path) == []
 
 
-def test_an_output_that_vanishes_ends_the_job_by_the_workers_name(source: Path, tmp_path: Path) -> None:
+def test_the_message_about_an_output_that_vanishes_names_the_worker(source: Path, tmp_path: Path) -> None:
     def remove(*_: Any) -> None:
         for output in tmp_path.glob(".out.gguf.*.part/output"):
             output.unlink()

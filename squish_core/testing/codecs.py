@@ -228,6 +228,10 @@ def dequantized(codes: Codes) -> np.ndarray:
     if offsets is not None and not biased:
         values = values - spread(offsets)
     values = values * spread(codes.scale)
+    if codes.global_scale is not None:
+        factor = np.asarray(codes.global_scale, np.float64)
+        factor = factor.reshape(*factor.shape, *(1 for _ in range(values.ndim - factor.ndim)))
+        values = values / factor if codes.layout.global_scale == "divide" else values * factor
     if offsets is not None and biased:
         values = values + spread(offsets)
     return values

@@ -36,7 +36,8 @@ template <class Units, bool Mixed = false> void quantize_all(const Weights& w, c
         memset(sums, 0, size_t(to.padded) * 2 * sizeof *sums);
         for (int64_t u = 0; u < units; u++, x += 32) {
             const F a = load(x), b = load(x + 16);
-            const float scale = peak(most(absolute(a), absolute(b))) / 127.0f, inverse = scale == 0 ? 0 : 1 / scale;
+            const float scale = peak(most(absolute(a), absolute(b))) / 127.0f;
+            const float inverse = scale < 0x1p-127f ? 0 : 1 / scale;  // of a smaller scale it is infinite
             const F low = nearest(a * splat(inverse)), high = nearest(b * splat(inverse));
             const B bytes[2] = {narrow(low), narrow(high)};
             int8_t codes[32];

@@ -66,6 +66,17 @@ def test_kernels_exist_exactly_for_the_declared_layouts(case: Case, instructions
     assert bool(multiplied) == covered, arrays.keys()
 
 
+@pytest.mark.parametrize("magnitude", [3e-38, 1e-40, 1e-45])
+def test_tiny_activations_give_tiny_products(magnitude: float, instructions: str) -> None:
+    """Their scale has no finite inverse."""
+    tensor = random_tensor(CodecSpec("ggml.q8_0"), (8, 256))
+    values = tensor.numpy()
+    finite = np.isfinite(values).all(axis=1)
+    y = tensor.load(WISH).linear(np.full((1, 256), magnitude, np.float32))[:, finite]
+    assert finite.any()
+    assert (np.abs(y) <= 256 * magnitude * np.abs(values[finite]).max()).all()
+
+
 def test_int8_activations_are_opt_in() -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_k"), (8, 256))
     assert tensor.plan().chosen.exact

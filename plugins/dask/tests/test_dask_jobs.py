@@ -154,7 +154,7 @@ def limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def test_a_full_disk_of_one_worker_ends_the_job_by_its_name(
+def test_the_message_about_a_full_disk_names_the_worker(
     cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path
 ) -> None:
     with distributed.Client(cluster, set_as_default=False) as client:
@@ -186,7 +186,7 @@ def replace_canaries() -> None:
 
 
 @pytest.mark.parametrize(("code", "word"), [("lock", "squish-gguf"), ("canary", "ggml.q8_0")])
-def test_a_worker_with_another_version_or_encoder_is_refused_by_name(
+def test_the_message_about_another_version_or_encoder_names_the_worker(
     source: Path, tmp_path: Path, code: str, word: str
 ) -> None:
     place = tmp_path / "packages" / "squish_gguf-9.9.dist-info"

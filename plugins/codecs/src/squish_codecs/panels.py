@@ -102,6 +102,16 @@ def panel_scheme(params: Mapping[str, Any]) -> Scheme:
     ------
     CodecError
         `params` if they are invalid.
+
+    Examples
+    --------
+    >>> scheme = panel_scheme({"group_size": 64})
+    >>> scheme.bits, scheme.signed, scheme.group_size
+    (4, False, 64)
+    >>> panel_scheme({"group_size": 48})
+    Traceback (most recent call last):
+    ...
+    squish_core.errors.CodecError: ...
     """
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(

@@ -1,4 +1,7 @@
-"""A family's tensors as rows of a table, and the tensors and rules for each row."""
+"""A family's tensors as rows of a table, and the tensors and rules for each row.
+
+Source of the names: `tensor_mapping.py` of llama.cpp's gguf-py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, Squeeze, Stack
+from squish_core.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -70,12 +73,51 @@ class Row:
 def norm(
     hf: str, gguf: str, *, top: bool = False, add: float | None = None, size: str = "hidden_size", biased: bool = False
 ) -> Row:
-    """A vector of scales."""
+    """A vector of scales.
+
+    Parameters
+    ----------
+    hf, gguf : str
+        Module in Hugging Face, and its name in GGUF.
+    top : bool
+        Outside the layers.
+    add : float, optional
+        Constant that GGUF adds to the values; none by default.
+    size : str
+        Setting with the number of scales.
+    biased : bool
+        Whether a bias always lies beside it.
+
+    Returns
+    -------
+    Row
+
+    Examples
+    --------
+    >>> norm("input_layernorm", "attn_norm").module(".weight")
+    'model.layers.{n}.input_layernorm.weight'
+    """
     return Row(hf, gguf, (size,), add=add, top=top, biased=biased)
 
 
 def head_norms(add: float | None = None) -> tuple[Row, Row]:
-    """Norms of each head of queries and keys."""
+    """Norms of each head of queries and keys.
+
+    Parameters
+    ----------
+    add : float, optional
+        Constant that GGUF adds to the values; none by default.
+
+    Returns
+    -------
+    tuple of Row
+        Each with `head_dim` scales.
+
+    Examples
+    --------
+    >>> [row.gguf for row in head_norms()]
+    ['attn_q_norm', 'attn_k_norm']
+    """
     return (
         norm("self_attn.q_norm", "attn_q_norm", size="head_dim", add=add),
         norm("self_attn.k_norm", "attn_k_norm", size="head_dim", add=add),
@@ -83,7 +125,24 @@ def head_norms(add: float | None = None) -> tuple[Row, Row]:
 
 
 def embeddings(add: float | None = None, *, biased: bool = False) -> tuple[Row, ...]:
-    """Tensors outside the layers: embeddings, the last norm, and the head unless it is tied."""
+    """Tensors outside the layers: embeddings, the last norm, and the head unless it is tied.
+
+    Parameters
+    ----------
+    add : float, optional
+        Constant that GGUF adds to the last norm; none by default.
+    biased : bool
+        Whether the last norm has a bias.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.gguf for row in embeddings()]
+    ['token_embd', 'output_norm', 'output']
+    """
     return (
         Row("model.embed_tokens", "token_embd", ("vocab_size", "hidden_size"), top=True),
         norm("model.norm", "output_norm", top=True, add=add, biased=biased),
@@ -92,7 +151,26 @@ def embeddings(add: float | None = None, *, biased: bool = False) -> tuple[Row, 
 
 
 def pre_norm_model(attention: Iterable[Row], mlp: Iterable[Row], *, biased: bool = False) -> tuple[Row, ...]:
-    """A model whose layers have one norm before attention and one before the MLP."""
+    """A model whose layers have one norm before attention and one before the MLP.
+
+    Parameters
+    ----------
+    attention : iterable of Row
+        Rows of the attention.
+    mlp : iterable of Row
+        Rows of the MLP, or of the router and the experts.
+    biased : bool
+        Whether the norms have biases.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> len(pre_norm_model(attention(), gated_mlp()))
+    12
+    """
     return (
         *embeddings(biased=biased),
         norm("input_layernorm", "attn_norm", biased=biased),
@@ -103,7 +181,26 @@ def pre_norm_model(attention: Iterable[Row], mlp: Iterable[Row], *, biased: bool
 
 
 def attention(*, permute: bool = False, bias: bool = True, biased: bool = False) -> tuple[Row, ...]:
-    """Separate projections of queries, keys and values, and the output."""
+    """Separate projections of queries, keys and values, and the output.
+
+    Parameters
+    ----------
+    permute : bool
+        Whether llama.cpp interleaves the rows of queries and keys within each head.
+    bias : bool
+        Whether a bias may lie beside each projection.
+    biased : bool
+        Whether one always does.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [(row.gguf, row.permute) for row in attention(permute=True)][:3]
+    [('attn_q', 'num_attention_heads'), ('attn_k', 'num_key_value_heads'), ('attn_v', None)]
+    """
     heads, groups = ("num_attention_heads", "num_key_value_heads") if permute else (None, None)
     return (
         Row("self_attn.q_proj", "attn_q", ("q_rows", "hidden_size"), bias=bias, biased=biased, permute=heads),
@@ -114,7 +211,22 @@ def attention(*, permute: bool = False, bias: bool = True, biased: bool = False)
 
 
 def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
-    """A gate, and projections up and down."""
+    """A gate, and projections up and down.
+
+    Parameters
+    ----------
+    bias : bool
+        Whether a bias may lie beside each projection.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [row.gguf for row in gated_mlp()]
+    ['ffn_gate', 'ffn_up', 'ffn_down']
+    """
     return (
         Row("mlp.gate_proj", "ffn_gate", ("intermediate_size", "hidden_size"), bias=bias),
         Row("mlp.up_proj", "ffn_up", ("intermediate_size", "hidden_size"), bias=bias),
@@ -123,7 +235,17 @@ def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
 
 
 def fused_mlp() -> tuple[Row, ...]:
-    """Gate and up in one projection, which GGUF calls up."""
+    """Gate and up in one projection, which GGUF calls up.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> [(row.hf, row.gguf) for row in fused_mlp()]
+    [('mlp.gate_up_proj', 'ffn_up'), ('mlp.down_proj', 'ffn_down')]
+    """
     return (
         Row("mlp.gate_up_proj", "ffn_up", ("gate_up_rows", "hidden_size")),
         Row("mlp.down_proj", "ffn_down", ("hidden_size", "intermediate_size")),
@@ -131,55 +253,49 @@ def fused_mlp() -> tuple[Row, ...]:
 
 
 def router(module: str) -> Row:
-    """The router, which chooses the experts of a token."""
+    """The router, which chooses the experts of a token.
+
+    Parameters
+    ----------
+    module : str
+        Its module within a layer.
+
+    Returns
+    -------
+    Row
+
+    Examples
+    --------
+    >>> router("mlp.gate").gguf
+    'ffn_gate_inp'
+    """
     return Row(module, "ffn_gate_inp", ("experts", "hidden_size"), f32=True)
 
 
 def experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Row, ...]:
-    """The experts of a layer under the names of their projections."""
+    """The experts of a layer under the names of their projections.
+
+    Parameters
+    ----------
+    module : str
+        Module within a layer that has the experts.
+    gate, up, down : str
+        Projections of an expert.
+    size : str
+        Setting with the number of rows of gate and up.
+
+    Returns
+    -------
+    tuple of Row
+
+    Examples
+    --------
+    >>> gate, up, down = experts("mlp", *SWITCH, "moe_intermediate_size")
+    >>> gate.hf, gate.gguf
+    ('mlp.experts.{e}.gate_proj', 'ffn_gate_exps')
+    """
     return (
         Row(f"{module}.experts.{{e}}.{gate}", "ffn_gate_exps", (size, "hidden_size")),
         Row(f"{module}.experts.{{e}}.{up}", "ffn_up_exps", (size, "hidden_size")),
         Row(f"{module}.experts.{{e}}.{down}", "ffn_down_exps", ("hidden_size", size)),
     )
-
-
-def fused_attention(permute: bool) -> tuple[Rule, ...]:
-    """`attn_qkv` of files with fused projections, which are only read."""
-    heads = ("num_attention_heads", "num_key_value_heads", None) if permute else (None, None, None)
-    rules = []
-    for suffix in (".weight", ".bias"):
-        parts = []
-        for letter, rows, number in zip("qkv", ("q_rows", "kv_rows", "kv_rows"), heads):
-            module = f"{LAYER}self_attn.{letter}_proj{suffix}"
-            parts.append((Permute(module, number) if number else module, rows))
-        rules.append(Rule(f"{BLOCK}attn_qkv{suffix}", Join(tuple(parts)), reading=True))
-    return tuple(rules)
-
-
-def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *, reading: bool) -> tuple[Rule, ...]:
-    """Experts under one name each for gate, up and down: (projection of the stack, an expert's projection)."""
-    return tuple(
-        Rule(
-            f"{LAYER}{module}.{stack}.{whole}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"),
-            reading=reading,
-        )
-        for whole, single in names
-    )  # fmt: skip
-
-
-def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:
-    """Stacks without a suffix, as written by early versions of transformers 5: gate and up are fused."""
-    one = f"{LAYER}{module}.experts.{{e}}."
-    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
-    return (
-        Rule(f"{LAYER}{module}.experts.gate_up_proj", Stack(both), reading=True),
-        Rule(f"{LAYER}{module}.experts.down_proj", Stack(f"{one}{down}.weight"), reading=True),
-    )
-
-
-def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule, ...]:
-    """`ffn_gate_up_exps` of files with fused experts."""
-    one = f"{LAYER}{module}.experts.{{e}}."
-    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
-    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(both), reading=True),)

@@ -15,10 +15,11 @@ _NAMES = {
     "squish_safetensors.refine.declarations": (
         "QUANTIZATION_KEYS", "config_parts", "dropped_declarations", "storage_declarations", "without_declarations",
     ),
+    "squish_safetensors.refine.files": ("CheckpointFiles",),
     "squish_safetensors.refine.layers": (
-        "CheckpointFiles", "LayerReader", "StoredParts", "bare_parts", "build_tensor", "collect_layers",
-        "lower_layer", "refine_layers", "require_part", "stored_part", "unmatched_override", "view_part",
+        "LayerReader", "build_tensor", "collect_layers", "lower_layer", "refine_layers", "unmatched_override",
     ),
+    "squish_safetensors.refine.parts": ("StoredParts", "bare_parts", "require_part", "stored_part", "view_part"),
     "squish_safetensors.writer": ("accepts_dense", "dropped_non_text", "parse_size", "text_metadata"),
 }  # fmt: skip
 
@@ -38,18 +39,18 @@ if TYPE_CHECKING:
     from .refine.declarations import dropped_declarations as dropped_declarations
     from .refine.declarations import storage_declarations as storage_declarations
     from .refine.declarations import without_declarations as without_declarations
-    from .refine.layers import CheckpointFiles as CheckpointFiles
+    from .refine.files import CheckpointFiles as CheckpointFiles
     from .refine.layers import LayerReader as LayerReader
-    from .refine.layers import StoredParts as StoredParts
-    from .refine.layers import bare_parts as bare_parts
     from .refine.layers import build_tensor as build_tensor
     from .refine.layers import collect_layers as collect_layers
     from .refine.layers import lower_layer as lower_layer
     from .refine.layers import refine_layers as refine_layers
-    from .refine.layers import require_part as require_part
-    from .refine.layers import stored_part as stored_part
     from .refine.layers import unmatched_override as unmatched_override
-    from .refine.layers import view_part as view_part
+    from .refine.parts import StoredParts as StoredParts
+    from .refine.parts import bare_parts as bare_parts
+    from .refine.parts import require_part as require_part
+    from .refine.parts import stored_part as stored_part
+    from .refine.parts import view_part as view_part
     from .writer import accepts_dense as accepts_dense
     from .writer import dropped_non_text as dropped_non_text
     from .writer import parse_size as parse_size

@@ -62,7 +62,36 @@ class Header:
 
 
 def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
-    """Read a header and check every rule of the format; `file` is its number in the Index."""
+    """Read a header and check every rule of the format.
+
+    Source: the specification of safetensors (its README, section "Format").
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    limits : Limits
+        Limits for the header's length, and for the number, names and shapes of tensors.
+    file : int
+        Number of the file in the Index.
+
+    Returns
+    -------
+    Header
+        Tensors in file order, the text metadata, and problems that do not prevent reading.
+
+    Raises
+    ------
+    SquishError
+        If the header breaks a rule or exceeds a limit; with its offset.
+
+    Examples
+    --------
+    >>> from squish_core.api import BytesSource
+    >>> header = read_header(BytesSource(dump_header([("up", "f32", (2,))], {}) + bytes(8)), Limits())
+    >>> header.records
+    {'up': (0, 'F32', (2,), 64, 8)}
+    """
     raw = _raw_header(source, limits)
     records: dict[str, TensorRecord] = {}
     unknown: dict[str, list[str]] = {}
@@ -96,7 +125,25 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
 
 
 def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
-    """Return the tensor of a record; with an unknown dtype it is listed, and its bytes are an extra part."""
+    """Return the tensor of a record; with an unknown dtype it is listed, and its bytes are an extra part.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    record : TensorRecord
+        Its entry in the header.
+
+    Returns
+    -------
+    DenseFields or TensorSpec
+        The fields of a dense tensor, which take less memory than its spec.
+
+    Examples
+    --------
+    >>> read_record("up", (0, "F32", (2,), 64, 8))
+    ('f32', (2,), 0, 64, None)
+    """
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
     if dtype is not None:
@@ -109,13 +156,47 @@ def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
 
 
 def spec_of_record(name: str, record: TensorRecord) -> TensorSpec:
-    """Return the spec of a record."""
+    """Return the spec of a record.
+
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    record : TensorRecord
+        Its entry in the header.
+
+    Returns
+    -------
+    TensorSpec
+
+    Examples
+    --------
+    >>> spec_of_record("up", (0, "F32", (2,), 64, 8)).dtype
+    'f32'
+    """
     tensor = read_record(name, record)
     return DenseRecord(*tensor).spec(name) if isinstance(tensor, tuple) else tensor
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
-    """Encode length and header of (name, dtype, shape) in data order: compact JSON, space-padded to 8 bytes."""
+    """Encode length and header of a file: compact JSON, space-padded to 8 bytes.
+
+    Parameters
+    ----------
+    tensors : iterable of tuple
+        (name, dtype, shape) in data order.
+    metadata : mapping of str to str
+        Text metadata.
+
+    Returns
+    -------
+    bytes
+
+    Examples
+    --------
+    >>> dump_header([("up", "f32", (2,))], {})[8:]
+    b'{"up":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}} '
+    """
     entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     position = 0
     for name, dtype, shape in tensors:

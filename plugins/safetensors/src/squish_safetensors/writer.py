@@ -50,7 +50,27 @@ class PlannedFile:
 
 
 def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Accept dense values of supported dtypes, or refuse with a hint."""
+    """Accept dense values of supported dtypes, or refuse with a hint.
+
+    Parameters
+    ----------
+    spec : TensorSpec
+        The tensor to write.
+    encoding : Encoding
+        The encoding to store it in.
+
+    Returns
+    -------
+    Encoding or Refusal
+        The encoding with the stored part; u8 of the packed bytes for dtypes of less than 8 bits.
+
+    Examples
+    --------
+    >>> from squish_core.api import DENSE
+    >>> spec = TensorSpec(name="up", shape=(4, 8), dtype="f32")
+    >>> accepts_dense(spec, Encoding(codec=DENSE, parts={"data": Part(dtype="f32", shape=())})).parts["data"].shape
+    (4, 8)
+    """
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
         return Refusal(why="safetensors stores only dense arrays", code="dense-only")
@@ -149,7 +169,28 @@ def _place(spec: TensorSpec) -> tuple[int, str]:
 
 
 def parse_size(text: str) -> int:
-    """Parse a size such as `5GB` (decimal), `500MiB` (binary) or a number of bytes."""
+    """Parse a size such as `5GB` (decimal), `500MiB` (binary) or a number of bytes.
+
+    Parameters
+    ----------
+    text : str
+        The size.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    FormatError
+        `option` if it is no size or 0.
+
+    Examples
+    --------
+    >>> parse_size("5GB"), parse_size("500 MiB"), parse_size("4096")
+    (5000000000, 524288000, 4096)
+    """
     match = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", text)
     unit = _UNITS.get(match[2].upper()) if match else None
     if not match or unit is None or not int(match[1]):
@@ -187,7 +228,23 @@ def _index_json(files: Sequence[PlannedFile]) -> bytes:
 
 
 def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text metadata, in order."""
+    """Return the text metadata, in order.
+
+    Parameters
+    ----------
+    meta : mapping
+        Metadata of any types.
+
+    Returns
+    -------
+    dict of str to str
+        Entries that a header can store.
+
+    Examples
+    --------
+    >>> text_metadata({"format": "pt", "layers": 2})
+    {'format': 'pt'}
+    """
     texts = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
     return {
         key: value for key, value in texts.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
@@ -195,7 +252,23 @@ def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """Return the non-text metadata, which a header cannot store."""
+    """Return the non-text metadata, which a header cannot store.
+
+    Parameters
+    ----------
+    meta : mapping
+        Metadata of any types.
+
+    Returns
+    -------
+    tuple of Dropped
+        One for each entry that `text_metadata` omits.
+
+    Examples
+    --------
+    >>> [item.name for item in dropped_non_text({"format": "pt", "layers": 2})]
+    ['layers']
+    """
     text = text_metadata(meta)
     return dropped_metadata((key for key in meta if key not in text), "not text")
 

@@ -17,7 +17,26 @@ INSTALL = {
 
 @contextmanager
 def required() -> Iterator[None]:
-    """Turn the ImportError of an absent library into a MissingPluginError that names it."""
+    """Turn the ImportError of an absent library into a MissingPluginError that names it.
+
+    Yields
+    ------
+    None
+        To imports of the libraries in `INSTALL`.
+
+    Raises
+    ------
+    MissingPluginError
+        `not-installed` if one of them is absent; its hint has the command that installs it.
+
+    Examples
+    --------
+    >>> with required():
+    ...     raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval")
+    Traceback (most recent call last):
+    ...
+    squish_core.errors.MissingPluginError: squish-torch needs lm_eval, which is not installed...
+    """
     try:
         yield
     except ModuleNotFoundError as error:

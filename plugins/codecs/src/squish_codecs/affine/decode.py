@@ -32,6 +32,16 @@ def decode_affine(scheme: Scheme, parts: Parts, shape: Shape, region: Region, ou
         The slices to decode.
     out : numpy.ndarray
         Contiguous float32 array of the region's shape.
+
+    Examples
+    --------
+    >>> scheme = Scheme.of({"bits": 4, "group_size": 4, "offset": "bias"})
+    >>> parts = {"data": np.array([[0x10, 0x32]], np.uint8), "scale": np.array([[0.5]], np.float32)}
+    >>> parts["offset"] = np.array([[1]], np.float32)
+    >>> out = np.empty((1, 4), np.float32)
+    >>> decode_affine(scheme, parts, (1, 4), (slice(0, 1), slice(0, 4)), out)
+    >>> out.tolist()
+    [[1.0, 1.5, 2.0, 2.5]]
     """
     # NaN and infinite scales, and overflowing products, are legal contents of a file.
     with np.errstate(all="ignore"):
@@ -74,6 +84,14 @@ def read_affine(
     -------
     tuple of numpy.ndarray
         Words, scales, and offsets or None.
+
+    Examples
+    --------
+    >>> scheme = Scheme.of({"bits": 4, "group_size": 2})
+    >>> parts = {"data": np.array([[0x10, 0x32]], np.uint8), "scale": np.array([[1, 2]], np.float16)}
+    >>> words, scale, offset = read_affine(scheme, parts, (slice(0, 1), slice(2, 4)))
+    >>> words.tolist(), scale.tolist(), scale.dtype.name, offset
+    ([[50]], [[2.0]], 'float32', None)
     """
     if scheme.transposed:
         words, scale, offset = read_affine(
@@ -117,6 +135,12 @@ def unpack_codes(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array
     -------
     numpy.ndarray
         i8 for signed codes, else u8.
+
+    Examples
+    --------
+    >>> words = np.array([[0x10, 0xF2]], np.uint8)
+    >>> unpack_codes(Scheme.of({"bits": 4, "group_size": 4}), words, (1, 4), -1).tolist()
+    [[0, 1, 2, -1]]
     """
     return _signed(scheme, scheme.packing.unpack(words, shape[axis], axis))
 

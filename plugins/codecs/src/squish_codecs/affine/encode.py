@@ -38,6 +38,14 @@ def check_encodable(scheme: Scheme) -> None:
     ------
     CodecError
         `params` if there is no encoder.
+
+    Examples
+    --------
+    >>> check_encodable(Scheme.of({"bits": 4, "group_size": 32}))
+    >>> check_encodable(Scheme.of({"bits": 4, "group_size": 32, "scale_dtype": "f8_e8m0"}))
+    Traceback (most recent call last):
+    ...
+    squish_core.errors.CodecError: no encoder for this scale_dtype ...
     """
     constants = (0, 1)[: scheme.bits]  # 1-bit codes only allow the stored zero point
     holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
@@ -238,6 +246,13 @@ def is_mlx_layout(scheme: Scheme) -> bool:
     Returns
     -------
     bool
+
+    Examples
+    --------
+    >>> is_mlx_layout(Scheme.of({"bits": 4, "group_size": 64, "word": "u32", "offset": "bias"}))
+    True
+    >>> is_mlx_layout(Scheme.of({"bits": 4, "group_size": 64}))
+    False
     """
     mlx = {"bits": scheme.bits, "group_size": scheme.group_size, "word": "u32", "offset": "bias"}
     return {**mlx, "scale_dtype": scheme.scale_dtype} == {"scale_dtype": scheme.scale_dtype, **scheme.params()}

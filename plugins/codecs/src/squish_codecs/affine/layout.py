@@ -22,6 +22,12 @@ def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
     Returns
     -------
     CodeLayout
+
+    Examples
+    --------
+    >>> layout = affine_layout(Scheme.of({"bits": 4, "group_size": 32}), (64, 128))
+    >>> layout.bits, layout.signed, layout.group, layout.scale_dtype
+    (4, True, (1, 32), 'f32')
     """
     group, run = flat_groups(shape, scheme.group_size) if scheme.flat else (_groups(scheme.upright, shape), 0)
     offset = f"{'i' if scheme.signed else 'u'}{scheme.bits}" if scheme.packed_zeros else scheme.offset_dtype

@@ -75,6 +75,17 @@ def affine_parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     -------
     dict of str to numpy.ndarray, or None
         The parts; None if anything would be rounded.
+
+    Examples
+    --------
+    >>> from squish_core.api import CodeLayout
+    >>> source = Codes(
+    ...     layout=CodeLayout(bits=2, group=(1, 4), scale_dtype="f16"), shape=(1, 4),
+    ...     scale=np.ones((1, 1), np.float16), unpack=lambda: np.array([[0, 1, 2, 3]], np.uint8),
+    ... )
+    >>> parts = affine_parts(Scheme.of({"bits": 4, "group_size": 4, "signed": False}), source)
+    >>> [hex(byte) for byte in parts["data"][0]], parts["scale"].tolist()
+    (['0x10', '0x32'], [[1.0]])
     """
     terms = _grids(scheme.upright, codes)
     if terms is None:
@@ -97,6 +108,16 @@ def affine_holds(scheme: Scheme, codes: Codes) -> bool:
     Returns
     -------
     bool
+
+    Examples
+    --------
+    >>> from squish_core.api import CodeLayout
+    >>> source = Codes(
+    ...     layout=CodeLayout(bits=2, group=(1, 4), scale_dtype="f16"), shape=(1, 4),
+    ...     scale=np.ones((1, 1), np.float16), unpack=lambda: np.array([[0, 1, 2, 3]], np.uint8),
+    ... )
+    >>> [affine_holds(Scheme.of({"bits": bits, "group_size": 4, "signed": False}), source) for bits in (1, 2, 4)]
+    [False, True, True]
     """
     return _grids(scheme.upright, codes) is not None
 

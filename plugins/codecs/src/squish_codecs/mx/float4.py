@@ -19,6 +19,8 @@ TABLE = tuple(VALUES.tolist())
 def float4_layout(rank: int, group: int, scale_dtype: str) -> CodeLayout:
     """Return the layout of float4 codes with one scale per group along rows.
 
+    Source: OCP Microscaling Formats 1.0 (element FP4, E2M1).
+
     Parameters
     ----------
     rank : int
@@ -31,6 +33,12 @@ def float4_layout(rank: int, group: int, scale_dtype: str) -> CodeLayout:
     Returns
     -------
     CodeLayout
+
+    Examples
+    --------
+    >>> layout = float4_layout(2, 32, "f8_e8m0")
+    >>> layout.bits, layout.group, layout.table[:4]
+    (4, (1, 32), (0.0, 0.5, 1.0, 1.5))
     """
     return CodeLayout(bits=4, group=(*(1 for _ in range(rank - 1)), group), scale_dtype=scale_dtype, table=TABLE)
 
@@ -50,6 +58,13 @@ def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray])
     Returns
     -------
     Codes
+
+    Examples
+    --------
+    >>> scale = np.array([[2]], np.float32)
+    >>> codes = float4_codes(scale, 4, lambda: np.array([[0x21, 0xA3]], np.uint8))
+    >>> codes.shape, codes.values.tolist()
+    ((1, 4), [[1, 2, 3, 10]])
     """
     *lead, count = scale.shape
 
@@ -76,6 +91,13 @@ def is_float4(codes: Codes, group: int, dtype: str) -> bool:
     Returns
     -------
     bool
+
+    Examples
+    --------
+    >>> scale = np.array([[2]], np.float32)
+    >>> codes = float4_codes(scale, 4, lambda: np.array([[0x21, 0xA3]], np.uint8))
+    >>> is_float4(codes, 4, "f32"), is_float4(codes, 4, "f16")
+    (True, False)
     """
     return (
         codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offsets is None
@@ -96,6 +118,13 @@ def float4_pairs(codes: Codes) -> np.ndarray:
     -------
     numpy.ndarray
         u8 [..., in / 2] with the even code in the low nibble.
+
+    Examples
+    --------
+    >>> scale = np.array([[2]], np.float32)
+    >>> codes = float4_codes(scale, 4, lambda: np.array([[0x21, 0xA3]], np.uint8))
+    >>> [hex(pair) for pair in float4_pairs(codes)[0]]
+    ['0x21', '0xa3']
     """
     if codes.words is not None:
         return row_major(codes.words).view(np.uint8)

@@ -20,6 +20,18 @@ def split_global_scale(codes: Codes) -> tuple[Codes, np.ndarray | None]:
     -------
     tuple
         The same codes without a global scale, and that scale or None.
+
+    Examples
+    --------
+    >>> from squish_core.api import CodeLayout
+    >>> layout = CodeLayout(bits=4, group=(1, 4), scale_dtype="f32", table="f4_e2m1", global_scale="multiply")
+    >>> codes = Codes(
+    ...     layout=layout, shape=(1, 4), scale=np.ones((1, 1), np.float32), global_scale=np.float32(3),
+    ...     unpack=lambda: np.zeros((1, 4), np.uint8),
+    ... )
+    >>> unscaled, scale = split_global_scale(codes)
+    >>> unscaled.layout.global_scale, float(scale)
+    (None, 3.0)
     """
     if codes.global_scale is None:
         return codes, None

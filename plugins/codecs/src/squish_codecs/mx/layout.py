@@ -26,6 +26,8 @@ LEGAL: dict[str, tuple[Any, ...]] = {
 def mx_layout(rank: int, element: str, group: int, scale_dtype: str) -> CodeLayout:
     """Return the layout of float4 or float8 codes with one scale per group along rows.
 
+    Source: OCP Microscaling Formats 1.0 (MXFP4 and MXFP8); NVFP4 has groups of 16 with f8_e4m3 scales.
+
     Parameters
     ----------
     rank : int
@@ -40,6 +42,12 @@ def mx_layout(rank: int, element: str, group: int, scale_dtype: str) -> CodeLayo
     Returns
     -------
     CodeLayout
+
+    Examples
+    --------
+    >>> layout = mx_layout(2, "f8_e4m3", 32, "f8_e8m0")
+    >>> layout.bits, layout.group, layout.table
+    (8, (1, 32), 'f8_e4m3')
     """
     if element == "f4_e2m1":
         return float4_layout(rank, group, scale_dtype)
@@ -59,6 +67,13 @@ def mx_params(layout: CodeLayout) -> Params | None:
     -------
     dict or None
         Those that differ from the defaults; None unless the codes are floats in blocks of `mx`.
+
+    Examples
+    --------
+    >>> mx_params(mx_layout(2, "f4_e2m1", 16, "f8_e4m3"))
+    {'block_size': 16, 'scale_dtype': 'f8_e4m3'}
+    >>> mx_params(CodeLayout(bits=4, group=(1, 32), scale_dtype="f16")) is None
+    True
     """
     unscaled, kind = evolve(layout, global_scale=None), layout.global_scale or LEGAL["global_scale"][0]
     for element, group, scale in product(*(LEGAL[name] for name in ("element", "block_size", "scale_dtype"))):

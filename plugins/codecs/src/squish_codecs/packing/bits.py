@@ -151,6 +151,12 @@ def row_major(codes: Array) -> Array:
     -------
     numpy.ndarray
         C-contiguous, without a copy if possible.
+
+    Examples
+    --------
+    >>> codes = np.array([[0, 1], [2, 3]], np.uint8).T
+    >>> row_major(codes).flags.c_contiguous, row_major(codes).tolist()
+    (True, [[0, 2], [1, 3]])
     """
     if codes.ndim < 2 or abs(codes.strides[-1]) <= abs(codes.strides[-2]):
         return np.ascontiguousarray(codes)

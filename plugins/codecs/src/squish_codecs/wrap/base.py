@@ -58,6 +58,11 @@ def rows_and_columns(shape: Shape) -> tuple[int, int]:
     -------
     tuple of int
         Rows and columns.
+
+    Examples
+    --------
+    >>> rows_and_columns((2, 3, 64)), rows_and_columns(())
+    ((6, 64), (1, 1))
     """
     return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
 

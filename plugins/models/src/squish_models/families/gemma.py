@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from ..config.keys import COMMON, VOCABULARY, Key
 from ..family import TextModel
-from ..tables import Row, attention, embeddings, fused_attention, gated_mlp, head_norms, norm
+from ..rules import fused_attention
+from ..tables import Row, attention, embeddings, gated_mlp, head_norms, norm
 
 CAPS = (
     Key("attn_logit_softcapping", "attn_logit_softcapping", "f32"),

@@ -7,18 +7,8 @@ from typing import ClassVar
 
 from ..config.keys import COMMON, MIXTURE, VOCABULARY, Key
 from ..family import TextModel
-from ..tables import (
-    SWITCH,
-    attention,
-    experts,
-    fused_attention,
-    fused_experts,
-    fused_gguf_experts,
-    gated_mlp,
-    pre_norm_model,
-    router,
-    stacked_experts,
-)
+from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
+from ..tables import SWITCH, attention, experts, gated_mlp, pre_norm_model, router
 
 SCALED_ROPE = ("rope_freqs.weight",)
 PROJECTIONS = ("w1", "w3", "w2")

@@ -6,16 +6,8 @@ from typing import ClassVar
 
 from ..config.keys import COMMON, SIZES, Key
 from ..family import TextModel
-from ..tables import (
-    Row,
-    attention,
-    embeddings,
-    fused_attention,
-    fused_mlp,
-    gated_mlp,
-    norm,
-    pre_norm_model,
-)
+from ..rules import fused_attention
+from ..tables import Row, attention, embeddings, fused_mlp, gated_mlp, norm, pre_norm_model
 
 
 class Phi3(TextModel):

@@ -10,20 +10,9 @@ from squish_core.api import ErrorCode, FormatError
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
 from ..config.spelling import text_config
 from ..family import TextModel
+from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
 from ..settings import CONFIG
-from ..tables import (
-    SWITCH,
-    attention,
-    experts,
-    fused_attention,
-    fused_experts,
-    fused_gguf_experts,
-    gated_mlp,
-    head_norms,
-    pre_norm_model,
-    router,
-    stacked_experts,
-)
+from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, pre_norm_model, router
 
 
 class Qwen2(TextModel):

@@ -10,7 +10,7 @@ from squish_core.api import Options, OutgoingTensor, Part, Refinement, Sink, Ten
 from .. import writer
 from ..folder import CONFIG_FILE, DECLARING, MODEL_ASSETS
 from .declarations import declaration_paths, dropped_declarations
-from .layers import read_config, with_config
+from .files import read_config, with_config
 
 
 class Checkpoint(Refinement):

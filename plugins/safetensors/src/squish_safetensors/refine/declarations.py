@@ -8,7 +8,7 @@ from typing import Any
 from squish_core.api import Dropped, without_keys
 
 from ..folder import CONFIG_FILE, DECLARING
-from .layers import CheckpointFiles
+from .files import CheckpointFiles
 
 KeyPath = tuple[str, ...]
 PART = "_config"
@@ -19,7 +19,24 @@ _MLX = "quantization"
 
 
 def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """Return a configuration and its nested ones, two levels deep, outer first, with their paths."""
+    """Return a configuration and its nested ones, two levels deep, outer first, with their paths.
+
+    Parameters
+    ----------
+    config : mapping
+        The object in a config.json.
+
+    Yields
+    ------
+    tuple
+        Keys that lead to a configuration, and the configuration.
+
+    Examples
+    --------
+    >>> config = {"text_config": {"num_hidden_layers": 2}}
+    >>> [path for path, part in config_parts(config)]
+    [(), ('text_config',)]
+    """
     level: list[tuple[KeyPath, Mapping[str, Any]]] = [((), config)]
     for _ in range(3):
         yield from level
@@ -40,18 +57,71 @@ def declaration_paths(config: Mapping[str, Any]) -> tuple[KeyPath, ...]:
 
 
 def without_declarations(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without its quantization declarations."""
+    """Return a configuration without its quantization declarations.
+
+    Parameters
+    ----------
+    config : mapping
+        The object in a config.json.
+
+    Returns
+    -------
+    dict
+        A copy; nested configurations lose their declarations, too.
+
+    Examples
+    --------
+    >>> without_declarations({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}})
+    {'model_type': 'llama'}
+    """
     return without_keys(config, declaration_paths(config))
 
 
 def dropped_declarations(config: Mapping[str, Any]) -> tuple[Dropped, ...]:
-    """Return the declarations dropped from a written configuration."""
+    """Return the declarations dropped from a written configuration.
+
+    Parameters
+    ----------
+    config : mapping
+        The object in the source's config.json.
+
+    Returns
+    -------
+    tuple of Dropped
+        One for each declaration, with its path as the name.
+
+    Examples
+    --------
+    >>> [dropped] = dropped_declarations({"text_config": {"quantization": {"bits": 4}}})
+    >>> dropped.kind, dropped.name, dropped.where
+    ('declaration', 'text_config.quantization', 'config.json')
+    """
     paths = map(".".join, declaration_paths(config))
     return tuple(Dropped("declaration", path, "does not describe the written tensors", CONFIG_FILE) for path in paths)
 
 
 def storage_declarations(files: CheckpointFiles) -> dict[str, tuple[KeyPath, ...]]:
-    """Return `Index.declarations` of a refined checkpoint: the declarations in all its files."""
+    """Return `Index.declarations` of a refined checkpoint: the declarations in all its files.
+
+    Parameters
+    ----------
+    files : CheckpointFiles
+        The files of the checkpoint.
+
+    Returns
+    -------
+    dict of str to tuple
+        File name -> the key paths of its declarations; `()` is the whole file.
+
+    Examples
+    --------
+    >>> from squish_core.api import Limits
+    >>> from pathlib import Path
+    >>> _ = Path("config.json").write_text('{"quantization": {"bits": 4}}')
+    >>> with squish.open("model.safetensors", "safetensors") as file:
+    ...     storage_declarations(CheckpointFiles(file.index, file.source, Limits()))
+    {'config.json': (('quantization',),)}
+    """
     declarations: dict[str, tuple[KeyPath, ...]] = {name: ((),) for name in DECLARING if name in files.index.assets}
     if paths := declaration_paths(files.json(CONFIG_FILE)):
         declarations[CONFIG_FILE] = paths

@@ -1,15 +1,13 @@
-"""Formats inside safetensors: layers stored as several tensors, and neighboring JSON files."""
+"""Formats inside safetensors: layers stored as several tensors."""
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from squish_core.api import (
     DENSE,
@@ -17,59 +15,25 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Encoding,
-    ErrorCode,
     FormatError,
     Index,
     Limits,
     OutgoingTensor,
     Part,
     Problem,
-    Source,
     SquishError,
     Stream,
     TensorSpec,
     check_shape,
-    dtypes,
-    load_json,
 )
 
-from ..folder import CONFIG_FILE, MAX_ENTRY, read_json
+from .files import CheckpointFiles
+from .parts import StoredParts, stored_part
 
 _ANY_RANK = Limits(rank=sys.maxsize)
 """No limit: `refine_layers` checks the rank with the limits of the caller."""
-StoredParts = Mapping[str, Part]
 LayerReader = Callable[[str, StoredParts], TensorSpec]
 """Returns a layer's tensor from the layer's name and its parts by suffix; raises SquishError if they do not match."""
-
-
-@frozen
-class CheckpointFiles:
-    """Reads small parts and JSON assets of a safetensors Index."""
-
-    index: Index
-    source: Source
-    limits: Limits
-
-    def read(self, part: Part, label: str) -> bytes:
-        """Read the bytes of a small part; `label` names it in errors."""
-        return b"".join(
-            self.file(segment.file).read(segment.offset, segment.length, label) for segment in part.segments
-        )
-
-    def json(self, name: str) -> dict[str, Any]:
-        """Read the JSON object in an asset; {} if missing or unreadable (the container reports it)."""
-        asset = self.index.assets.get(name)
-        if asset is None:
-            return {}
-        try:
-            return read_json(self.file(asset.segments[0].file), name, self.limits)
-        except SquishError:
-            return {}
-
-    def file(self, number: int) -> Source:
-        """Open a file of the Index by number."""
-        name = self.index.files[number].name
-        return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
 
 def collect_layers(
@@ -80,6 +44,34 @@ def collect_layers(
 
     `<layer><base>` without any of `suffixes` is a dense tensor, unless its dtype is one of `packed`, whose values are
     meaningless without the other parts. Suffixes `beside` belong to an existing layer, or else are dense tensors.
+
+    Parameters
+    ----------
+    tensors : mapping of str to TensorSpec
+        The stored tensors.
+    suffixes : iterable of str
+        Suffixes that only the parts of a quantized layer have, such as ``".scales"``.
+    bases : sequence of str
+        Suffixes of the weights themselves.
+    beside : iterable of str
+        Suffixes of tensors that may accompany a layer.
+    packed : iterable of str
+        Dtypes of codes.
+
+    Returns
+    -------
+    dict of str to dict
+        Layer -> suffix -> part.
+
+    Examples
+    --------
+    >>> tensors = {
+    ...     name: TensorSpec(name=name, shape=(2,), dtype="u8", extras={"data": Part(dtype="u8", shape=(2,))})
+    ...     for name in ("norm.weight", "up.weight", "up.scales")
+    ... }
+    >>> layers = collect_layers(tensors, (".scales",))
+    >>> {layer: list(parts) for layer, parts in layers.items()}
+    {'up': ['.weight', '.scales']}
     """
     key = frozenset(suffixes)
     all_suffixes = sorted({*key, *beside, *bases}, key=len, reverse=True)
@@ -105,6 +97,36 @@ def refine_layers(
 
     A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding (by default with the first base):
     its parts are extras, and a Problem has the reason.
+
+    Parameters
+    ----------
+    files : CheckpointFiles
+        The Index of the stored tensors, with its source and limits.
+    name, version : str
+        Format and version of the new Index.
+    layers : mapping of str to mapping
+        The parts of each layer, as `collect_layers` returns them.
+    make : callable
+        Returns the tensor of a layer.
+    problems : iterable of Problem
+        Problems to add to those of the Index.
+    bases : sequence of str
+        Suffixes of the weights themselves.
+
+    Returns
+    -------
+    Index
+
+    Examples
+    --------
+    >>> def embeddings(layer, parts):
+    ...     return TensorSpec(name=layer + ".weight", shape=(8, 32), dtype="f32")
+    >>> with squish.open("model.safetensors") as file:
+    ...     files = CheckpointFiles(file.index, file.source, Limits())
+    ...     layers = collect_layers(file.index.tensors, ("_embd.weight",))
+    ...     index = refine_layers(files, "example", "1", layers, embeddings, ())
+    >>> index.format, sorted(index.tensors)
+    ('example', ['blk.0.ffn_norm.weight', 'blk.0.ffn_up.weight', 'token.weight'])
     """
     index = files.index
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
@@ -147,9 +169,40 @@ def build_tensor(
     name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
     extras: StoredParts | None = None, dtype: str = "f32",
 ) -> TensorSpec:  # fmt: skip
-    """Return a tensor with the codec `spec`; `parts` maps roles to the name of the stored field and the part.
+    """Return a tensor with one encoding, after a check of its parts.
 
-    FormatError names the field whose dtype or shape differs from what the codec requires.
+    Parameters
+    ----------
+    name : str
+        Name of the tensor.
+    shape : iterable of int
+        Its logical shape.
+    spec : CodecSpec
+        The codec and its parameters.
+    codec : Codec
+        The codec that `spec` names; it declares dtype and shape of each part.
+    parts : mapping of str to tuple
+        Role -> name of the stored field, and its part.
+    extras : mapping of str to Part, optional
+        Other stored parts of the layer.
+    dtype : str
+        Dtype of the values.
+
+    Returns
+    -------
+    TensorSpec
+
+    Raises
+    ------
+    FormatError
+        If dtype or shape of a part differ from what the codec requires; it names the field.
+
+    Examples
+    --------
+    >>> from squish_core.codecs.dense import Dense
+    >>> part = Part(dtype="f32", shape=(2, 3))
+    >>> build_tensor("up.weight", (2, 3), DENSE, Dense(), {"data": ("weight", part)}).shape
+    (2, 3)
     """
     logical = check_shape(tuple(shape), _ANY_RANK, tensor=name)
     tensor = TensorSpec(name=name, shape=logical, dtype=dtype)
@@ -173,59 +226,51 @@ def build_tensor(
     return TensorSpec(name=name, shape=logical, dtype=dtype, encodings=encodings, extras=extras or {})
 
 
-def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
-    """Return a required part with one of these dtypes; FormatError names it."""
-    part = parts.get(suffix)
-    field = suffix.lstrip(".")
-    if part is None:
-        raise FormatError(
-            "missing tensor of a layer", part=field, expected=field,
-            found=", ".join(each.lstrip(".") for each in parts), code=ErrorCode.MISSING,
-            hint="A shard of the model may be missing.",
-        )  # fmt: skip
-    if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
-        axes = "" if rank is None else f" with {rank} dimensions"
-        raise FormatError(
-            "wrong dtype or shape", part=field, expected=" or ".join(allowed) + axes,
-            found=f"{part.dtype} {list(part.shape)}", code="dtype",
-        )  # fmt: skip
-    return part
-
-
-def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
-    """View a part's bytes with another dtype and shape of equal size."""
-    if (part.dtype, part.shape) == (dtype, shape):
-        return part
-    view = evolve(part, dtype=dtype, shape=tuple(shape))
-    if dtypes.bits(dtype) * dtypes.count(view.shape) != 8 * part.nbytes:
-        raise FormatError(
-            "the size does not match the declaration", expected=f"{dtype} {list(view.shape)}",
-            found=f"{part.dtype} {list(part.shape)}", code="size",
-        )  # fmt: skip
-    return view
-
-
 def unmatched_override(override: str) -> Problem:
-    """Return the warning about layer settings that match no quantized layer."""
+    """Return the warning about layer settings that match no quantized layer.
+
+    Parameters
+    ----------
+    override : str
+        Name or pattern of the layer in the configuration.
+
+    Returns
+    -------
+    Problem
+        With code ``"override"``.
+
+    Examples
+    --------
+    >>> unmatched_override("lm_head").where
+    'lm_head'
+    """
     message = "settings for a layer that is not quantized"
     return Problem(code="override", severity="note", where=override[:80], message=message)
-
-
-def stored_part(spec: TensorSpec) -> Part:
-    """Return the only part of a stored tensor, with the tensor's dtype even if the container has packed bytes."""
-    parts = spec.encodings[0].parts if spec.encodings else spec.extras
-    return next(iter(parts.values()))
-
-
-def bare_parts(parts: StoredParts) -> dict[str, Part]:
-    """Return parts without segments, as declared by a target's encoding."""
-    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
 def lower_layer(
     tensor: OutgoingTensor, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]
 ) -> list[OutgoingTensor]:
-    """Return the stored tensors of a layer to write; `fields` are (name, dtype, shape, role or bytes) of each."""
+    r"""Return the stored tensors of a layer to write.
+
+    Parameters
+    ----------
+    tensor : OutgoingTensor
+        The tensor in the target's encoding.
+    fields : iterable of tuple
+        (name, dtype, shape, data) of each stored tensor; the data are the role of a part, or bytes.
+
+    Returns
+    -------
+    list of OutgoingTensor
+
+    Examples
+    --------
+    >>> tensor = OutgoingTensor(TensorSpec(name="up.weight", shape=(2,), dtype="f32"), {})
+    >>> [bits] = lower_layer(tensor, [("up.bits", "u8", (1,), b"\x04")])
+    >>> bits.spec.name, bits.spec.shape, list(bits.parts)
+    ('up.bits', (1,), ['data'])
+    """
     arrays = []
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
@@ -233,26 +278,3 @@ def lower_layer(
         stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
         arrays.append(OutgoingTensor(spec, {"data": stream}))
     return arrays
-
-
-def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
-    """Return the assets with their config.json (or {} without one) changed by `change`.
-
-    An unchanged config.json keeps its bytes, and an empty one is not created.
-    """
-    config = read_config(assets.get(CONFIG_FILE, b"{}"))
-    changed = change(config)
-    if changed == config and (CONFIG_FILE in assets or not config):
-        return dict(assets)
-    return {**assets, CONFIG_FILE: (json.dumps(changed, ensure_ascii=False, indent=4) + "\n").encode()}
-
-
-def read_config(raw: bytes) -> dict[str, Any]:
-    """Read the object in a config.json; FormatError if unreadable."""
-    try:
-        return load_json(raw, CONFIG_FILE, Limits(), piece=MAX_ENTRY, constants=True)
-    except SquishError as error:
-        raise FormatError(
-            f"cannot read the source's {CONFIG_FILE}: {error.message}", part=CONFIG_FILE, offset=error.offset,
-            expected=error.expected, found=error.found, code="json", hint="Correct it, or download it again.",
-        ) from None  # fmt: skip

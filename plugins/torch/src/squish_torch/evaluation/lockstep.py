@@ -87,6 +87,11 @@ def evaluate(
         or an argument is invalid.
     TensorError
         A layer's output is not finite.
+
+    Examples
+    --------
+    >>> evaluation = evaluate("model-q4.gguf", text="wiki.txt", against="model-f32.gguf", limit=8)  # doctest: +SKIP
+    >>> evaluation.to_dict()  # doctest: +SKIP
     """
     stored = LogitsFile(against) if is_logits_file(against) else None
     check_arguments(definition, by, against, stored, logits, resume, scheduler)

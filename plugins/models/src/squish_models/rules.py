@@ -1,0 +1,132 @@
+"""Rules for tensors that files fuse or stack otherwise than a family's rows do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from squish_core.api import Join, Permute, Rule, Stack
+
+from .tables import BLOCK, LAYER
+
+
+def fused_attention(permute: bool) -> tuple[Rule, ...]:
+    """`attn_qkv` of files with fused projections, which are only read.
+
+    Source: llama.cpp, `--fuse-qkv` of its converter: rows of queries, keys and values, permuted before they are fused.
+
+    Parameters
+    ----------
+    permute : bool
+        Whether llama.cpp interleaves the rows of queries and keys within each head.
+
+    Returns
+    -------
+    tuple of Rule
+        For the weight and the bias.
+
+    Examples
+    --------
+    >>> [rule.name for rule in fused_attention(permute=True)]
+    ['blk.{n}.attn_qkv.weight', 'blk.{n}.attn_qkv.bias']
+    """
+    heads = ("num_attention_heads", "num_key_value_heads", None) if permute else (None, None, None)
+    rules = []
+    for suffix in (".weight", ".bias"):
+        parts = []
+        for letter, rows, number in zip("qkv", ("q_rows", "kv_rows", "kv_rows"), heads):
+            module = f"{LAYER}self_attn.{letter}_proj{suffix}"
+            parts.append((Permute(module, number) if number else module, rows))
+        rules.append(Rule(f"{BLOCK}attn_qkv{suffix}", Join(tuple(parts)), reading=True))
+    return tuple(rules)
+
+
+def stacked_experts(module: str, stack: str, names: Iterable[tuple[str, str]], *, reading: bool) -> tuple[Rule, ...]:
+    """Experts under one name each for gate, up and down.
+
+    Parameters
+    ----------
+    module : str
+        Module within a layer that has the experts.
+    stack : str
+        Module of the stacked experts in it, such as ``"switch_mlp"``.
+    names : iterable of tuple
+        (projection of the stack, an expert's projection).
+    reading : bool
+        Whether such tensors are only read.
+
+    Returns
+    -------
+    tuple of Rule
+
+    Examples
+    --------
+    >>> [rule] = stacked_experts("mlp", "switch_mlp", [("gate_proj", "gate_proj")], reading=False)
+    >>> rule.name
+    'model.layers.{n}.mlp.switch_mlp.gate_proj.weight'
+    >>> rule.of
+    Stack(of='model.layers.{n}.mlp.experts.{e}.gate_proj.weight')
+    """
+    return tuple(
+        Rule(
+            f"{LAYER}{module}.{stack}.{whole}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"),
+            reading=reading,
+        )
+        for whole, single in names
+    )  # fmt: skip
+
+
+def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:
+    """Stacks without a suffix, as written by early versions of transformers 5: gate and up are fused.
+
+    Source: llama.cpp, `modify_tensors` of `Qwen2MoeModel`.
+
+    Parameters
+    ----------
+    module : str
+        Module within a layer that has the experts.
+    gate, up, down : str
+        Projections of an expert.
+    size : str
+        Setting with the number of rows of gate and up.
+
+    Returns
+    -------
+    tuple of Rule
+
+    Examples
+    --------
+    >>> [rule.name for rule in fused_experts("mlp", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size")]
+    ['model.layers.{n}.mlp.experts.gate_up_proj', 'model.layers.{n}.mlp.experts.down_proj']
+    """
+    one = f"{LAYER}{module}.experts.{{e}}."
+    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
+    return (
+        Rule(f"{LAYER}{module}.experts.gate_up_proj", Stack(both), reading=True),
+        Rule(f"{LAYER}{module}.experts.down_proj", Stack(f"{one}{down}.weight"), reading=True),
+    )
+
+
+def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule, ...]:
+    """`ffn_gate_up_exps` of files with fused experts: in each, the rows of the gate, then those of up.
+
+    Parameters
+    ----------
+    module : str
+        Module within a layer that has the experts.
+    gate, up : str
+        Projections of an expert.
+    size : str
+        Setting with the number of rows of gate and up.
+
+    Returns
+    -------
+    tuple of Rule
+
+    Examples
+    --------
+    >>> [rule.name for rule in fused_gguf_experts("mlp", "gate_proj", "up_proj", "moe_intermediate_size")]
+    ['blk.{n}.ffn_gate_up_exps.weight']
+    """
+    one = f"{LAYER}{module}.experts.{{e}}."
+    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
+    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(both), reading=True),)
