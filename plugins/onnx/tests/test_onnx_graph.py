@@ -278,6 +278,56 @@ def test_initializers_that_are_left_out_keep_their_values(tmp_path):
     assert report.notes[0].startswith("2 initializers of the graph keep their values")
 
 
+def inside(*initializers: bytes) -> bytes:
+    """A node with a graph of these initializers."""
+    return node("If", ["y"], ["q"], message(5, message(1, "body"), message(6, *initializers)))
+
+
+def test_initializers_of_graphs_inside_nodes_take_values(tmp_path):
+    old = Path(__file__).parent / "data" / "nested.onnx"
+    report = squish.convert(old, tmp_path / "new.onnx")
+    assert not report.dropped
+    assert squish.diff(old, tmp_path / "new.onnx").same
+    graph = tmp_path / "graph.onnx"
+    graph.write_bytes(model(inside(tensor("w", np.zeros((COLUMNS, 512)))), RELU, *EDGES))
+    values = np.random.default_rng(2).standard_normal((COLUMNS, 512)).astype(np.float32)
+    squish.convert({"0/body/w": values}, tmp_path / "other.onnx", f"onnx:graph={graph}")
+    with squish.open(tmp_path / "other.onnx") as file:
+        assert np.array_equal(file["0/body/w"].numpy(), values)
+        assert file.index.tensors["0/body/w"].encodings[0].parts["data"].segments[0].file == 1
+
+
+def test_external_data_inside_nodes_moves_along(tmp_path):
+    (tmp_path / "old.data").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    place = message(13, message(1, "location"), message(2, "old.data"))
+    far = message(5, number(1, 4), number(2, 1), message(8, "far"), place, number(14, 1))
+    (tmp_path / "old.onnx").write_bytes(model(*GRAPHS["Transpose"], inside(far), RELU, *EDGES))
+    (tmp_path / "out").mkdir()
+    for only in ("w", None):
+        squish.convert(tmp_path / "old.onnx", tmp_path / "out" / "new.onnx", only=only, overwrite=True)
+        with squish.open(tmp_path / "out" / "new.onnx") as file:
+            assert file["2/body/far"].numpy().tolist() == [0, 1, 2, 3]
+
+
+INSIDE = {
+    "codes": (WEIGHT, "affine:bits=4,group_size=32", "graph-use"),
+    "shape": (WEIGHT.T, None, "shape"),
+    "dtype": (WEIGHT.astype(np.float16), None, "dtype"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_has_no_place_inside_a_node_is_refused(tmp_path, name):
+    values, encode, code = INSIDE[name]
+    graph = tmp_path / "graph.onnx"
+    graph.write_bytes(model(inside(tensor("w", WEIGHT)), RELU, *EDGES))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert({"0/body/w": values}, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", encode)
+    assert (caught.value.code, caught.value.tensor) == (code, "0/body/w")
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_model_takes_its_own_place(tmp_path):
     original = Path(__file__).parent / "data" / "external.onnx"
     folder = write_folder(tmp_path / "old", original)

@@ -65,7 +65,7 @@ def read_model(source: Source, limits: Limits) -> Model:
     meta: dict[str, str | int] = {}
     own: dict[str, str | int] = {}
     graph = None
-    reader = _GraphReader(limits)
+    reader = GraphReader(limits)
     for item in protobuf.Message.of(source):
         if item.number == GRAPH:
             graph = item
@@ -89,7 +89,7 @@ def read_model(source: Source, limits: Limits) -> Model:
     return Model(ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names)
 
 
-class _GraphReader:
+class GraphReader:
     """Walks graphs, within limits. `names`: the tensors by name."""
 
     def __init__(self, limits: Limits) -> None:
@@ -123,10 +123,10 @@ class _GraphReader:
                     )  # fmt: skip
                 yield read_tensor(item, prefix, limits) if item.number == INITIALIZER else _sparse(item, prefix, limits)
             elif item.number == NODE:
-                yield from self._in_node(item, prefix, nodes, depth)
+                yield from self.in_node(item, prefix, nodes, depth)
                 nodes += 1
 
-    def _in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
+    def in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
         """Yield the initializers of the graphs in a node's attributes."""
         if depth == 0:
             self.count(node)
