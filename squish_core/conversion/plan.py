@@ -196,8 +196,9 @@ class _Planner:
         self.source, self.file, self.registry, self.target = source, source.without_caches(), source.registry, target
         content, self.packing = packed_by(target, self.registry)
         format_spec = to or format_for(content, self.registry)
-        self.format, self.options = parse_format(format_spec, self.registry.writing_options)
+        self.format, options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
+        self.options = self.container.options_for(self.file.source, self.file.index, options)
         self._statistics = activations
         self.activations: Activations | None = None
         self.recorded: Mapping[str, Any] = {}

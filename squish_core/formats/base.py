@@ -305,6 +305,23 @@ class Container(Renamed):
         """
         return False
 
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        """The write options of a conversion, with those that its source settles.
+
+        Parameters
+        ----------
+        source, index
+            The file to convert, and its Index.
+        options
+            The write options of `to=`.
+
+        Returns
+        -------
+        dict
+            `options`, unless the format takes something other than tensors from a source of its own.
+        """
+        return options
+
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
         """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
 

@@ -179,12 +179,170 @@ def test_names_that_do_not_fit_are_refused(convert, names, code):
     assert caught.value.code == code
 
 
-def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path):
-    source = Path(__file__).parent / "data" / "external.onnx"
+@pytest.mark.parametrize("name", ["external", "types"])
+def test_a_model_in_its_own_graph_keeps_its_values_and_nodes(tmp_path, name):
+    source = Path(__file__).parent / "data" / f"{name}.onnx"
     squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}")
     kept = (1, 2, 11, 12, 13)
     assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
     assert squish.diff(source, tmp_path / "new.onnx").same
+
+
+SQUARE = np.random.default_rng(1).standard_normal((COLUMNS, COLUMNS)).astype(np.float32)
+OWN = {
+    "MatMul": [node("MatMul", ["x", "w"], ["y"])],
+    "Gemm": [node("Gemm", ["x", "w", "other"], ["y"])],
+    "Transpose": [node("Transpose", ["w"], ["t"], TRANSPOSE), node("MatMul", ["x", "t"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_square_weights_of_a_model_keep_their_values_in_its_own_graph(tmp_path, name):
+    source = tmp_path / "old.onnx"
+    source.write_bytes(model(tensor("w", SQUARE), *OWN[name], RELU, OTHER, *EDGES))
+    squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}")
+    assert fields((tmp_path / "new.onnx").read_bytes(), 1, 11, 12, 13) == fields(source.read_bytes(), 1, 11, 12, 13)
+    assert squish.diff(source, tmp_path / "new.onnx").same
+
+
+@pytest.mark.parametrize("values", [SQUARE, WEIGHT.T])
+@pytest.mark.parametrize("through", ["", "safetensors"])
+def test_a_weight_whose_rows_are_inputs_has_no_codes_in_its_own_graph(tmp_path, values, through):
+    source = graph = tmp_path / "old.onnx"
+    source.write_bytes(model(tensor("w", values), *OWN["MatMul"], RELU, *EDGES) + message(2, "an exporter"))
+    if through:
+        squish.convert(graph, source := tmp_path / "old.safetensors")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", "affine:bits=4,group_size=32")
+    assert (caught.value.code, caught.value.tensor) == ("graph-use", "w")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_square_codes_of_a_model_behind_a_transposition_stay_its_own(tmp_path):
+    source = tmp_path / "old.onnx"
+    shape = message(5, number(1, 2), number(2, 7), message(8, "shape"), message(9, np.int64([0, -1]).tobytes()))
+    source.write_bytes(model(tensor("w", SQUARE), shape, *OWN["Transpose"], RELU, *EDGES))
+    report = squish.convert(source, tmp_path / "new.onnx", f"onnx:graph={source}", "affine:bits=8,group_size=64")
+    assert "MatMulNBits" in kinds((tmp_path / "new.onnx").read_bytes())
+    assert {step.name: step.target for step in report.steps}["shape"] == "i64"
+    with squish.open(tmp_path / "new.onnx") as file:
+        assert file["shape"].numpy().tolist() == [0, -1]
+
+
+def test_weights_of_a_model_take_the_place_of_transposed_ones_of_another(tmp_path):
+    (tmp_path / "old.onnx").write_bytes(model(tensor("w", WEIGHT), *OWN["Transpose"], RELU, *EDGES))
+    (tmp_path / "graph.onnx").write_bytes(model(tensor("w", WEIGHT.T), *OWN["MatMul"], RELU, *EDGES))
+    squish.convert(tmp_path / "old.onnx", tmp_path / "new.onnx", f"onnx:graph={tmp_path / 'graph.onnx'}")
+    assert kinds((tmp_path / "new.onnx").read_bytes()) == ["Transpose", "MatMul", "Relu"]
+
+
+def write_folder(folder: Path, source: Path) -> Path:
+    """A folder with the model and its data."""
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(source.read_bytes())
+    (folder / "external.data").write_bytes(source.with_name("external.data").read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+@pytest.mark.parametrize("name", ["external", "types"])
+def test_a_model_keeps_its_graph_without_options(tmp_path, name, place):
+    source = Path(__file__).parent / "data" / f"{name}.onnx"
+    report = squish.convert(
+        write_folder(tmp_path / "old", source) if place == "folder" else source, tmp_path / "new.onnx"
+    )
+    kept = (1, 2, 11, 12, 13)
+    assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
+    assert not report.dropped
+    assert not report.notes
+    assert squish.diff(source, tmp_path / "new.onnx").same
+
+
+def test_codes_take_the_place_of_weights_without_options(tmp_path):
+    source = tmp_path / "old.onnx"
+    source.write_bytes(model(*GRAPHS["Transpose"], OTHER, RELU, *EDGES))
+    assert run(["convert", str(source), str(tmp_path / "new.onnx"), "--encode", "q8_0"]) == 0
+    data = (tmp_path / "new.onnx").read_bytes()
+    assert kinds(data) == ["MatMulNBits", "Relu"]
+    assert {RELU, OTHER, *EDGES} <= set(fields(data, 1, 5, 11, 12, 13))
+    assert message(14, message(1, "key"), message(2, "value")) in data
+
+
+def test_initializers_that_are_left_out_keep_their_values(tmp_path):
+    source = tmp_path / "old.onnx"
+    words = message(5, number(1, 1), number(2, 8), message(8, "words"), message(6, "text"))
+    source.write_bytes(model(*GRAPHS["Transpose"], OTHER, words, RELU, *EDGES))
+    report = squish.convert(source, tmp_path / "new.onnx", only="w")
+    assert {OTHER, words} <= set(fields((tmp_path / "new.onnx").read_bytes(), 5))
+    assert report.notes[0].startswith("2 initializers of the graph keep their values")
+
+
+def inside(*initializers: bytes) -> bytes:
+    """A node with a graph of these initializers."""
+    return node("If", ["y"], ["q"], message(5, message(1, "body"), message(6, *initializers)))
+
+
+def test_initializers_of_graphs_inside_nodes_take_values(tmp_path):
+    old = Path(__file__).parent / "data" / "nested.onnx"
+    report = squish.convert(old, tmp_path / "new.onnx")
+    assert not report.dropped
+    assert squish.diff(old, tmp_path / "new.onnx").same
+    graph = tmp_path / "graph.onnx"
+    graph.write_bytes(model(inside(tensor("w", np.zeros((COLUMNS, 512)))), RELU, *EDGES))
+    values = np.random.default_rng(2).standard_normal((COLUMNS, 512)).astype(np.float32)
+    squish.convert({"0/body/w": values}, tmp_path / "other.onnx", f"onnx:graph={graph}")
+    with squish.open(tmp_path / "other.onnx") as file:
+        assert np.array_equal(file["0/body/w"].numpy(), values)
+        assert file.index.tensors["0/body/w"].encodings[0].parts["data"].segments[0].file == 1
+
+
+def test_external_data_inside_nodes_moves_along(tmp_path):
+    (tmp_path / "old.data").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    place = message(13, message(1, "location"), message(2, "old.data"))
+    far = message(5, number(1, 4), number(2, 1), message(8, "far"), place, number(14, 1))
+    (tmp_path / "old.onnx").write_bytes(model(*GRAPHS["Transpose"], inside(far), RELU, *EDGES))
+    (tmp_path / "out").mkdir()
+    for only in ("w", None):
+        squish.convert(tmp_path / "old.onnx", tmp_path / "out" / "new.onnx", only=only, overwrite=True)
+        with squish.open(tmp_path / "out" / "new.onnx") as file:
+            assert file["2/body/far"].numpy().tolist() == [0, 1, 2, 3]
+
+
+INSIDE = {
+    "codes": (WEIGHT, "affine:bits=4,group_size=32", "graph-use"),
+    "shape": (WEIGHT.T, None, "shape"),
+    "dtype": (WEIGHT.astype(np.float16), None, "dtype"),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_has_no_place_inside_a_node_is_refused(tmp_path, name):
+    values, encode, code = INSIDE[name]
+    graph = tmp_path / "graph.onnx"
+    graph.write_bytes(model(inside(tensor("w", WEIGHT)), RELU, *EDGES))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert({"0/body/w": values}, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", encode)
+    assert (caught.value.code, caught.value.tensor) == (code, "0/body/w")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_model_takes_its_own_place(tmp_path):
+    original = Path(__file__).parent / "data" / "external.onnx"
+    folder = write_folder(tmp_path / "old", original)
+    source = folder / "model.onnx"
+    squish.convert(source, source, overwrite=True)
+    (folder / "external.data").unlink()
+    assert squish.diff(original, source).same
+
+
+def test_a_model_in_memory_asks_for_a_graph(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(model(*GRAPHS["Transpose"], RELU, *EDGES), tmp_path / "out" / "new.onnx")
+    assert caught.value.code == "config"
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):

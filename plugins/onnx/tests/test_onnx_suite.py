@@ -18,20 +18,19 @@ class TestOnnx(ContainerSuite):
     # The fields of a message are found one by one; other sources than mappings are read in windows of 4 KiB.
     read_ahead = 4096
     mutations = 500
-    not_rewritten = ("types", "nested", "external")  # without a config.json, writing needs graph=
+    not_rewritten = ("types", "nested")  # bytes in memory, without a config.json: writing needs graph=
 
     def samples(self):
         inline = {name: (DATA / f"{name}.onnx").read_bytes() for name in ("types", "nested")}
-        return {**inline, "external": DATA / "external.onnx"}
+        on_disk = {f"{name} on disk": DATA / f"{name}.onnx" for name in ("types", "nested")}
+        return {**inline, **on_disk, "external": DATA / "external.onnx"}
 
     def values(self):
-        return {
-            "external": {"large": LARGE, "negative": -LARGE},
-            "nested": {
-                "w": np.zeros(2, np.float32), "choice/then_branch/w": np.ones(2, np.float32),
-                "choice/else_branch/w": np.full(2, 2, np.float32),
-            },
+        nested = {
+            "w": np.zeros(2, np.float32), "choice/then_branch/w": np.ones(2, np.float32),
+            "choice/else_branch/w": np.full(2, 2, np.float32),
         }  # fmt: skip
+        return {"external": {"large": LARGE, "negative": -LARGE}, "nested": nested, "nested on disk": nested}
 
     def damaged(self):
         whole = (DATA / "types.onnx").read_bytes()

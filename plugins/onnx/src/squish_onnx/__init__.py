@@ -23,7 +23,8 @@ def squish_containers() -> list[ContainerInfo]:
             sniffs=True,
             can_write=True,
             options={
-                "graph": "path of a model whose graph is kept; its initializers take the values",
+                "graph": "path of a model whose graph is kept (by default that of an ONNX source); its initializers "
+                "take the values",
                 "names": "path of a JSON object that maps tensors to initializers of graph=",
             },
             codecs=("dense",),

@@ -75,11 +75,14 @@ class Onnx(Container):
     def naming(self, options: Options) -> str:
         return "hf"
 
+    def options_for(self, source: Source, index: Index, options: Options) -> Options:
+        return writer.with_own_graph(source, index, options)
+
     def writes_beside(self, options: Options) -> bool:
         return True
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return accept.accepts(spec, encoding)
+        return accept.accepts(spec, encoding, any_dtype=writer.GRAPH in options)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, any_name=writer.GRAPH in options)
@@ -93,7 +96,7 @@ class Onnx(Container):
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, assets, options)
+        writer.write(sink, tensors, meta, assets, options)
 
 
 def build(name: str, record: Record) -> DenseFields | TensorSpec:

@@ -13,6 +13,8 @@ from .tensor import TensorProto, pair, read_tensor
 GRAPH, METADATA = 7, 14
 _TEXTS = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
 _NUMBERS = {1: "ir_version", 5: "model_version"}
+OWN_KEYS = "onnx."
+"""Prefix of the metadata keys for a model's own fields; other formats carry them along with the tensors."""
 _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 """Fields of ModelProto."""
 NODE, INITIALIZER, SPARSE_INITIALIZER = 1, 5, 15
@@ -63,7 +65,7 @@ def read_model(source: Source, limits: Limits) -> Model:
     meta: dict[str, str | int] = {}
     own: dict[str, str | int] = {}
     graph = None
-    reader = _GraphReader(limits)
+    reader = GraphReader(limits)
     for item in protobuf.Message.of(source):
         if item.number == GRAPH:
             graph = item
@@ -73,9 +75,9 @@ def read_model(source: Source, limits: Limits) -> Model:
             meta[key] = value
         elif item.number in _TEXTS and item.size:
             reader.count(item)
-            own[f"onnx.{_TEXTS[item.number]}"] = item.text
+            own[OWN_KEYS + _TEXTS[item.number]] = item.text
         elif item.number in _NUMBERS:
-            own[f"onnx.{_NUMBERS[item.number]}"] = item.integer
+            own[OWN_KEYS + _NUMBERS[item.number]] = item.integer
     if graph is None:
         raise FormatError("the model has no graph", code="graph", hint="Is the file an ONNX model, and complete?")
     for tensor in reader.tensors(graph, "", 0):
@@ -84,10 +86,10 @@ def read_model(source: Source, limits: Limits) -> Model:
                 "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
             )
         reader.names[tensor.name] = tensor
-    return Model(ir_version=int(own.get("onnx.ir_version", 0)), meta=meta | own, tensors=reader.names)
+    return Model(ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names)
 
 
-class _GraphReader:
+class GraphReader:
     """Walks graphs, within limits. `names`: the tensors by name."""
 
     def __init__(self, limits: Limits) -> None:
@@ -121,10 +123,10 @@ class _GraphReader:
                     )  # fmt: skip
                 yield read_tensor(item, prefix, limits) if item.number == INITIALIZER else _sparse(item, prefix, limits)
             elif item.number == NODE:
-                yield from self._in_node(item, prefix, nodes, depth)
+                yield from self.in_node(item, prefix, nodes, depth)
                 nodes += 1
 
-    def _in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
+    def in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
         """Yield the initializers of the graphs in a node's attributes."""
         if depth == 0:
             self.count(node)

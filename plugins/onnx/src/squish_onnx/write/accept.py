@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from squish_codecs.api import Affine
 
-from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec
+from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
 
 from .graph import HALF_BLOCKS
+from .proto import CODES
 
 DENSE_DTYPES = ("f32", "f16", "bf16")
 BLOCKS = (256, 128, 64, 32, 16)
@@ -14,15 +15,18 @@ BLOCKS = (256, 128, 64, 32, 16)
 WEIGHT = ".weight"
 
 
-def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Accept dense floats; codes come through `accepts_codes`."""
+def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) -> Encoding | Refusal:
+    """Accept dense floats, or any dtype of ONNX; codes come through `accepts_codes`."""
     if encoding.codec.id != "dense":
         return Refusal(
             why=f"ONNX has no operator for {encoding.codec.id}; ask for int8 or int4 with --encode", code="codec"
         )
     dtype = encoding.codec.params.get("dtype", spec.dtype)
-    if dtype not in DENSE_DTYPES:
+    if dtype not in (CODES if any_dtype else DENSE_DTYPES):
         return Refusal(why=f"the graph computes with {', '.join(DENSE_DTYPES)}, not {dtype}", code="dtype")
+    if dtypes.bits(dtype) < 8:
+        size = dtypes.nbytes(dtype, spec.shape)
+        return Encoding(codec=encoding.codec, parts={"data": Part(dtype="u8", shape=(size,))})
     return Encoding(codec=encoding.codec, parts={"data": Part(dtype=dtype, shape=spec.shape)})
 
 

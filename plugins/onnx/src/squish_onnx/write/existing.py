@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from typing import Any
 
 from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, Limits, Options, TensorSpec, load_json, open_source
 
+from ..model import OWN_KEYS
 from . import proto
-from .graph import MICROSOFT, Graph, is_dense
-from .nodes import ExistingModel, Node, is_transpose
+from .graph import MICROSOFT, Graph, dense_dtype, is_dense
+from .nodes import SUBGRAPH, ExistingModel, Node, is_transpose
 
 LOWEST_IR, LOWEST_OPSET = 4, 13
 """Initializers that are no inputs; axes of Unsqueeze and ReduceSum as inputs."""
@@ -33,12 +35,15 @@ class Rewritten:
     """A graph with other weights. `nodes`: nodes in the place of others; `first`: nodes before all others.
 
     `tensors`: initializer -> tensor of the source. `removed`: values that no longer exist. `produced`: initializers
-    that are now outputs of `first`.
+    that are now outputs of `first`. `as_stored`: tensors are laid out as in the graph, not [N, K].
+    `moved`: offsets of initializers inside nodes whose values change or lie in another file.
     """
 
     model: ExistingModel
     graph: Graph
     tensors: dict[str, str]
+    as_stored: bool = False
+    moved: set[int] = field(factory=set)
     first: list[bytes] = field(factory=list)
     nodes: dict[int, list[bytes]] = field(factory=dict)
     removed: set[str] = field(factory=set)
@@ -52,7 +57,9 @@ def existing_model(options: Options) -> Iterator[ExistingModel]:
         yield ExistingModel(source, Limits())
 
 
-def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec]) -> Rewritten:
+def rewritten(
+    model: ExistingModel, options: Options, specs: Sequence[TensorSpec], meta: Mapping[str, Any]
+) -> Rewritten:
     """Put tensors in the place of a graph's initializers.
 
     Parameters
@@ -63,6 +70,8 @@ def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec
         `names`: path of a JSON object, tensor to initializer, for names that differ.
     specs
         The tensors, each with one encoding.
+    meta
+        Metadata of the source: tensors of an ONNX model are [K, N] where its graph has them so.
 
     Returns
     -------
@@ -81,9 +90,15 @@ def rewritten(model: ExistingModel, options: Options, specs: Sequence[TensorSpec
     prefix = "squish."
     while any(name.startswith(prefix) for name in model.names):
         prefix += "_."
-    result = Rewritten(model, Graph(renamed, prefix), tensors)
+    places = model.initializers | model.nested
+    same_shapes = all(spec.shape == places[spec.name].shape for spec in renamed)
+    as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
+    result = Rewritten(model, Graph(renamed, prefix), tensors, as_stored)
+    result.moved.update(place.offset for place in model.nested.values() if place.external is not None)
     for spec in renamed:
-        if is_dense(spec):
+        if spec.name in model.nested:
+            _put_inside(result, spec)
+        elif is_dense(spec):
             _put_values(result, spec)
         else:
             _put_codes(result, spec)
@@ -113,7 +128,7 @@ def _check(
     if len(tensors) < len(specs):
         raise FormatError("two tensors are mapped to one initializer", file=model.source.name, code="names")
     for spec in specs:
-        if spec.name not in model.initializers:
+        if spec.name not in model.initializers and spec.name not in model.nested:
             mapped = spec.name in names.values()
             raise FormatError(
                 "the graph has no initializer for a tensor", file=model.source.name, tensor=tensors[spec.name],
@@ -126,18 +141,15 @@ def _check(
 def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     """Replace an initializer by dense values, through a cast or a transposition if need be."""
     model, graph = result.model, result.graph
-    place, dtype = model.initializers[spec.name], spec.encodings[0].parts["data"].dtype
+    place, dtype = model.initializers[spec.name], dense_dtype(spec)
     rows_first = place.shape == spec.shape
-    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1]:
+    if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
             rows_first = all(use.rows_first for use in _uses(model, spec.name)[0])
     if place.shape != (spec.shape if rows_first else spec.shape[::-1]):
         raise _wrong_shape(model, spec, place.shape)
     if dtype != place.dtype and dtype not in NARROWER.get(place.dtype, ()):
-        raise FormatError(
-            "the graph computes with other values", file=model.source.name, tensor=spec.name, expected=place.dtype,
-            found=dtype, code="dtype", hint=f"Encode it: --encode '{result.tensors[spec.name]}={place.dtype}'.",
-        )  # fmt: skip
+        raise _wrong_dtype(result, spec, place.dtype)
     if rows_first and dtype == place.dtype:
         graph.part(spec.name)
         return
@@ -150,6 +162,18 @@ def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     result.produced.add(spec.name)
 
 
+def _put_inside(result: Rewritten, spec: TensorSpec) -> None:
+    """Replace an initializer of a graph inside a node by values of the same dtype and shape."""
+    model, place = result.model, result.model.nested[spec.name]
+    if not is_dense(spec):
+        raise _unused(model, spec.name, SUBGRAPH)
+    if place.shape != spec.shape:
+        raise _wrong_shape(model, spec, place.shape)
+    if place.dtype != dense_dtype(spec):
+        raise _wrong_dtype(result, spec, place.dtype)
+    result.moved.add(place.offset)
+
+
 def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
     """Replace the nodes that use an initializer by nodes that use codes."""
     model, graph = result.model, result.graph
@@ -157,6 +181,8 @@ def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
     uses, aliases = _uses(model, spec.name)
     if not uses:
         raise _unused(model, spec.name, "nothing")
+    if result.as_stored and not all(use.rows_first for use in uses):
+        raise _unused(model, spec.name, "a weight of [K, N], whose rows are no rows of the product")
     for use in uses:
         if place.shape != (spec.shape if use.rows_first else spec.shape[::-1]):
             raise _wrong_shape(model, spec, place.shape)
@@ -229,6 +255,13 @@ def _wrong_shape(model: ExistingModel, spec: TensorSpec, shape: Sequence[int]) -
     return FormatError(
         "the initializer has another shape", file=model.source.name, tensor=spec.name, code="shape",
         expected=json.dumps(list(spec.shape)), found=json.dumps(list(shape)),
+    )  # fmt: skip
+
+
+def _wrong_dtype(result: Rewritten, spec: TensorSpec, dtype: str) -> FormatError:
+    return FormatError(
+        "the graph computes with other values", file=result.model.source.name, tensor=spec.name, expected=dtype,
+        found=dense_dtype(spec), code="dtype", hint=f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'.",
     )  # fmt: skip
 
 

@@ -88,9 +88,10 @@ class Graph:
 
     def part(self, name: str, role: str = "data", suffix: str = "", shape: Sequence[int] = ()) -> str:
         """A part of a tensor as an initializer."""
-        part = self._specs[name].encodings[0].parts[role]
-        label = name + suffix
-        self.initializers[label] = Initializer(label, part.dtype, tuple(shape or part.shape), name, role)
+        spec = self._specs[name]
+        part, label = spec.encodings[0].parts[role], name + suffix
+        dtype, sizes = (dense_dtype(spec), spec.shape) if is_dense(spec) else (part.dtype, part.shape)
+        self.initializers[label] = Initializer(label, dtype, tuple(shape or sizes), name, role)
         return label
 
     def floats(self, name: str) -> str:
@@ -180,6 +181,11 @@ class Graph:
             shifted = self.op("BitShift", self.op("Unsqueeze", data, self.integers(-1)), above, direction="LEFT")
             data = self.op("BitShift", shifted, rest, direction="RIGHT")
         return self.op("Cast", data, to=proto.CODES["f32"])
+
+
+def dense_dtype(spec: TensorSpec) -> str:
+    """The dtype of a dense tensor's stored values; those below 8 bits are packed in bytes."""
+    return str(spec.encodings[0].codec.params.get("dtype", spec.dtype))
 
 
 def is_dense(spec: TensorSpec) -> bool:

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from squish_core.api import LimitError, Limits, Source, protobuf
 
 from ..external import ExternalFiles
-from ..model import ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, GRAPH, INITIALIZER, NODE
+from ..model import ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, GRAPH, INITIALIZER, NODE, GraphReader
 from ..tensor import TensorProto, read_tensor
 
 IR, OPSETS = 1, 8
@@ -34,7 +34,8 @@ class Node:
 class ExistingModel:
     """A model whose graph is kept: its fields in file order, its nodes and initializers.
 
-    `consumers`: value -> numbers of the nodes that read it. `elsewhere`: value -> where else it is used.
+    `nested`: initializers of graphs inside nodes, as `node/attribute/name`. `consumers`: value -> numbers of the nodes
+    that read it. `elsewhere`: value -> where else it is used.
     """
 
     def __init__(self, source: Source, limits: Limits) -> None:
@@ -43,6 +44,7 @@ class ExistingModel:
         self.graph: list[protobuf.Field] = []
         self.nodes: list[Node] = []
         self.initializers: dict[str, TensorProto] = {}
+        self.nested: dict[str, TensorProto] = {}
         self.consumers: dict[str, list[int]] = {}
         self.elsewhere: dict[str, str] = {}
         self.opsets = dict(_opset(item) for item in self.items if item.number == OPSETS)
@@ -59,16 +61,12 @@ class ExistingModel:
         return {*self.initializers, *self.consumers, *self.elsewhere, *outputs}
 
     def _read(self, graph: protobuf.Field, limits: Limits) -> None:
-        size = 0
+        reader = GraphReader(limits)
         self.graph = list(graph.message)
         for item in self.graph:
             if item.number == NODE:
-                size += item.size
-                if size > limits.header:
-                    raise LimitError(
-                        "the graph is too large", offset=item.offset, code="header", limit="header",
-                        expected=f"at most {limits.header} bytes of nodes",
-                    )  # fmt: skip
+                inner = reader.in_node(item, "", len(self.nodes), 0)
+                self.nested.update((tensor.name, tensor) for tensor in inner)
                 self._add(item, limits)
             elif item.number == INITIALIZER:
                 tensor = read_tensor(item, "", limits)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from squish_core.api import Sink, protobuf
 
 from ..model import GRAPH, INITIALIZER, NODE
+from ..tensor import TensorProto
 from . import proto
 from .existing import Rewritten, new_opsets
+from .graph import Initializer
 from .nodes import GRAPH_INPUT, VALUE_INFO, ExistingModel, value_name
 from .weights import Weights, constant_fields
 
@@ -46,13 +50,15 @@ def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece
     """The fields of the graph: other nodes in the place of some, and initializers."""
     model, first, number = result.model, list(result.first), 0
     undeclared = {GRAPH_INPUT: result.removed | result.produced, VALUE_INFO: result.removed}
+    moved = _Moved(result, weights, data)
     pieces: list[Piece] = []
     for item in model.graph:
         if item.number == NODE:
-            pieces += [*first, *result.nodes.get(number, (item.encoded,))]
+            pieces += [*first, *(result.nodes[number] if number in result.nodes else [moved.field(item)])]
             first, number = [], number + 1
         elif item.number == INITIALIZER:
-            pieces += _kept(model, item, result, weights, data)
+            name = next((each.text for each in item.message if each.number == _NAME), "")
+            pieces += [] if name in result.tensors else [_kept(model, item, model.initializers[name], weights, data)]
         elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
             pieces.append(item.encoded)
     graph = result.graph
@@ -60,15 +66,37 @@ def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece
     return [*pieces, *constant_fields(graph)]
 
 
-def _kept(model: ExistingModel, item: protobuf.Field, result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
-    """An initializer that keeps its values: as it is, or with its external data copied; nothing if it changes."""
-    name = next((each.text for each in item.message if each.number == _NAME), "")
-    if name in result.tensors:
-        return []
-    tensor = model.initializers[name]
+def _kept(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: Weights, data: Sink) -> Piece:
+    """An initializer that keeps its values: as it is, or with its external data copied."""
     if tensor.external is None:
-        return [item.encoded]
+        return item.encoded
     place = model.external.place(tensor, tensor.external)
     values = weights.copy(data, model.external.files[place.path], place.offset, place.size)
     others = [each.encoded for each in item.message if each.number not in (_RAW, _EXTERNAL, _LOCATION)]
-    return [proto.message(INITIALIZER, *map(bytes, others), values)]
+    return proto.message(INITIALIZER, *map(bytes, others), values)
+
+
+class _Moved:
+    """Initializers of graphs inside nodes whose values change or move, by their offset in the model."""
+
+    def __init__(self, result: Rewritten, weights: Weights, data: Sink) -> None:
+        self._result, self._weights, self._data = result, weights, data
+        inside = result.model.nested.items()
+        self._tensors = {tensor.offset: (name, tensor) for name, tensor in inside if tensor.offset in result.moved}
+        self._offsets = sorted(self._tensors)
+
+    def field(self, item: protobuf.Field) -> Piece:
+        """A field as it is, or with other initializers inside it."""
+        if item.offset in self._tensors:
+            return self._initializer(item, *self._tensors[item.offset])
+        if bisect_left(self._offsets, item.start) == bisect_left(self._offsets, item.end):
+            return item.encoded
+        return protobuf.message(item.number, *(bytes(self.field(each)) for each in item.message))
+
+    def _initializer(self, item: protobuf.Field, name: str, tensor: TensorProto) -> Piece:
+        source = self._result.tensors.get(name)
+        if source is None:
+            return _kept(self._result.model, item, tensor, self._weights, self._data)
+        own_name = next((each.text for each in item.message if each.number == _NAME), "")
+        initializer = Initializer(own_name, tensor.dtype, tensor.shape, source, "data")
+        return self._weights.write(self._data, initializer, source)

@@ -8,11 +8,13 @@ from typing import Any
 from squish_core.api import (
     ErrorCode,
     FormatError,
+    Index,
     Limits,
     Options,
     OutgoingTensor,
     Part,
     Sink,
+    Source,
     TensorSpec,
     WritePlan,
     dropped_assets,
@@ -20,6 +22,8 @@ from squish_core.api import (
     load_json,
 )
 
+from .. import MODEL
+from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
 from .decoder import decoder_graph
@@ -51,14 +55,23 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
     return read_decoder(load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True))
 
 
+def with_own_graph(source: Source, index: Index, options: Options) -> Options:
+    """The options with `graph`: without one and without a config.json, a model on disk keeps its own graph."""
+    if index.format != "onnx" or GRAPH in options or CONFIG in index.assets or source.packed or source.path is None:
+        return options
+    return {**options, GRAPH: str((source.path / MODEL if source.is_dir else source.path).absolute())}
+
+
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
     """Build the graph once, so that what it lacks is an error before anything is written."""
     notes: tuple[str, ...] = ()
+    carried: Mapping[str, Any] = {}
     if GRAPH in options:
         with existing_model(options) as model:
-            kept = sorted(set(model.initializers) - set(rewritten(model, options, specs).tensors))
+            kept = sorted({*model.initializers, *model.nested} - set(rewritten(model, options, specs, meta).tensors))
+            carried = read_model(model.source, Limits()).meta
         notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
     else:
         graph = decoder_graph(decoder_of(assets), specs)
@@ -69,11 +82,15 @@ def plan_file(
                 found=f"{len(unused)} tensors without a place",
                 hint="Leave them out with only=, if the model runs without.",
             )  # fmt: skip
+    absent = dropped_metadata((key for key in meta if carried.get(key) != meta[key]), "not written")
     lost = dropped_assets(name for name in assets if name not in ASSETS)
-    return WritePlan(size=None, dropped=(*dropped_metadata(meta, "not written"), *lost), notes=notes)
+    return WritePlan(size=None, dropped=(*absent, *lost), notes=notes)
 
 
-def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, bytes], options: Options) -> None:
+def write(
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+    options: Options,
+) -> None:  # fmt: skip
     """Write weights, files beside the model, and the model last."""
     specs = [tensor.spec for tensor in tensors]
     weights = Weights({tensor.spec.name: tensor for tensor in tensors}, f"{sink.name}.data")
@@ -82,7 +99,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], assets: Mapping[str, by
             _write_file(sink, name, assets[name])
     if GRAPH in options:
         with existing_model(options) as model:
-            result = rewritten(model, options, specs)
+            result = rewritten(model, options, specs, meta)
             with sink.member(weights.location) as data:
                 pieces = spliced(result, weights, data)
             for piece in pieces:
