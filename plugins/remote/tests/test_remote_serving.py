@@ -210,7 +210,8 @@ def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--as", "nosuch"], "no format 'nosuch'"), (["--as", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"), ([], "'--as'"),
+        (["--as", "nosuch"], "no format 'nosuch'"), ([], "'--as'"),
+        (["--as", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"),
         (["--as", "gguf", "--port", "{used}"], "in use"), (["--as", "gguf", "--port", "65536"], "'--port'"),
         (["--as", "gguf", "--host", "host.invalid"], "cannot listen"),
     ],
