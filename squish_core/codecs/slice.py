@@ -103,8 +103,8 @@ def _whole(spec: TensorSpec, params: Params) -> TensorSpec:
         or not 0 <= start <= rows - size
     ):
         raise CodecError(
-            "is not a slice of a tensor", code=ErrorCode.PARAMS, expected=f"start=, rows= around {size} rows, single=",
-            found=str(dict(params))[:120],
+            "is not a slice of a tensor", code=ErrorCode.PARAMS, found=str(dict(params))[:120],
+            expected=f"start, rows and single, with start + {size} at most rows",
         )  # fmt: skip
     return evolve(spec, shape=(rows, *spec.shape) if single else (rows, *spec.shape[1:]))
 
