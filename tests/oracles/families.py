@@ -144,8 +144,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"size": GPT2, "config": {"bos_token_id": None}, "tokenizer": "gpt-2", "special": END},
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
-"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type where
-it is not the name, and sizes in the place of SIZE."""
+"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
+where it is not the name, and sizes in the place of SIZE."""
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
