@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_models.api import check_model
 
 import squish_core as squish
 from squish_core.errors import SquishError
 from squish_core.testing import write_model
 
 CONFIG: dict[str, Any] = {
-    "model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_act": "silu",
+    "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "num_local_experts": 4,
     "num_experts_per_tok": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "sliding_window": 32,
     "rope_theta": 150000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
@@ -108,3 +110,13 @@ def test_layers_that_do_not_alternate_are_refused(folder: Path, tmp_path: Path) 
     with pytest.raises(SquishError) as caught:
         squish.convert(folder, tmp_path / "m.gguf")
     assert (caught.value.code, caught.value.part) == ("config", "config.json")
+
+
+@pytest.mark.parametrize(
+    ("engine", "to"),
+    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4"), ("mistralrs", "uqff")],
+)
+def test_the_check_lets_what_is_written_pass(engine: str, to: str, folder: Path, coded: Path, tmp_path: Path) -> None:
+    target = tmp_path / f"checked.{to.partition(':')[0]}"
+    squish.convert(coded, target, to)
+    assert check_model(target, engine).problems == ()
