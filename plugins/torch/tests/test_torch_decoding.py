@@ -56,11 +56,13 @@ def module_with(arrays: Mapping[str, Any], description: str) -> Any:
 
 def same_bits(actual: torch.Tensor, expected: np.ndarray) -> bool:
     """Whether all bits are equal, except that any NaN equals any other."""
-    values = torch.from_numpy(np.array(expected, np.float32))
+    actual, values = actual.cpu(), torch.from_numpy(np.array(expected, np.float32))
     return bool(((actual.view(torch.int32) == values.view(torch.int32)) | (actual.isnan() & values.isnan())).all())
 
 
-def check(codec: CodecSpec, shape: tuple[int, ...], seed: int, start: int, stop: int, dtype: str = "f32") -> bool:
+def check(
+    codec: CodecSpec, shape: tuple[int, ...], seed: int, start: int, stop: int, dtype: str = "f32", device: str = "cpu"
+) -> bool:
     """Compare with the codec on random parts; False if torch does not decode the encoding."""
     random_parts = pytest.importorskip("random_parts", reason="it is in the tests of the whole repository")
     tensor = random_parts.random_tensor(codec, shape, seed, dtype)
@@ -69,13 +71,13 @@ def check(codec: CodecSpec, shape: tuple[int, ...], seed: int, start: int, stop:
         return False
     stored = tensor.parts(tensor.bound.encoding)
     arrays = [np.array(stored[role]).reshape(-1).view(np.uint8) for role in roles_of(description)]
-    parts = list(map(torch.from_numpy, arrays))
+    parts = [torch.from_numpy(array).to(device) for array in arrays]
     values = tensor.numpy(copy=True).reshape(-1, shape[-1])
     assert same_bits(decode_rows(parts, description, 0, len(values)), values)
     assert same_bits(decode_rows(parts, description, start, stop), values[start:stop])
     if is_by_rows(description):
         ids = torch.tensor([stop - 1, start, stop - 1])
-        assert same_bits(decode_chosen(parts, description, ids), values[ids])
+        assert same_bits(decode_chosen(parts, description, ids.to(device)), values[ids])
     return True
 
 
