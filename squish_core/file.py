@@ -17,7 +17,7 @@ from squish_core.io.local import READERS
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
-from squish_core.text import close_matches
+from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -226,8 +226,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
-            near = ", ".join(close_matches(name, self.index.tensors))
-            raise KeyError(f"{name!r} is not in {self.name}" + (f"; similar names: {near}" if near else "")) from None
+            near = did_you_mean(name, self.index.tensors)
+            raise KeyError(f"{name!r} is not in {self.name}" + (f". {near}" if near else "")) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.tensors)
