@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from squish_torch import device_ops
 from squish_torch.decoding import decode_chosen, decode_rows, is_by_rows, is_decodable
 from squish_torch.decoding.ggml import BLOCKS
+from squish_torch.decoding.grids import GRIDS
 from squish_torch.weights import roles_of
 
 import squish_core as squish
@@ -111,7 +112,7 @@ def test_codecs_of_other_formats_decode_to_the_bits_of_the_codec(codec: CodecSpe
     assert check(codec, (20, 128), 0, 3, 17)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *GRIDS])
 def test_blocks_of_any_bytes_decode_to_the_bits_of_the_codec(name: str) -> None:
     _, _, elements, nbytes = BLOCK_TYPES[name]
     data = np.random.default_rng(0).integers(0, 256, (6, 3 * nbytes), np.uint8)
