@@ -21,6 +21,7 @@ from squish_core.model import to_json
 
 VERSION = 1
 SUFFIX = ".squish-journal"
+_FIRST = f'{{"squish_journal": {VERSION}'.encode()
 
 
 def journal_path(target: Path, journal: Any = None) -> Path:
@@ -36,26 +37,29 @@ class Journal:
         self._good = 0
         self._file: Any = None
 
-    @property
-    def exists(self) -> bool:
-        """Whether a job left a journal."""
-        return self.path.exists()
+    def read(self) -> bool:
+        """Read the journal of an earlier run, if there is one; FormatError if it is not a journal.
 
-    def read(self) -> None:
-        """Read the journal of an earlier run; FormatError if it is not a journal."""
+        A first line that is incomplete is removed: its job was killed before its first task.
+        """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            *lines, torn = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return False
         except OSError as error:
             raise FormatError(f"cannot be read: {error.strerror}", file=str(self.path), code="journal") from None
-        for number, line in enumerate(lines[:-1]):  # the last one is empty, or torn
+        if not lines and _FIRST.startswith(torn[: len(_FIRST)]):
+            self._open("r+b")
+            self.remove()
+            return False
+        for number, line in enumerate(lines or [torn]):
             entry = self._parsed(line, number)
             if number:
                 self.entries[entry["task"]] = entry
             else:
                 self.header = entry
             self._good += len(line) + 1
-        if not self.header:
-            raise self._damage(1, lines[0])
+        return True
 
     def check(self, job: Mapping[str, Any]) -> None:
         """Raise UsageError with the first difference between the journal's job and another one."""
@@ -112,7 +116,7 @@ class Journal:
                 "is in use by another process",
                 file=str(self.path),
                 code="locked",
-                hint=f"It belongs to {self.owner()}.",
+                hint=f"It belongs to {self.owner()}." if self.header else "Wait for it.",
             )
 
     def _write(self, entry: Mapping[str, Any]) -> None:
