@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 from inline_scheduler import inline_registry
 
 import squish_core as squish
+from squish_core.api import FormatError, WriteError
 from squish_core.conversion.job_run import VERIFY, JobRun
+from squish_core.conversion.journal import Journal
 from squish_core.conversion.worker import opened_job
 from squish_core.plugins.schedulers import Workers
 
@@ -159,6 +163,44 @@ def test_a_journal_without_a_complete_line_begins_anew(source: Path, tmp_path: P
     journal.write_bytes(line)
     squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
     assert not journal.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"task": 99}, {"task": -1}, {"task": None}, {"bytes": "1"}, {"errors": [[0, 0]]}, {"errors": [[9, *[0] * 6]]}],
+)
+def test_a_journal_with_an_impossible_task_is_refused_and_stays(
+    source: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    assert killed_after(2, source, tmp_path / "out.gguf", None, "q8_0") == 2
+    journal = tmp_path / "out.gguf.squish-journal"
+    lines = journal.read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | change)
+    journal.write_text("\n".join(lines) + "\n")
+    with pytest.raises(FormatError) as caught:
+        squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
+    assert (caught.value.code, caught.value.file) == ("journal", str(journal))
+    assert journal.read_text().splitlines() == lines
+
+
+def test_a_job_whose_journal_cannot_grow_goes_on_where_it_can(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Journal._write
+
+    def full(self: Journal, entry: Any) -> None:
+        if len(self.entries) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "_write", full)
+        with pytest.raises(WriteError) as caught:
+            squish.convert(source, tmp_path / "out.gguf", None, "q8_0", **INLINE)
+    assert (caught.value.code, caught.value.file) == ("unwritable", str(tmp_path / "out.gguf.squish-journal"))
+    squish.convert(source, tmp_path / "out.gguf", None, "q8_0", resume=True, **INLINE)
+    squish.convert(source, tmp_path / "serial.gguf", None, "q8_0")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
 
 
 WORK = """

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import asdict, astuple, evolve
 
 from squish_core.analysis.metrics import Distance
+from squish_core.codes import ErrorCode
 from squish_core.conversion.journal import Journal
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan
@@ -62,7 +63,7 @@ class JobRun:
             yield
         except BaseException as error:
             self.journal.close()
-            if not self.journal.entries:
+            if not self.journal.entries or getattr(error, "code", None) == ErrorCode.REPLAN:
                 self.end()
             else:
                 again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
@@ -140,7 +141,7 @@ class JobRun:
                 found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
                 hint="Go on with resume=True, or remove it to start anew.",
             )  # fmt: skip
-        self.journal.check(facts)
+        self.journal.check(facts, len(self.job.tasks), len(self.job.plan.steps))
         if self._is_published(every=resume == VERIFY):
             self.journal.resume()
             return True
