@@ -275,12 +275,10 @@ class Tensor(TensorFacts):
         return self.file.bind(self.spec, encoding).arrays
 
     def _load(self, chain: Chain) -> Weight:
-        from squish_core.backends.base import load_weight
+        from squish_core.backends.base import chosen_backend, load_weight
         from squish_core.backends.weight import Weight
 
-        implementation = self.file.registry.backend(chain.chosen.backend)
-        if chain.options:
-            implementation = implementation.configured(chain.options)
+        implementation = chosen_backend(chain, self.file.registry)
         bound = self.file.bind(self.spec, chain.chosen.encoding)
         return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
 

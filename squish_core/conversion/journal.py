@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.conversion.job import differences
+from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
-from squish_core.model import to_json
 
 VERSION = 1
 SUFFIX = ".squish-journal"

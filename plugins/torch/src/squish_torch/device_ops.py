@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from .decoding import LIMIT, decode_chosen, decode_rows, is_by_rows, is_decodable
 from .ops import LIBRARY
-from .torch_decoder import LIMIT, decode_rows, is_decodable
 from .weights import spec_of, weight_of
 
 DEVICES = ("CUDA",)
@@ -52,11 +52,16 @@ def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -
 def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
     """Rows by ids; only these are decoded, if torch decodes them."""
     rows, columns = spec_of(description).shape
-    if is_decodable(description):
-        chosen = [part.reshape(rows, -1)[ids.reshape(-1)] for part in parts]
-        values = decode_rows(chosen, description, 0, ids.numel(), total=ids.numel())
+    flat = ids.reshape(-1)
+    if is_by_rows(description):
+        values = decode_chosen(parts, description, flat)
     else:
-        values = torch.cat([panel for _, _, panel in panels(parts, description, backend)])[ids.reshape(-1)]
+        if ((flat < 0) | (flat >= rows)).any():
+            raise IndexError("index out of range in self")  # as torch's embedding
+        values = torch.empty(flat.numel(), columns, device=ids.device)
+        for start, stop, panel in panels(parts, description, backend):
+            inside = (flat >= start) & (flat < stop)
+            values[inside] = panel[flat[inside] - start]
     return values.reshape(*ids.shape, columns).to(dtype)
 
 

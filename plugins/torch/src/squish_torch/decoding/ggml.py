@@ -1,21 +1,16 @@
-"""Decoding with torch's own operations, for devices without a kernel: bit-equal to the codecs in f32."""
+"""GGML's blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
 import torch
-from squish_codecs.api import Scheme
 from torch import Tensor
 
-from squish_core.api import CodecError, CodecSpec, ErrorCode
+from squish_core.api import BLOCK_TYPES
 
-from .weights import roles_of, spec_of
+from .stored import Stored
 
-LIMIT = 16 << 20
-"""Values to decode at once."""
-FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 Blocks = Callable[[Tensor], Tensor]
 
 
@@ -113,75 +108,99 @@ def q6_k(blocks: Tensor) -> Tensor:
     return scaled(codes.float() - 32, scales)
 
 
-GGML: Mapping[str, tuple[Blocks, int]] = {
-    "q4_0": (q4_0, 32), "q4_1": (q4_1, 32), "q5_0": (q5_0, 32), "q5_1": (q5_1, 32), "q8_0": (q8_0, 32),
-    "q2_k": (q2_k, 256), "q3_k": (q3_k, 256), "q4_k": (q4_k, 256), "q5_k": (q5_k, 256), "q6_k": (q6_k, 256),
+def q8_1(blocks: Tensor) -> Tensor:
+    """`d * q`."""
+    return blocks[:, 4:].contiguous().view(torch.int8).float() * half(blocks, 0)
+
+
+def q8_k(blocks: Tensor) -> Tensor:
+    """`d * q`, d in f32."""
+    step = blocks[:, :4].contiguous().view(torch.float32)
+    return blocks[:, 4:260].contiguous().view(torch.int8).float() * step
+
+
+def q1_0(blocks: Tensor) -> Tensor:
+    """`d` or `-d`."""
+    moves = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    bits = ((blocks[:, 2:, None] >> moves) & 1).reshape(len(blocks), -1)
+    return (bits.float() * 2 - 1) * half(blocks, 0)
+
+
+def q2_0(blocks: Tensor) -> Tensor:
+    """`d * (q - 1)`, four neighbors to a byte."""
+    return (fields(blocks[:, 2:], 1, (0, 2, 4, 6), 3).float() - 1) * half(blocks, 0)
+
+
+def tq1_0(blocks: Tensor) -> Tensor:
+    """`d * (digit - 1)`: five digits to the base of 3 in a byte, as a fraction; four in the last bytes."""
+    digits = []
+    for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
+        powers = torch.tensor([1, 3, 9, 27, 81][:count], dtype=torch.uint8, device=blocks.device)
+        rows = blocks[:, None, start : start + width] * powers[:, None]
+        digits.append(((rows.int() * 3) >> 8).reshape(len(blocks), -1))
+    return (torch.cat(digits, 1).float() - 1) * half(blocks, 52)
+
+
+def tq2_0(blocks: Tensor) -> Tensor:
+    """`d * (q - 1)`."""
+    return (fields(blocks[:, :64], 32, (0, 2, 4, 6), 3).float() - 1) * half(blocks, 64)
+
+
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""The values of f4_e2m1, doubled; the scales are halved to match."""
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def entries(codes: Tensor, table: Sequence[float]) -> Tensor:
+    """The table's number for each code."""
+    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
+
+
+def mxfp4(blocks: Tensor) -> Tensor:
+    """`2^(e - 127) * f4`."""
+    exponent = blocks[:, :1].int()  # a float's bits: the exponent less one, subnormal below 2
+    bits = torch.where(exponent < 2, 0x200000 << (exponent & 1), (exponent - 1) << 23)
+    return entries(fields(blocks[:, 1:], 16, (0, 4), 15), E2M1) * bits.view(torch.float32)
+
+
+HALF_E4M3 = tuple(
+    0.0 if code == 127 else code % 8 / 1024 if code & 120 == 0 else (8 + code % 8) * 2.0 ** ((code >> 3 & 15) - 11)
+    for code in range(256)
+)
+"""Half the scale that each byte of NVFP4 stands for: e4m3 without its sign, 0 for 0x7F."""
+
+
+def nvfp4(blocks: Tensor) -> Tensor:
+    """`e4m3 * f4` for each 16 values."""
+    codes = entries(fields(blocks[:, 4:], 8, (0, 4), 15), E2M1)
+    return scaled(codes, entries(blocks[:, :4], HALF_E4M3))
+
+
+def iq4_nl(blocks: Tensor) -> Tensor:
+    """`d * table[q]`."""
+    return entries(fields(blocks[:, 2:], 16, (0, 4), 15), IQ4) * half(blocks, 0)
+
+
+def iq4_xs(blocks: Tensor) -> Tensor:
+    """`d * (scale - 32) * table[q]`."""
+    group = torch.arange(8, device=blocks.device)
+    low = (blocks[:, 4:8][:, group // 2] >> (4 * (group % 2)).to(torch.uint8)) & 15
+    high = (blocks[:, 2:4][:, group // 4] >> (2 * (group % 4)).to(torch.uint8)) & 3
+    scale = half(blocks, 0) * ((low | (high << 4)).float() - 32)
+    return scaled(entries(fields(blocks[:, 8:], 16, (0, 4), 15), IQ4), scale)
+
+
+BLOCKS: Mapping[str, Blocks] = {
+    "q4_0": q4_0, "q4_1": q4_1, "q5_0": q5_0, "q5_1": q5_1, "q8_0": q8_0, "q8_1": q8_1, "q2_k": q2_k, "q3_k": q3_k,
+    "q4_k": q4_k, "q5_k": q5_k, "q6_k": q6_k, "q8_k": q8_k, "q1_0": q1_0, "q2_0": q2_0, "tq1_0": tq1_0,
+    "tq2_0": tq2_0, "mxfp4": mxfp4, "nvfp4": nvfp4, "iq4_nl": iq4_nl, "iq4_xs": iq4_xs,
 }  # fmt: skip
-"""Block type -> its decoder, and the values of a block."""
-AFFINE: Mapping[str, Mapping[str, object]] = {"affine": {}, "npydir.int3": {"bits": 8, "offset": "bias"}}
-"""Codec of affine codes -> parameters that are part of its definition."""
+"""Block type -> its decoder."""
 
 
-@lru_cache(4096)
-def is_decodable(description: str) -> bool:
-    """Whether torch's operations can decode an encoding; otherwise the CPU decodes it."""
-    spec = spec_of(description)
-    codec = spec.encodings[0].codec
-    if codec.inner is not None or len(spec.shape) < 2:
-        return False
-    if codec.id.startswith("ggml."):
-        return codec.id[5:] in GGML
-    return codec.id in AFFINE and _is_simple(_scheme(codec), spec.shape)
-
-
-def decode_rows(parts: Sequence[Tensor], description: str, start: int, stop: int, total: int | None = None) -> Tensor:
-    """Rows of the tensor as a matrix in f32, leading axes flattened, on the device of its parts, which hold `total`
-    rows (all of the tensor)."""
-    spec = spec_of(description)
-    codec, columns = spec.encodings[0].codec, spec.shape[-1]
-    stored = {role: part.reshape(-1) for role, part in zip(roles_of(description), parts)}
-    if total is None:
-        total = spec.elements // columns if columns else 0
-    rows = {role: _rows(flat, total, start, stop) for role, flat in stored.items()}
-    if codec.id.startswith("ggml."):
-        decode, size = GGML[codec.id[5:]]
-        data = rows["data"]
-        return decode(data.reshape((stop - start) * columns // size, -1)).reshape(stop - start, columns)
-    if codec.id in AFFINE:
-        return _affine(_scheme(codec), rows, columns)
-    raise CodecError("torch's operations do not decode it", code=ErrorCode.UNCOVERED, found=codec.id)
-
-
-def _rows(flat: Tensor, total: int, start: int, stop: int) -> Tensor:
-    return flat.reshape(total, -1)[start:stop]
-
-
-def _scheme(codec: CodecSpec) -> Scheme:
-    return Scheme.of({**codec.params, **AFFINE[codec.id]})
-
-
-def _is_simple(scheme: Scheme, shape: tuple[int, ...]) -> bool:
-    """Whether codes and groups run along rows, in bytes, lowest bit first."""
-    along = not scheme.flat and not scheme.transposed and scheme.group_axis == scheme.pack_axis == -1
-    offsets = scheme.offset == "none" or scheme.offset_dtype in FLOATS
-    bits = scheme.bits in (1, 2, 4, 8) and scheme.order == "lsb"
-    whole = shape[-1] * scheme.bits % 8 == 0 and shape[-1] % (scheme.group_size or 1) == 0
-    return along and offsets and bits and scheme.scale_dtype in FLOATS and whole
-
-
-def _affine(scheme: Scheme, rows: Mapping[str, Tensor], columns: int) -> Tensor:
-    data = rows["data"]
-    moves = torch.arange(0, 8, scheme.bits, dtype=torch.uint8, device=data.device)
-    codes = ((data[..., None] >> moves) & (255 >> (8 - scheme.bits))).reshape(len(data), -1)[:, :columns]
-    values = codes.float()
-    if scheme.signed:
-        values = values - (codes >> (scheme.bits - 1)).float() * (1 << scheme.bits)
-    values = values - scheme.zero if scheme.zero else values
-    scale = rows["scale"].contiguous().view(FLOATS[scheme.scale_dtype]).float()[..., None]
-    values = values.reshape(len(data), scale.shape[1], -1)
-    if scheme.offset != "none":
-        offset = rows["offset"].contiguous().view(FLOATS[scheme.offset_dtype]).float()[..., None]
-        values = values * scale + offset if scheme.offset == "bias" else (values - offset) * scale
-    else:
-        values = values * scale
-    return values.reshape(len(data), columns)
+def decode(stored: Stored, start: int, stop: int) -> Tensor:
+    """Rows of blocks."""
+    name = stored.codec.id.removeprefix("ggml.")
+    _, _, _, nbytes = BLOCK_TYPES[name]
+    blocks = stored.row_bytes("data", start, stop).reshape(-1, nbytes)
+    return BLOCKS[name](blocks).reshape(stop - start, stored.columns)
