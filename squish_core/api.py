@@ -20,7 +20,7 @@ _NAMES = {
     ),
     "squish_core.families.base": (
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack", "source_names",
+        "Stack", "Transpose", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -217,6 +217,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Rule as Rule
     from squish_core.families.base import Squeeze as Squeeze
     from squish_core.families.base import Stack as Stack
+    from squish_core.families.base import Transpose as Transpose
     from squish_core.families.base import source_names as source_names
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File

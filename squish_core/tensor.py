@@ -174,15 +174,15 @@ class Tensor(TensorFacts):
     @cached_property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error if there is none."""
-        if self.spec.problem and not self.spec.encodings:
-            raise TensorError(
-                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
-            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
                 return self.file.bind(self.spec, encoding)
             refusals.append(refusal)
+        if self.spec.problem:
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
+            )
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
         if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:

@@ -66,6 +66,13 @@ class Squeeze:
 
 
 @frozen
+class Transpose:
+    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed."""
+
+    of: Expression
+
+
+@frozen
 class Stack:
     """Stack the tensors of all experts (`{e}`) along a new first axis."""
 
@@ -79,7 +86,7 @@ class Join:
     of: tuple[tuple[Expression, str], ...]
 
 
-Expression = str | Permute | Add | Squeeze | Stack | Join
+Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
