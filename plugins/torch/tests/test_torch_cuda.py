@@ -12,7 +12,7 @@ import squish_torch
 import torch
 import transformers
 from squish_torch import device_ops
-from test_torch_decoding import ENCODED, OTHERS, check, module_of
+from test_torch_decoding import ENCODED, OTHERS, check, masked_module, module_of
 from tiny_models import IDS, converted, greedy, logits, tiny_llama
 from torch.library import opcheck
 
@@ -100,24 +100,24 @@ def test_autocast_and_gradients() -> None:
     assert torch.allclose(x.grad.cpu(), gradient.cpu() @ values, atol=1e-3)
 
 
-def test_experts(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((4, 24, 64), np.float32)
-    squish.save(tmp_path / "w.gguf", {"w": values}, encode="q8_0")
-    tensor = squish.open(tmp_path / "w.gguf")["w"]
-    module = squish_torch.CompressedExperts.of(tensor).to("cuda")
+@pytest.mark.parametrize("encode", ["q8_0", "q4_1"])
+def test_experts(tmp_path: Path, encode: str) -> None:
+    squish.save(
+        tmp_path / "w.gguf", {"w": np.random.default_rng(0).standard_normal((4, 24, 64), np.float32)}, encode=encode
+    )
+    bundle = squish_torch.load_file(tmp_path / "w.gguf", compressed=True)["w"]
+    parts = [part.cuda() for part in bundle.parts.values()]
     x, ids = torch.randn(5, 64), torch.tensor([3, 0, 3, 1, 2])
-    y = OPS.experts(x.cuda(), ids.cuda(), module.parts, module.description, "")
-    weights = torch.from_numpy(tensor.numpy(copy=True))
+    y = OPS.experts(x.cuda(), ids.cuda(), parts, bundle.description, "")
+    weights = squish_torch.load_file(tmp_path / "w.gguf")["w"]
     assert torch.allclose(y.cpu(), torch.einsum("ni,noi->no", x, weights[ids]), atol=1e-3)
 
 
-def test_what_torch_cannot_decode_is_decoded_on_the_cpu(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((16, 64), np.float32)
-    squish.save(tmp_path / "w.npydir", {"w": values}, encode="npydir.sqint2")
-    tensor = squish.open(tmp_path / "w.npydir")["w"]
-    module = squish_torch.CompressedLinear.of(tensor).to("cuda")
-    with pytest.warns(UserWarning, match="decoded on the CPU"):
-        assert torch.equal(module.dequantize().cpu(), torch.from_numpy(tensor.numpy(copy=True)))
+def test_what_torch_cannot_decode_is_decoded_on_the_cpu() -> None:
+    module = masked_module()
+    values = module.dequantize()
+    with pytest.warns(UserWarning, match="masked is decoded on the CPU"):
+        assert torch.equal(module.to("cuda").dequantize().cpu(), values)
 
 
 def test_files_load_onto_the_device(tmp_path: Path) -> None:

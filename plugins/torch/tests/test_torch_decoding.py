@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from squish_torch import device_ops
 from squish_torch.decoding import decode_chosen, decode_rows, is_by_rows, is_decodable
 from squish_torch.decoding.ggml import BLOCKS
+from squish_torch.decoding.grids import GRIDS
 from squish_torch.weights import roles_of
 
 import squish_core as squish
@@ -110,7 +112,7 @@ def test_codecs_of_other_formats_decode_to_the_bits_of_the_codec(codec: CodecSpe
     assert check(codec, (20, 128), 0, 3, 17)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*BLOCKS, *GRIDS])
 def test_blocks_of_any_bytes_decode_to_the_bits_of_the_codec(name: str) -> None:
     _, _, elements, nbytes = BLOCK_TYPES[name]
     data = np.random.default_rng(0).integers(0, 256, (6, 3 * nbytes), np.uint8)
@@ -166,14 +168,30 @@ def test_a_group_that_does_not_exist_is_refused() -> None:
     assert (caught.value.code, caught.value.part, caught.value.found) == ("g_idx", "g_idx", "0 to 2")
 
 
-def test_what_torch_cannot_decode_says_that_the_cpu_does() -> None:
+def masked_module() -> Any:
+    """A module with zeroed tiles, of which torch has no form."""
     codec = CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("ggml.q8_0"))
     parts = {"data": Part(dtype="u8", shape=(16, 68)), "mask": Part(dtype="u8", shape=(2,))}
     arrays = {"data": np.full((16, 68), 60, np.uint8), "mask": np.array([0b01010101, 0b11110000], np.uint8)}
-    module = module_with(
-        arrays, describe(TensorSpec(name="w", shape=(16, 64), dtype="f32"), Encoding(codec=codec, parts=parts))
-    )
+    spec = TensorSpec(name="w", shape=(16, 64), dtype="f32")
+    return module_with(arrays, describe(spec, Encoding(codec=codec, parts=parts)))
+
+
+def test_what_torch_cannot_decode_says_that_the_cpu_does() -> None:
+    module = masked_module()
     assert not is_decodable(module.description)
     with pytest.warns(UserWarning, match="masked is decoded on the CPU"):
         values = device_ops.dequantize(module.parts, module.description, "", torch.float32)
     assert torch.equal(values, module.dequantize())
+
+
+def test_experts_are_decoded_one_after_the_other(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 24, 64), np.float32)
+    squish.save(tmp_path / "w.zt", {"w": values}, encode="int4")
+    bundle = squish_torch.load_file(tmp_path / "w.zt", compressed=True)["w"]
+    about = (list(bundle.parts.values()), bundle.description, "")
+    x, ids = torch.randn(5, 64), torch.tensor([3, 0, 3, 1, 2])
+    y = device_ops.experts(x, ids, *about)
+    assert torch.allclose(y, torch.ops.squish.experts(x, ids, *about), atol=1e-3)
+    with pytest.raises(IndexError):
+        device_ops.experts(x, ids + 1, *about)

@@ -16,27 +16,26 @@ DEVICES = ("CUDA",)
 """Dispatch keys of these operations."""
 
 
-def panels(parts: Sequence[Tensor], description: str, backend: str) -> Iterator[tuple[int, int, Tensor]]:
-    """Start, stop and f32 values of rows (leading axes flattened), on the device of the parts."""
+def panels(
+    parts: Sequence[Tensor], description: str, backend: str, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Start, stop and f32 values of rows `first` to `last` (leading axes flattened), on the device of the parts."""
     spec = spec_of(description)
     columns = spec.shape[-1]
-    total = spec.elements // columns if columns else 0
+    last = spec.elements // columns if last is None and columns else last or 0
     step = max(1, LIMIT // max(columns, 1))
-    if is_decodable(description):
-        for start in range(0, total, step):
-            stop = min(start + step, total)
-            yield start, stop, decode_rows(parts, description, start, stop)
-        return
-    warnings.warn(
-        f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
-        stacklevel=2,
-    )
-    values = (
-        weight_of([part.cpu().contiguous() for part in parts], description, backend).dense().reshape(total, columns)
-    )
-    for start in range(0, total, step):
-        stop = min(start + step, total)
-        yield start, stop, torch.from_numpy(values[start:stop]).to(parts[0].device)
+    values = None
+    if not is_decodable(description):
+        warnings.warn(
+            f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
+            stacklevel=2,
+        )
+        here = [part.cpu().contiguous() for part in parts]
+        values = torch.from_numpy(weight_of(here, description, backend).dense().reshape(-1, columns))
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        panel = decode_rows(parts, description, start, stop) if values is None else values[start:stop]
+        yield start, stop, panel.to(parts[0].device)
 
 
 def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
@@ -82,10 +81,16 @@ def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str,
 
 
 def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x[i] @ W[ids[i]].T`."""
-    count, rows, columns = spec_of(description).shape
-    values = dequantize(parts, description, backend, torch.float32).reshape(count, rows, columns)
-    return torch.einsum("ni,noi->no", x.float(), values[ids]).to(x.dtype)
+    """`x[i] @ W[ids[i]].T`, one expert after the other."""
+    count, rows, _ = spec_of(description).shape
+    y = torch.empty(len(x), rows, device=x.device)
+    for expert in ids.unique().tolist():
+        if not 0 <= expert < count:
+            raise IndexError("index out of range in self")  # as torch's embedding
+        tokens, first = torch.where(ids == expert)[0], expert * rows
+        for start, stop, values in panels(parts, description, backend, first, first + rows):
+            y[tokens, start - first : stop - first] = x[tokens].float() @ values.T
+    return y.to(x.dtype)
 
 
 OPERATIONS = {

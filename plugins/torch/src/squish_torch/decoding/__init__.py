@@ -12,7 +12,7 @@ from torch import Tensor
 from squish_core.api import CodecError, CodecSpec, ErrorCode, TensorSpec
 
 from ..weights import roles_of, spec_of
-from . import affine, floats, ggml, tables
+from . import affine, floats, ggml, grids, tables
 from .stored import Stored
 
 LIMIT = 16 << 20
@@ -43,6 +43,7 @@ SHARED = ("codebook", "global_scale", "factor")
 """Parts that all rows have in common."""
 FORMS: dict[str, Form] = {
     **dict.fromkeys((f"ggml.{name}" for name in ggml.BLOCKS), Form(ggml.decode)),
+    **dict.fromkeys((f"ggml.{name}" for name in grids.GRIDS), Form(ggml.decode, takes=grids.has_grids)),
     **dict.fromkeys(affine.SCHEMES, Form(affine.decode, affine.is_by_rows)),
     "hf.act_order": Form(affine.decode_ordered, _never),
     "panels": Form(affine.decode_panels, _never),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from squish_core.api import BLOCK_TYPES
 
+from .grids import GRIDS, grid
 from .stored import Stored
 
 Blocks = Callable[[Tensor], Tensor]
@@ -203,4 +204,5 @@ def decode(stored: Stored, start: int, stop: int) -> Tensor:
     name = stored.codec.id.removeprefix("ggml.")
     _, _, _, nbytes = BLOCK_TYPES[name]
     blocks = stored.row_bytes("data", start, stop).reshape(-1, nbytes)
-    return BLOCKS[name](blocks).reshape(stop - start, stored.columns)
+    values = GRIDS[name](blocks, grid(name, blocks.device)) if name in GRIDS else BLOCKS[name](blocks)
+    return values.reshape(stop - start, stored.columns)
