@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from squish_core.families.model import Model
 
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
-"""Model layouts: Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
+"""Model layouts: names, rows and settings as Hugging Face, llama.cpp, mlx-lm and mistral.rs have them."""
+ENGINES = {HF: "transformers", GGUF: "llama.cpp", MLX: "mlx-lm", UQFF: "mistral.rs"}
+"""Layout -> the engine that loads it."""
 
 ANY = "*"
 """In the shape of a tensor, stands for any size."""
