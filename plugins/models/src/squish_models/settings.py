@@ -123,14 +123,14 @@ class TextSettings(Family):
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
         kinds = self.layer_kinds(settings)
-        rows = [row for row in self.rows if row.kind]
+        count = settings[self.experts] if self.experts else 0
         return {
-            tensor.name.replace("{n}", str(number))
-            for row in rows
+            tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
+            for row in self.rows if row.kind
             for tensor in row.tensors()
-            for number, kind in enumerate(kinds)
-            if kind != row.kind
-        }
+            for layer, kind in enumerate(kinds) if kind != row.kind
+            for expert in range(count if "{e}" in tensor.name else 1)
+        }  # fmt: skip
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """The kind of each layer, if there are several kinds."""
