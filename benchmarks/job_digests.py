@@ -53,7 +53,7 @@ def digests(folder: Path, quick: bool) -> list[str]:
         found[f"`local:2`, {instructions} loops"] = digest(source, target, "local:2")
     os.environ.pop("SQUISH_CPU_INSTRUCTIONS", None)
     python = oracles.peer("dask").python
-    words = [python, "-m", "benchmarks.job_cluster", str(source), str(folder)]
+    words = [str(python), "-m", "benchmarks.job_cluster", str(source), str(folder)]
     answer = subprocess.run(words, cwd=oracles.ROOT, capture_output=True, text=True, check=True, timeout=300)
     found |= json.loads(answer.stdout.splitlines()[-1])
     common = len(set(found.values())) == 1

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import squish_core as squish
+from squish_core.api import CodecSpec
 from squish_core.conversion.journal import Journal
 
 SHAPE = (8192, 4096)
@@ -137,6 +138,6 @@ def imported() -> int:
 
     registry = worker.registry()
     registry.container("gguf")
-    registry.encoder(squish.api.CodecSpec("ggml.q4_k"))
+    registry.encoder(CodecSpec("ggml.q4_k"))
     memory = memory_of(os.getpid())
     return memory[0] if memory else 0
