@@ -146,7 +146,7 @@ template <class Panels> struct BytesAsInt8 : PanelBase<Panels> {
     }
     template <int Count> INLINE void add(const uint8_t* at, const int8_t* x, int64_t unit, F (&part)[Count][1]) const {
         constexpr int runs = Panels::runs;
-        UNROLL for (int ahead = 0; ahead < Panels::bytes; ahead += 64) prefetch(at + AHEAD + ahead);
+        UNROLL for (int ahead = 0; ahead < Panels::bytes; ahead += 64) prefetch(at + FAR + ahead);
         UNROLL for (int run = 0; run < runs; run++) {
             Whole16 dots[Count];
             UNROLL for (int v = 0; v < Count; v++)

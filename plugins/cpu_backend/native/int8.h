@@ -32,7 +32,8 @@ template <class Units> struct GroupSums {
 };
 
 // Mixed: the codes of a batch are interleaved by four columns.
-template <class Units, bool Mixed = false, class Sums = GroupSums<Units>> void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
+template <class Units, bool Mixed = false, class Sums = GroupSums<Units>>
+void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
     const Codes8 to(room, w.columns, m);
     constexpr bool shuffled = Units::units == 1 && Units::order(1) == 2;
     const int64_t units = w.columns / 32;
@@ -50,7 +51,8 @@ template <class Units, bool Mixed = false, class Sums = GroupSums<Units>> void q
             const B bytes[2] = {narrow(low), narrow(high)};
             int8_t codes[32];
             memcpy(codes, bytes, 32);
-            for (int i = 0; i < 32; i++) out[i / 4 * 4 * run + i % 4] = codes[shuffled ? Units::order(i) : i];
+            if (shuffled) for (int i = 0; i < 32; i++) out[i / 4 * 4 * run + i % 4] = codes[Units::order(i)];
+            else for (int i = 0; i < 32; i += 4) memcpy(out + i * run, codes + i, 4);
             out += 32 * run;
             Sums::add(w, sums, to.padded, u, scale, low, high);
             scales[u] = scale;
