@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_codecs.api import Scheme
 
 import squish_core as squish
 
@@ -67,9 +68,34 @@ def test_weights_lie_beside_the_model_on_pages_of_64_kib(model, tmp_path):
 def test_codes_scales_and_biases_are_stored_as_they_are(model, tmp_path):
     model(encode="affine:bits=4,group_size=32,offset=bias")
     with squish.open(tmp_path / "out" / "m.onnx") as file:
-        name = "model.layers.0.mlp.up_proj.weight"
-        shapes = {suffix: file[name + suffix].shape for suffix in ("_quant", "_scales", "_biases")}
-        assert shapes == {"_quant": (128, 2, 16), "_scales": (256,), "_biases": (128, 2)}
+        assert set(file) == set(tensors())
+        parts = file["model.layers.0.mlp.up_proj.weight"].spec.encodings[0].parts
+        assert {role: part.shape for role, part in parts.items()} == {
+            "data": (128, 32), "scale": (128, 2), "offset": (128, 2),
+        }  # fmt: skip
+        assert file["model.embed_tokens.weight"].spec.encodings[0].codec.params["offset"] == "bias"
+
+
+CODES = {
+    "half a range": "affine:bits=4,group_size=32,zero=8,signed=false,scale_dtype=f16",
+    "zero points": "affine:bits=4,group_size=32,axis=flat,offset=zero_point,offset_dtype=packed",
+    "8 bits": "affine:bits=8,group_size=64,zero=128,signed=false",
+    "2 bits": "affine:bits=2,group_size=16,axis=flat,offset=zero_point,offset_dtype=packed,scale_dtype=bf16",
+    "biases": "affine:bits=8,group_size=16,offset=bias",
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes_that_an_operator_has_are_written_and_read_as_they_are(model, tmp_path, name):
+    report = model(encode=CODES[name])
+    targets = {step.name: step.codec for step in report.steps if step.action == "encode"}
+    assert len(targets) == len(MATRICES) + 1
+    with squish.open(tmp_path / "out" / "m.onnx") as file, squish.open(tmp_path / "source") as source:
+        assert set(file) == set(source)
+        for each, target in targets.items():
+            assert Scheme.of(file[each].spec.encodings[0].codec.params) == Scheme.of(target.params)
+            step = file[each].parts()["scale"].numpy().astype(np.float32).max()
+            assert np.abs(file[each].numpy() - source[each].numpy()).max() <= step * 0.6
 
 
 def error(model, **changes) -> squish.SquishError:

@@ -8,28 +8,41 @@ from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
 
+from .coded import CodedWeight, Graph
+from .codes import coded_weights
+from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
+from .types import (
+    ATTRIBUTE_GRAPH,
+    ATTRIBUTE_GRAPHS,
+    GRAPH,
+    INITIALIZER,
+    METADATA,
+    NODE,
+    NODE_ATTRIBUTE,
+    NODE_NAME,
+    SPARSE_INITIALIZER,
+)
 
-GRAPH, METADATA = 7, 14
 _TEXTS = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
 _NUMBERS = {1: "ir_version", 5: "model_version"}
 OWN_KEYS = "onnx."
 """Prefix of the metadata keys for a model's own fields; other formats carry them along with the tensors."""
 _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 """Fields of ModelProto."""
-NODE, INITIALIZER, SPARSE_INITIALIZER = 1, 5, 15
-"""Fields of GraphProto that are read."""
-NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE = 3, 4, 5
-ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
 
 
 @frozen(kw_only=True)
 class Model:
-    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields."""
+    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields.
+
+    `weights`: quantized matrices whose parts are among the tensors.
+    """
 
     ir_version: int
     meta: dict[str, str | int] = field(factory=dict)
     tensors: dict[str, TensorProto] = field(factory=dict)
+    weights: dict[str, CodedWeight] = field(factory=dict)
 
 
 def looks_like_model(source: Source) -> bool:
@@ -86,7 +99,20 @@ def read_model(source: Source, limits: Limits) -> Model:
                 "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
             )
         reader.names[tensor.name] = tensor
-    return Model(ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names)
+    weights = _coded_weights(source, graph, reader.names, limits)
+    return Model(
+        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights
+    )
+
+
+def _coded_weights(
+    source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
+) -> dict[str, CodedWeight]:
+    """The quantized weights; nodes are read only if there are matrices of bytes."""
+    if not any(tensor.dtype == "u8" and len(tensor.shape) in (2, 3) for tensor in tensors.values()):
+        return {}
+    nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
+    return coded_weights(nodes, Graph(Flow(nodes), tensors, source, limits))
 
 
 class GraphReader:

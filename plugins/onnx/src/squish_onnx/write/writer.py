@@ -70,7 +70,8 @@ def plan_file(
     carried: Mapping[str, Any] = {}
     if GRAPH in options:
         with existing_model(options) as model:
-            kept = sorted({*model.initializers, *model.nested} - set(rewritten(model, options, specs, meta).tensors))
+            result = rewritten(model, options, specs, meta)
+            kept = sorted({*model.initializers, *model.nested} - {*result.replaced, *result.tensors})
             carried = read_model(model.source, Limits()).meta
         notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
     else:
