@@ -32,7 +32,7 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import MODEL
+from . import ASSETS, GENAI, MODEL
 from .coded import CodedWeight
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
@@ -66,12 +66,17 @@ class Onnx(Container):
                 records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
         files = (FileRef(file.filename, file.size), *places.files)
         shared, _ = check_extents(places.extents, files)
+        beside = [file.member(name) for name in _assets_beside(source, file)]
         return Index(
             format="onnx",
             version=str(model.ir_version),
-            files=files,
+            files=(*files, *(FileRef(each.filename, each.size) for each in beside)),
             tensors=LazyTensors(records, build, places.extents),
             meta=dict(model.meta),
+            assets={
+                each.filename: Part(dtype="u8", shape=(each.size,), segments=(Segment(number, 0, each.size),))
+                for number, each in enumerate(beside, len(files))
+            },
             problems=tuple(shared),
         )
 
@@ -103,6 +108,14 @@ class Onnx(Container):
         options: Options,
     ) -> None:  # fmt: skip
         writer.write(sink, tensors, meta, assets, options)
+
+
+def _assets_beside(source: Source, file: Source) -> list[str]:
+    """Names of the files beside a model that has a folder of its own."""
+    if not (source.is_dir or file.filename == MODEL or file.has(GENAI)):
+        return []
+    members = file.members(likely=ASSETS)
+    return [name for name in ASSETS if name in members]
 
 
 class _Places:

@@ -22,7 +22,7 @@ from squish_core.api import (
     load_json,
 )
 
-from .. import MODEL
+from .. import ASSETS, GENAI, MODEL
 from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
@@ -33,12 +33,7 @@ from .graph import Graph
 from .splice import spliced
 from .weights import Weights
 
-CONFIG, GENAI = "config.json", "genai_config.json"
-ASSETS = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
-)  # fmt: skip
-"""Files of a model that onnxruntime-genai and transformers read beside it."""
+CONFIG = "config.json"
 IR_VERSION, OPSET = 10, 21
 
 
@@ -56,8 +51,8 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
 
 
 def with_own_graph(source: Source, index: Index, options: Options) -> Options:
-    """The options with `graph`: without one and without a config.json, a model on disk keeps its own graph."""
-    if index.format != "onnx" or GRAPH in options or CONFIG in index.assets or source.packed or source.path is None:
+    """The options with `graph`: without one, a model on disk keeps its own graph."""
+    if index.format != "onnx" or GRAPH in options or source.packed or source.path is None:
         return options
     return {**options, GRAPH: str((source.path / MODEL if source.is_dir else source.path).absolute())}
 
