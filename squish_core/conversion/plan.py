@@ -199,6 +199,11 @@ class _Planner:
         self.format, options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
         self.options = self.container.options_for(self.file.source, self.file.index, options)
+        if self.packing is not None and self.container.writes_beside(self.options):
+            raise UsageError(
+                f"{self.format} is not compressed: its weights are in a file beside it", code="format",
+                expected=content.name, found=target.name,
+            )  # fmt: skip
         self._statistics = activations
         self.activations: Activations | None = None
         self.recorded: Mapping[str, Any] = {}
@@ -270,6 +275,8 @@ class _Planner:
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""
         index = self.file.index
+        if (graph := self.source.index.graph) and self.format != index.format:
+            yield Dropped("graph", graph, f"{self.format} stores weights alone")
         for step in steps:
             candidates = index.tensors[step.name].encodings
             yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)

@@ -145,3 +145,38 @@ def test_a_model_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(tmp_path / "w.safetensors", tmp_path / "m.onnx")
     assert caught.value.code == "config"
+
+
+def test_a_compressed_target_is_refused(model, tmp_path):
+    model()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(tmp_path / "source", tmp_path / "out" / "n.onnx.zst")
+    assert (caught.value.code, caught.value.expected) == ("format", "n.onnx")
+    assert not (tmp_path / "out" / "n.onnx.zst").exists()
+
+
+def test_config_and_tokenizer_beside_a_model_belong_to_it(model, tmp_path):
+    model(encode="q4_0")
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        assert set(file.assets) == {"config.json"}
+
+
+def test_the_weights_of_a_written_model_are_those_of_the_source_in_other_formats(model, tmp_path):
+    model(config={"max_position_embeddings": 64})
+    squish.convert(tmp_path / "source", tmp_path / "direct.gguf", encode="q4_1", rename="gguf")
+    (tmp_path / "q4_1").mkdir()
+    squish.convert(tmp_path / "direct.gguf", tmp_path / "q4_1" / "m.onnx", rename="hf")
+    report = squish.convert(tmp_path / "q4_1" / "m.onnx", tmp_path / "through.gguf", rename="gguf")
+    assert {step.exactness.kind for step in report.steps} == {"bytes", "values"}
+    assert "graph" in {item.kind for item in report.dropped}
+    difference = squish.diff(tmp_path / "direct.gguf", tmp_path / "through.gguf")
+    assert {row.state for row in difference.tensors} == {"bytes"}
+
+
+def test_a_model_that_has_no_path_is_written_with_the_graph_of_its_config(model, tmp_path):
+    model()
+    data = (tmp_path / "out" / "m.onnx").read_bytes()
+    (tmp_path / "other").mkdir()
+    squish.convert(data, tmp_path / "other" / "m.onnx", assets=tmp_path / "source")
+    assert {row.state for row in squish.diff(data, tmp_path / "other" / "m.onnx").tensors} == {"bytes"}
+    assert (tmp_path / "other" / "genai_config.json").exists()

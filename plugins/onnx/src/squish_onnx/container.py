@@ -32,7 +32,7 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import ASSETS, GENAI, MODEL
+from . import ASSETS, CONFIG, MODEL
 from .coded import CodedWeight
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
@@ -66,7 +66,7 @@ class Onnx(Container):
                 records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
         files = (FileRef(file.filename, file.size), *places.files)
         shared, _ = check_extents(places.extents, files)
-        beside = [file.member(name) for name in _assets_beside(source, file)]
+        beside = [file.member(name) for name in _assets_beside(file)]
         return Index(
             format="onnx",
             version=str(model.ir_version),
@@ -78,6 +78,7 @@ class Onnx(Container):
                 for number, each in enumerate(beside, len(files))
             },
             problems=tuple(shared),
+            graph=f"of {model.nodes} nodes" if model.nodes else "",
         )
 
     def naming(self, options: Options) -> str:
@@ -110,12 +111,10 @@ class Onnx(Container):
         writer.write(sink, tensors, meta, assets, options)
 
 
-def _assets_beside(source: Source, file: Source) -> list[str]:
-    """Names of the files beside a model that has a folder of its own."""
-    if not (source.is_dir or file.filename == MODEL or file.has(GENAI)):
-        return []
+def _assets_beside(file: Source) -> list[str]:
+    """Names of the files beside a model whose config.json is there."""
     members = file.members(likely=ASSETS)
-    return [name for name in ASSETS if name in members]
+    return [name for name in ASSETS if name in members] if CONFIG in members else []
 
 
 class _Places:

@@ -36,13 +36,14 @@ _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 class Model:
     """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields.
 
-    `weights`: quantized matrices whose parts are among the tensors.
+    `weights`: quantized matrices whose parts are among the tensors. `nodes`: how many the graph has.
     """
 
     ir_version: int
     meta: dict[str, str | int] = field(factory=dict)
     tensors: dict[str, TensorProto] = field(factory=dict)
     weights: dict[str, CodedWeight] = field(factory=dict)
+    nodes: int = 0
 
 
 def looks_like_model(source: Source) -> bool:
@@ -101,8 +102,9 @@ def read_model(source: Source, limits: Limits) -> Model:
         reader.names[tensor.name] = tensor
     weights = _coded_weights(source, graph, reader.names, limits)
     return Model(
-        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights
-    )
+        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights,
+        nodes=reader.nodes,
+    )  # fmt: skip
 
 
 def _coded_weights(
@@ -116,10 +118,11 @@ def _coded_weights(
 
 
 class GraphReader:
-    """Walks graphs, within limits. `names`: the tensors by name."""
+    """Walks graphs, within limits. `names`: the tensors by name; `nodes`: how many the graphs have."""
 
     def __init__(self, limits: Limits) -> None:
         self.names: dict[str, TensorProto] = {}
+        self.nodes = 0
         self._limits, self._size = limits, 0
 
     def count(self, item: protobuf.Field) -> None:
@@ -151,6 +154,7 @@ class GraphReader:
             elif item.number == NODE:
                 yield from self.in_node(item, prefix, nodes, depth)
                 nodes += 1
+        self.nodes += nodes
 
     def in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
         """Yield the initializers of the graphs in a node's attributes."""

@@ -22,7 +22,7 @@ from squish_core.api import (
     load_json,
 )
 
-from .. import ASSETS, GENAI, MODEL
+from .. import ASSETS, CONFIG, GENAI, MODEL
 from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
@@ -33,7 +33,6 @@ from .graph import Graph
 from .splice import spliced
 from .weights import Weights
 
-CONFIG = "config.json"
 IR_VERSION, OPSET = 10, 21
 
 
