@@ -21,6 +21,7 @@ from squish_core.renamed import Renamed, adapt_encode
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
+    from squish_core.backends.framework import Framework
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
@@ -112,6 +113,15 @@ class Registry(Plugins, Renamed):
         return self._tables["scheduler"]
 
     @property
+    def frameworks(self) -> Mapping[str, Entry]:
+        """Installed frameworks by id."""
+        return self._tables["framework"]
+
+    def framework(self, name: str) -> Framework:
+        """Implementation of a framework; a MissingPluginError names the package to install."""
+        return self._implementation("framework", name)
+
+    @property
     def allocators(self) -> Mapping[str, Entry]:
         """Installed allocators by id."""
         return self._tables["allocator"]
@@ -152,7 +162,8 @@ class Registry(Plugins, Renamed):
         Parameters
         ----------
         kind
-            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources" or "schedulers".
+            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources",
+            "schedulers" or "frameworks".
         **facts
             Field of the declaration -> its value.
 
