@@ -226,10 +226,13 @@ class _Planner:
         decision = Decision(
             self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
         )
-        with computing(FormatError, "deciding", file=str(self.target)):
-            steps = [self._with_notes(step) for step in decision.decide(select(self.file, only))]
-        self._check(steps, requantize)
         assets, undeclared = carried_assets(self.file, self.format)
+        specs = select(self.file, only)
+        with computing(FormatError, "deciding", file=str(self.target)):
+            omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
+            specs = [spec for spec in specs if spec.name not in omitted]
+            steps = [self._with_notes(step) for step in decision.decide(specs)]
+        self._check(steps, requantize)
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         layout = self._layout(steps, assets, companions)
@@ -239,6 +242,7 @@ class _Planner:
         undeclared = tuple(item for item in undeclared if item.where not in absent)
         lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
         abandoned += tuple(inner_losses(self.source, children))
+        lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
         dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,

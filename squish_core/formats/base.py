@@ -191,6 +191,21 @@ class Container(Renamed):
         """
         return {spec.name: codec for spec in specs}
 
+    def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
+        """Tensors that this format leaves out of a model, such as those of other modalities.
+
+        Parameters
+        ----------
+        names, assets, options
+            The tensors to write, the model's other files as parts, and the write options.
+
+        Returns
+        -------
+        dict
+            Name -> reason, for the report. An unknown tensor is not left out but an error of `plan_file`.
+        """
+        return {}
+
     def dense_dtypes(self, specs: Sequence[TensorSpec], options: Options) -> Mapping[str, str]:
         """Dtypes that the write options prescribe for dense tensors that no rule changes.
 

@@ -180,3 +180,18 @@ def test_a_model_that_has_no_path_is_written_with_the_graph_of_its_config(model,
     squish.convert(data, tmp_path / "other" / "m.onnx", assets=tmp_path / "source")
     assert {row.state for row in squish.diff(data, tmp_path / "other" / "m.onnx").tensors} == {"bytes"}
     assert (tmp_path / "other" / "genai_config.json").exists()
+
+
+VISION = {"visual.patch_embed.weight": np.ones((4, 4), np.float32)}
+
+
+def test_the_text_part_of_a_multimodal_model_is_written(model, tmp_path):
+    report = model({**tensors(), **VISION}, config={"model_type": "qwen2_vl", "vision_config": {"depth": 1}})
+    assert [item.name for item in report.dropped if item.kind == "tensor"] == list(VISION)
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        assert set(file) == set(tensors())
+
+
+def test_an_unused_tensor_of_a_text_model_is_refused(model):
+    refusal = error(model, arrays={**tensors(), **VISION})
+    assert (refusal.code, refusal.tensor) == ("tensor-unused", *VISION)

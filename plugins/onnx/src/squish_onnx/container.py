@@ -96,6 +96,9 @@ class Onnx(Container):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, any_name=existing.GRAPH in options)
 
+    def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
+        return {} if existing.GRAPH in options else writer.omitted(names, assets)
+
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         return existing.choose(specs, codec, options)
 

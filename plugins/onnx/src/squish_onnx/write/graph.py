@@ -50,7 +50,7 @@ class Graph:
         self._count = 0
         self.domains: set[str] = set()
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._specs
 
     def spec(self, name: str) -> TensorSpec:

@@ -26,13 +26,15 @@ from .. import ASSETS, CONFIG, GENAI, MODEL
 from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
-from .decoder import decoder_graph
+from .decoder import HEADS, decoder_graph, text_prefix
 from .existing import GRAPH, existing_model, rewritten
 from .genai import genai_config
 from .graph import Graph
 from .splice import spliced
 from .weights import Weights
 
+MODALITIES = ("vision_config", "audio_config")
+"""Keys of config.json for what a multimodal model has besides text."""
 IR_VERSION, OPSET = 10, 21
 
 
@@ -44,9 +46,22 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
             hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or name a model with "
             "a graph: --graph MODEL.onnx.",
         )  # fmt: skip
+    return read_decoder(_config(assets))
+
+
+def omitted(names: Sequence[str], assets: Mapping[str, Any]) -> dict[str, str]:
+    """The tensors outside the text part of a multimodal model, with the reason."""
+    if CONFIG not in assets or not any(key in _config(assets) for key in MODALITIES):
+        return {}
+    prefix = text_prefix(names)
+    others = (name for name in names if not name.startswith(prefix) and name != HEADS[prefix])
+    return dict.fromkeys(others, "not part of the text model")
+
+
+def _config(assets: Mapping[str, Any]) -> Mapping[str, Any]:
     data = assets[CONFIG]
     raw = bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)
-    return read_decoder(load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True))
+    return load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True)
 
 
 def with_own_graph(source: Source, index: Index, options: Options) -> Options:
