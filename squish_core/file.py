@@ -9,7 +9,6 @@ from attrs import evolve
 
 from squish_core.codecs.views import dense_arrays
 from squish_core.concurrency import Pool, workers
-from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.io.buffer import Buffer
@@ -344,4 +343,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
 
     def _repr_html_(self) -> str:
+        from squish_core.display.notebook import file_lines, page
+
         return page(file_lines(self))

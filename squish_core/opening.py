@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.codecs.description import read_description
 from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, TensorError, UsageError
@@ -146,6 +145,8 @@ def tensor_from_parts(
     >>> bool((tensor.numpy() == stored.numpy()).all())
     True
     """
+    from squish_core.codecs.description import read_description
+
     spec = read_description(description, name)
     (encoding,) = spec.encodings
     stored_parts = {}

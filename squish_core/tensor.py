@@ -13,7 +13,6 @@ from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
-from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
@@ -301,4 +300,6 @@ class Tensor(TensorFacts):
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
 
     def _repr_html_(self) -> str:
+        from squish_core.display.notebook import page, tensor_lines
+
         return page(tensor_lines([self]))

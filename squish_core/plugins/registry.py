@@ -15,7 +15,6 @@ from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS
 from squish_core.plugins.loading import Plugins
-from squish_core.plugins.requirements import Requirement, requirements
 from squish_core.renamed import Renamed, adapt_encode
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.families.base import Family
     from squish_core.formats.base import Container
+    from squish_core.plugins.requirements import Requirement
 
 
 class Registry(Plugins, Renamed):
@@ -216,6 +216,8 @@ class Registry(Plugins, Renamed):
         >>> squish.Registry(entry_points=tuple).needs("gguf")[0].install
         'pip install squish-gguf'
         """
+        from squish_core.plugins.requirements import requirements
+
         return requirements(name, self._tables)
 
     def missing(self, encoding: Encoding) -> Refusal | None:
