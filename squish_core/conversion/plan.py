@@ -32,9 +32,10 @@ from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container, WritePlan
+from squish_core.formats.base import Container
 from squish_core.formats.composite import Companions, CompositeContainer
 from squish_core.formats.dropped import Dropped
+from squish_core.formats.write_plan import WritePlan
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
 from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
