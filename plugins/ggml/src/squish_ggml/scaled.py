@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from attrs import evolve
 from squish_codecs.api import Mx, convert_global_scale, split_global_scale
@@ -62,7 +64,8 @@ class ScaledNvfp4(GgmlBlocks):
         scales = np.empty(len(matrices), np.float32)
         spec, region = TensorSpec(name="", shape=matrix, dtype="f32"), tuple(slice(0, size) for size in matrix)
         for number, values in enumerate(matrices):
-            codes = Mx().codes(Mx().encode(values, _MX), spec, _MX, region)
+            parts: Any = Mx().encode(values, _MX)
+            codes = Mx().codes(parts, spec, _MX, region)
             assert codes is not None
             unscaled, scale = split_global_scale(codes)
             data[number], scales[number] = float4.blocks(NVFP4, unscaled), scale
