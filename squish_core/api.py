@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
+        "FrameworkInfo", "SchedulerInfo", "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
@@ -20,7 +20,7 @@ _NAMES = {
     ),
     "squish_core.families.base": (
         "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack", "source_names",
+        "Stack", "Transpose", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -49,6 +49,7 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.codecs.ggml_blocks": ("BLOCK_TYPES", "BlockType"),
     "squish_core.backends.base": ("Backend",),
+    "squish_core.backends.framework": ("Framework",),
     "squish_core.schedulers.base": ("Scheduler", "lost_worker"),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from squish_core.backends.checks import check_ids as check_ids
     from squish_core.backends.checks import check_input as check_input
     from squish_core.backends.checks import require_rank as require_rank
+    from squish_core.backends.framework import Framework as Framework
     from squish_core.backends.offers import OPS as OPS
     from squish_core.backends.offers import Availability as Availability
     from squish_core.backends.offers import Cost as Cost
@@ -215,6 +217,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Rule as Rule
     from squish_core.families.base import Squeeze as Squeeze
     from squish_core.families.base import Stack as Stack
+    from squish_core.families.base import Transpose as Transpose
     from squish_core.families.base import source_names as source_names
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
@@ -299,6 +302,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
+    from squish_core.plugins.hookspecs import FrameworkInfo as FrameworkInfo
     from squish_core.plugins.hookspecs import SchedulerInfo as SchedulerInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import SourceInfo as SourceInfo

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.codecs.views import COPY_LIMIT, dense_views
+from squish_core.codecs.views import dense_arrays
 from squish_core.concurrency import Pool, workers
-from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
-from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
-from squish_core.text import close_matches
+from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,21 +32,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
 
     renamed = {"file": "source_for", "originals": "without_caches"}  # noqa: RUF012
-
-    @property
-    def path(self) -> Path | None:
-        """Path of the file or folder; None for bytes in memory."""
-        return self.source.path
-
-    @property
-    def size(self) -> int:
-        """Total size in bytes, assets included; of a compressed file, the size of its content."""
-        return sum(ref.size for ref in self.index.files)
-
-    @property
-    def version(self) -> str:
-        """Version or dialect of the format according to the file; "" if there is none."""
-        return self.index.version
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -153,18 +135,16 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
             ...
         squish_core.errors.TensorError: model.gguf: has no encoding of the whole model...
         """
+        from squish_core.backends.base import chosen_backend
         from squish_core.backends.resolve import resolve
         from squish_core.backends.whole import WholeModel
 
-        hint = "Load its tensors: file[name].load()."
         if not self.index.whole:
+            hint = "Load its tensors: file[name].load()."
             raise TensorError("has no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
         with self.guard(SquishError, "loading the whole model"):
             chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
-            implementation = self.registry.backend(chain.chosen.backend)
-            if chain.options:
-                implementation = implementation.configured(chain.options)
-            return WholeModel(self.name, chain, implementation.load_whole(chain, self))
+            return WholeModel(self.name, chain, chosen_backend(chain, self.registry).load_whole(chain, self))
 
     def draft(self) -> File:
         """The file's draft head (EAGLE-3), as a file of its own.
@@ -245,8 +225,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
-            near = ", ".join(close_matches(name, self.index.tensors))
-            raise KeyError(f"{name!r} is not in {self.name}" + (f"; similar names: {near}" if near else "")) from None
+            near = did_you_mean(name, self.index.tensors)
+            raise KeyError(f"{name!r} is not in {self.name}" + (f". {near}" if near else "")) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.tensors)
@@ -281,13 +261,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         ((64, 32), 'float32')
         """
         tensors = self.index.tensors
-        arrays: dict[str, Any] = dict.fromkeys(tensors)
-        with gc_paused():
-            for name, view in dense_views(tensors, self.source_for):
-                if not copy:
-                    arrays[name] = view
-                elif view.size <= COPY_LIMIT:
-                    arrays[name] = view.copy()
+        arrays = dense_arrays(tensors, self.source_for, copy=copy)
         remaining = [name for name, array in arrays.items() if array is None]
         if remaining:
             encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])
@@ -317,6 +291,35 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         """
         return self[name].numpy()
 
+    def to_torch(self, device: Any = "cpu", *, dtype: Any = None) -> dict[str, Any]:
+        """Every tensor as a PyTorch tensor, in file order, through squish-torch.
+
+        Parameters
+        ----------
+        device
+            Where the tensors go: a device of PyTorch or its name.
+        dtype
+            Dtype of PyTorch for tensors that are decoded, float32 by default; dense ones keep theirs.
+
+        Returns
+        -------
+        dict of torch.Tensor
+            Name -> tensor. Writing to one never changes the file.
+
+        Raises
+        ------
+        MissingPluginError
+            squish-torch or PyTorch is not installed; the hint has the command that installs it.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf", registry=squish.Registry("-squish-torch")).to_torch()
+        Traceback (most recent call last):
+            ...
+        squish_core.errors.MissingPluginError: the framework 'torch' is not installed...
+        """
+        return self.registry.framework("torch").tensors(self, device, dtype)
+
     def close(self) -> None:
         """Stop new reads; existing arrays and weights stay valid.
 
@@ -340,4 +343,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
 
     def _repr_html_(self) -> str:
+        from squish_core.display.notebook import file_lines, page
+
         return page(file_lines(self))

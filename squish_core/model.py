@@ -331,20 +331,3 @@ class Exactness:
 
 SAME_BYTES = Exactness("bytes")
 """The stored bytes are copied."""
-
-
-def to_json(value: Any) -> Any:
-    """Convert a result to JSON data: attrs objects become dicts, bytes their length, tuples lists."""
-    from attrs import asdict, has
-
-    if has(type(value)):
-        return {k: to_json(v) for k, v in asdict(value, recurse=False).items()}
-    if isinstance(value, Mapping):
-        return {str(k): to_json(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_json(item) for item in value]
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"bytes": len(value)}
-    if isinstance(value, float) and value != value:
-        return None
-    return value

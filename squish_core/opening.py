@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.codecs.description import read_description
 from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, TensorError, UsageError
 from squish_core.file import File
+from squish_core.formats.assets import overlay_assets
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
@@ -93,7 +93,7 @@ def open(  # noqa: A001
     source = open_target(target, registry, source_options)
     try:
         source = decompress(source if mmap else source.unmapped(), registry, limits)
-        overlay = source.overlay_assets(open_folder(assets)) if assets is not None else ()
+        overlay = overlay_assets(source, open_folder(assets)) if assets is not None else ()
         own = read_index(source, registry, limits, format)
         index = with_assets(own, source, overlay)
         declarations = {**foreign_declarations(own, overlay), **own.declarations}
@@ -145,6 +145,8 @@ def tensor_from_parts(
     >>> bool((tensor.numpy() == stored.numpy()).all())
     True
     """
+    from squish_core.codecs.description import read_description
+
     spec = read_description(description, name)
     (encoding,) = spec.encodings
     stored_parts = {}

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
@@ -42,9 +43,24 @@ class Reader:
         return self.source.name
 
     @property
+    def path(self) -> Path | None:
+        """Path of the file or folder; None for bytes in memory."""
+        return self.source.path
+
+    @property
     def format(self) -> str:
         """Container id."""
         return self.index.format
+
+    @property
+    def size(self) -> int:
+        """Total size in bytes, assets included; of a compressed file, the size of its content."""
+        return sum(ref.size for ref in self.index.files)
+
+    @property
+    def version(self) -> str:
+        """Version or dialect of the format according to the file; "" if there is none."""
+        return self.index.version
 
     def source_for(self, number: int) -> Source:
         """Source of a file of the Index."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
+from squish_core.display.data import to_json
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.errors import CodecError
-from squish_core.model import to_json
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,6 @@ from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
-from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
@@ -174,15 +173,15 @@ class Tensor(TensorFacts):
     @cached_property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error if there is none."""
-        if self.spec.problem and not self.spec.encodings:
-            raise TensorError(
-                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
-            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
                 return self.file.bind(self.spec, encoding)
             refusals.append(refusal)
+        if self.spec.problem:
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
+            )
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
         if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
@@ -275,12 +274,10 @@ class Tensor(TensorFacts):
         return self.file.bind(self.spec, encoding).arrays
 
     def _load(self, chain: Chain) -> Weight:
-        from squish_core.backends.base import load_weight
+        from squish_core.backends.base import chosen_backend, load_weight
         from squish_core.backends.weight import Weight
 
-        implementation = self.file.registry.backend(chain.chosen.backend)
-        if chain.options:
-            implementation = implementation.configured(chain.options)
+        implementation = chosen_backend(chain, self.file.registry)
         bound = self.file.bind(self.spec, chain.chosen.encoding)
         return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
 
@@ -303,4 +300,6 @@ class Tensor(TensorFacts):
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
 
     def _repr_html_(self) -> str:
+        from squish_core.display.notebook import page, tensor_lines
+
         return page(tensor_lines([self]))

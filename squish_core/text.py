@@ -50,3 +50,13 @@ def close_matches(name: object, candidates: Iterable[str]) -> list[str]:
     import difflib
 
     return difflib.get_close_matches(str(name), candidates, 3, 0.5)
+
+
+def did_you_mean(name: object, candidates: Iterable[str]) -> str:
+    """A sentence with up to three similar candidates; "" if there is none.
+
+    >>> did_you_mean("q4k", ["q4_k", "q8_0"])
+    'Close matches: q4_k.'
+    """
+    near = close_matches(name, candidates)
+    return f"Close matches: {', '.join(near)}." if near else ""

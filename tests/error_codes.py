@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "errors.md"
@@ -54,27 +56,157 @@ def code_of(node: ast.expr | None) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def calls() -> Iterator[tuple[str, str, str]]:
-    """(code, class, message) of every call that names its code."""
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-            if code := code_of(keywords.get("code")):
-                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                stated = node.args[0] if node.args else keywords.get("message") or keywords.get("why")
-                yield code, name, text_of(stated)
+def distribution(path: Path) -> str:
+    """The folder of the distribution that a module belongs to."""
+    return "/".join(path.relative_to(ROOT).parts[: 2 if path.is_relative_to(ROOT / "plugins") else 1])
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every module, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources()}
+
+
+class Forwarder(NamedTuple):
+    """A function that passes one of its parameters on as a code: its position, name and the classes that get it."""
+
+    position: int | None
+    parameter: str
+    classes: frozenset[str]
+
+    def argument(self, call: ast.Call) -> ast.expr | None:
+        """What a call passes as the code."""
+        if self.position is not None and self.position < len(call.args):
+            return call.args[self.position]
+        return keyword_of(call, self.parameter)
+
+
+def name_of(call: ast.Call) -> str:
+    """Name of the function or class that is called."""
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+
+
+def keyword_of(call: ast.Call, name: str) -> ast.expr | None:
+    """Value of a keyword of a call."""
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+@cache
+def forwarders(folder: str) -> dict[str, Forwarder]:
+    """Name of each function of a distribution that takes a code -> its parameter."""
+    modules = [tree for path, tree in trees().items() if distribution(path) == folder]
+    definitions = [node for tree in modules for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions: dict[str, Forwarder] = {}
+    for _ in range(3):  # a function may call another one that takes a code
+        for node in definitions:
+            functions.update(forwarder(node, functions))
+    return functions
+
+
+def forwarder(node: ast.FunctionDef, functions: Mapping[str, Forwarder]) -> Iterator[tuple[str, Forwarder]]:
+    """The function's name and its parameter for a code, if it has one."""
+    arguments = [argument for argument in node.args.args if argument.arg not in ("self", "cls")]
+    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    for each in (*arguments, *node.args.kwonlyargs):
+        if each.annotation is None or "str" not in ast.unparse(each.annotation):
+            continue
+        direct = [name_of(call) for call in calls if is_variable(keyword_of(call, "code"), each.arg)]
+        further = [(functions[name], call) for call in calls if (name := name_of(call)) in functions]
+        indirect = [function for function, call in further if is_variable(function.argument(call), each.arg)]
+        if direct or indirect:
+            classes = {*filter(is_class, direct), *(name for other in indirect for name in other.classes)}
+            position = arguments.index(each) if each in arguments else None
+            yield node.name, Forwarder(position, each.arg, frozenset(classes))
+
+
+def is_variable(node: ast.expr | None, name: str) -> bool:
+    """Whether an expression is the variable of a name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def is_class(name: str) -> bool:
+    return name[:1].isupper()
+
+
+def codes_of(node: ast.expr | None, scope: ast.AST) -> Iterator[str]:
+    """The codes that an expression may give: of a variable, what its function assigns to it."""
+    if code := code_of(node):
+        yield code
+    elif isinstance(node, ast.IfExp):
+        yield from (*codes_of(node.body, scope), *codes_of(node.orelse, scope))
+    elif isinstance(node, ast.BoolOp):
+        yield from (code for value in node.values for code in codes_of(value, scope))
+    elif isinstance(node, ast.Name):
+        for target, value in assignments(scope):
+            if isinstance(target, ast.Name) and target.id == node.id and not isinstance(value, ast.Name):
+                yield from codes_of(value, scope)
+
+
+def assignments(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of each variable that a function assigns, alone, in a tuple, or as it loops over literals."""
+    for node in ast.walk(scope):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(node, ast.Assign):
+            pairs = [(target, node.value) for target in node.targets]
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            pairs = [(node.target, each) for each in getattr(node.iter, "elts", ())]
+        for target, value in pairs:
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                yield from zip(target.elts, value.elts)
+            elif isinstance(target, ast.Tuple) and isinstance(value, ast.IfExp):
+                for branch in (value.body, value.orelse):
+                    yield from zip(target.elts, getattr(branch, "elts", ()))
+            else:
+                yield target, value
+
+
+def defaults(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """(parameter, default) of a function."""
+    arguments = function.args
+    names = [argument.arg for argument in arguments.args]
+    yield from zip(names[len(names) - len(arguments.defaults) :], arguments.defaults)
+    yield from ((a.arg, value) for a, value in zip(arguments.kwonlyargs, arguments.kw_defaults) if value is not None)
+
+
+def scopes(node: ast.AST, scope: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Each node below one, in the order of the text, with the outermost function around it."""
+    for child in ast.iter_child_nodes(node):
+        is_outermost = isinstance(child, ast.FunctionDef) and not isinstance(scope, ast.FunctionDef)
+        yield scope, child
+        yield from scopes(child, child if is_outermost else scope)
+
+
+def calls() -> Iterator[tuple[str, Collection[str], str]]:
+    """(code, classes, message) of every call that names its code."""
+    for tree in trees().values():
+        for scope, node in scopes(tree, tree):
+            if isinstance(node, ast.Call):
+                stated = node.args[0] if node.args else keyword_of(node, "message") or keyword_of(node, "why")
+                classes = [name] if is_class(name := name_of(node)) else []
+                yield from ((code, classes, text_of(stated)) for code in codes_of(keyword_of(node, "code"), scope))
+
+
+def forwarded() -> Iterator[tuple[str, Collection[str], str]]:
+    """(code, classes, message) of every code that reaches an error through a parameter, and of its default."""
+    for path, tree in trees().items():
+        functions = forwarders(distribution(path))
+        for scope, node in scopes(tree, tree):
+            if isinstance(node, ast.Call) and (function := functions.get(name_of(node))):
+                message = next((text for each in node.args if " " in (text := text_of(each))), "")
+                argument = function.argument(node)
+                yield from ((code, function.classes, message) for code in codes_of(argument, scope))
+            elif isinstance(node, ast.FunctionDef) and (function := functions.get(node.name)):
+                values = [value for parameter, value in defaults(node) if parameter == function.parameter]
+                yield from ((code, function.classes, "") for value in values for code in codes_of(value, node))
 
 
 @cache
 def table() -> dict[str, tuple[set[str], str]]:
     """Code -> the classes that have it, and the first message."""
     codes: dict[str, tuple[set[str], str]] = {}
-    for code, name, message in calls():
+    for code, classes, message in chain(calls(), forwarded()):
         names, example = codes.setdefault(code, (set(), ""))
-        if name[:1].isupper():
-            names.add(name)
+        names.update(classes)
         if message and not example:
             codes[code] = names, message
     return dict(sorted(codes.items()))

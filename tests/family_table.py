@@ -8,7 +8,7 @@ from pathlib import Path
 from squish_models import squish_families
 
 import squish_core as squish
-from squish_core.families.base import Add, Expression, Family, Join, Permute, Stack
+from squish_core.families.base import Add, Expression, Family, Join, Permute, Stack, Transpose
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 START, END = "<!-- families: python tests/family_table.py -->", "<!-- end of the families -->"
@@ -27,6 +27,8 @@ def operations(expression: Expression) -> Iterator[str]:
             yield f"norms {expression.constant:+g}"
         elif isinstance(expression, Stack):
             yield "experts stacked"
+        elif isinstance(expression, Transpose):
+            yield "matrices transposed"
         expression = expression.of
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 HOOKED = (
     "fsync",
+    "pwrite",
     "replace",
     "rename",
     "truncate",

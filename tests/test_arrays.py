@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.api import Framework, FrameworkInfo, hookimpl
 
 DATA = Path(__file__).parent / "data"
 
@@ -40,3 +43,33 @@ def test_a_large_read_is_split_and_whole(tmp_path: Path) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head + data.tobytes())
     with squish.open(path) as file:
         np.testing.assert_array_equal(file["w"].numpy(copy=True), data)
+
+
+@hookimpl
+def squish_frameworks() -> list[FrameworkInfo]:
+    return [FrameworkInfo(id="torch", title="lists", factory=f"{__name__}:Lists")]
+
+
+class Lists(Framework):
+    """Tensors as lists, in place of PyTorch's."""
+
+    def tensors(self, file: Any, device: Any = "cpu", dtype: Any = None) -> dict[str, Any]:
+        return {name: (device, dtype, tensor.numpy().tolist()) for name, tensor in file.items()}
+
+
+def test_a_plugin_makes_the_tensors_of_a_framework() -> None:
+    registry = squish.Registry("-squish-torch", extra=[SimpleNamespace(squish_frameworks=squish_frameworks)])
+    with squish.open(DATA / "sample.safetensors", registry=registry) as file:
+        tensors = file.to_torch("gpu", dtype="half")
+        assert tensors == {name: ("gpu", "half", array.tolist()) for name, array in file.numpy().items()}
+
+
+def test_without_the_plugin_an_error_has_the_command_that_installs_it() -> None:
+    with (
+        squish.open(DATA / "sample.safetensors", registry=squish.Registry("-squish-torch")) as file,
+        pytest.raises(squish.MissingPluginError) as caught,
+    ):
+        file.to_torch()
+    assert caught.value.code == "not-installed"
+    assert "pip install" in caught.value.hint
+    assert "torch" in caught.value.hint

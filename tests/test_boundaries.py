@@ -42,7 +42,9 @@ ARROWS = {
 MOST_LINES = 350
 MOST_ROOT_MODULES = 20
 
-DISTRIBUTIONS = {"astc_encoder": "astc-encoder-py", "ggml": "ggml-python"}
+DISTRIBUTIONS = {
+    "astc_encoder": "astc-encoder-py", "ggml": "ggml-python", "Metal": "pyobjc-framework-Metal", "objc": "pyobjc-core",
+}  # fmt: skip
 """Import name -> distribution, where they differ in more than `_` and case."""
 
 

@@ -37,7 +37,7 @@ from squish_core.api import (
     hookimpl,
 )
 from squish_core.cli import main
-from squish_core.cli.output import json_data
+from squish_core.display.data import to_json
 from squish_core.errors import ConflictError, SquishError
 from squish_core.formats.base import WritePlan
 from squish_core.io.journal import Journal, write_journal
@@ -216,7 +216,7 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
 
 
 def test_lists_of_a_format_s_own_kind_are_lists() -> None:
-    assert json_data({"a": UserList([1, b"xy"])}) == {"a": [1, {"bytes": 2}]}
+    assert to_json({"a": UserList([1, b"xy"])}) == {"a": [1, {"bytes": 2}]}
     assert [abbreviate(UserList(items)) for items in (["a", "b"], range(99))] == [
         "[a, b]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14...] 99 values",
     ]  # fmt: skip

@@ -22,7 +22,10 @@ import squish_core as squish
 from squish_core import api
 from squish_core.plugins.hookspecs import Hooks
 
-INTERFACES = (api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, api.Family, Hooks)
+INTERFACES = (
+    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, api.Family, api.Framework,
+    Hooks,
+)  # fmt: skip
 """What plugins implement."""
 SHARED = (api.Codec, api.ByteCodec, api.Allocator)
 """Interfaces whose methods share their arguments: the class explains these, a line what each method gives."""
@@ -32,7 +35,7 @@ ONE_LINE = {
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
     "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
     "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator", "Registry.family",
-    "Registry.backend", "Plugins.instance", "Offer.about",
+    "Registry.backend", "Registry.framework", "Plugins.instance", "Offer.about",
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]

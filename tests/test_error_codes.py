@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from error_codes import CONSTANTS, PAGE, ROOT, page, sources, table
+from error_codes import CONSTANTS, PAGE, ROOT, codes_of, keyword_of, page, scopes, table, trees
 
 from squish_core import api, codes
 from squish_core.codes import ErrorCode
@@ -18,6 +18,33 @@ GROUPS = ("BUGS", "CANNOT_RUN", "USAGE_CODES")
 
 def test_the_page_is_generated_from_the_source() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/error_codes.py`"
+
+
+PASSED_ON = {
+    "squish_core/backends/resolve.py": "the code of a backend's refusal",
+    "plugins/models/src/squish_models/engines/check.py": "the code of an error that the inventory lists",
+    "plugins/remote/src/squish_remote/hub.py": "constants in a table of exceptions",
+}
+"""Modules with a code that no literal shows, and where it comes from."""
+
+
+def test_no_code_escapes_the_table() -> None:
+    hidden = []
+    for path, tree in trees().items():
+        for scope, node in scopes(tree, tree):
+            code = keyword_of(node, "code") if isinstance(node, ast.Call) else None
+            if code is None or path.relative_to(ROOT).as_posix() in PASSED_ON or any(codes_of(code, scope)):
+                continue
+            names = {each.arg for each in ast.walk(scope) if isinstance(each, ast.arg)}
+            from_caller = isinstance(code, ast.Name) and code.id in names  # its callers are in the table
+            if not from_caller and not is_code(code):
+                hidden.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(code)}")
+    assert not hidden
+
+
+@pytest.mark.parametrize("code", ["files", "stats", "P3", "windows", "canary"])
+def test_codes_that_reach_an_error_through_a_parameter_are_listed(code: str) -> None:
+    assert code in table()
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -38,10 +65,10 @@ def is_code(node: ast.expr) -> bool:
     return getattr(node, "attr" if isinstance(node, ast.Attribute) else "id", "") == "code"
 
 
-def parameters_named_code(trees: dict[Path, ast.Module]) -> dict[str, set[int]]:
+def parameters_named_code(modules: dict[Path, ast.Module]) -> dict[str, set[int]]:
     """Function or method -> positions, `self` aside, of its parameter `code`."""
     positions: dict[str, set[int]] = {}
-    for tree in trees.values():
+    for tree in modules.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 names = [argument.arg for argument in node.args.args if argument.arg not in ("self", "cls")]
@@ -78,11 +105,10 @@ def code_expressions(tree: ast.Module, positions: dict[str, set[int]]) -> Iterat
 
 
 def test_no_module_writes_or_compares_the_text_of_a_constant() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources()}
-    positions = parameters_named_code(trees)
+    positions = parameters_named_code(trees())
     texts = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.value!r} is ErrorCode.{LITERALS[node.value]}"
-        for path, tree in trees.items() if path != Path(codes.__file__)
+        for path, tree in trees().items() if path != Path(codes.__file__)
         for expression in code_expressions(tree, positions) if not isinstance(expression, ast.Call)
         for node in ast.walk(expression) if isinstance(node, ast.Constant) and node.value in LITERALS
     ]  # fmt: skip
@@ -92,8 +118,8 @@ def test_no_module_writes_or_compares_the_text_of_a_constant() -> None:
 def test_whatever_is_compared_with_a_code_is_a_constant() -> None:
     """A code that is switched on belongs in `ErrorCode`."""
     texts = []
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Compare) and any(map(is_code, (node.left, *node.comparators))):
                 operands = [n for side in (node.left, *node.comparators) for n in ast.walk(side)]
                 texts += [

@@ -107,6 +107,36 @@ def test_an_answer_names_the_codec_of_a_written_file(
     assert {name: stored.params.get(name, value) for name, value in answer.params.items()} == dict(answer.params)
 
 
+@pytest.mark.parametrize("container", FORMATS)
+def test_each_value_of_a_feature_is_answered_without_an_error_about_a_file(container: str) -> None:
+    registry = squish.registry()
+    features: Any = registry.containers[container].info.features
+    for question in ({name: value} for name, values in features.items() for value in values):
+        assert outcome(registry, container=container, **question) in ("answer", "feature", "no-chain"), question
+
+
+def outcome(registry: squish.Registry, **question: Any) -> str | None:
+    """The code of the error, or "answer"."""
+    try:
+        registry.resolve(**question)
+    except SquishError as error:
+        return error.code
+    return "answer"
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4"])
+def test_a_checkpoint_method_alone_has_an_answer(method: str) -> None:
+    assert squish.registry().resolve(container="hf", method=method).chosen.encoding.codec.id != "dense"
+
+
+@pytest.mark.parametrize("features", [
+    {"mode": "affine", "group_size": "16"}, {"mode": "nvfp4", "group_size": "64"}, {"mode": "mxfp4", "bits": "8"},
+])  # fmt: skip
+def test_numbers_that_no_mlx_model_has_are_refused(features: dict[str, str]) -> None:
+    with expect_error(SquishError, code="no-chain"):
+        squish.registry().resolve(container="mlx", **features)
+
+
 def test_a_byte_codec_that_cannot_run_here_is_not_chosen() -> None:
     registry = squish.Registry(plugins="-squish-zstd,-squish-ggml")
     for encoding in ("zstd", "zt.zstd-seekable"):

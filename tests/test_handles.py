@@ -55,7 +55,7 @@ def test_a_file_has_its_path_size_and_version(file: Any, tmp_path: Path) -> None
 
 
 def test_an_unknown_name_suggests_close_matches(file: Any) -> None:
-    with pytest.raises(KeyError, match="similar names: bias"):
+    with pytest.raises(KeyError, match="Close matches: bias"):
         file["bia"]
     with pytest.raises(KeyError, match=r"'nope' is not in <bytes>\W$"):
         file["nope"]

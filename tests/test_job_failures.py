@@ -167,7 +167,13 @@ def test_a_torn_last_line_is_dropped(source: Path, serial: Any, tmp_path: Path) 
     assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"{}\n", b"no\n", b"[]\n", b'{"squish_journal": 2, "job": 1, "owner": 1}\n'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}", b"{}\n", b"no", b"no\n", b"[]\n", b'{"squish_journal": 2, "job": {}, "owner": {}}\n',
+        b'{"squish_journal": 1, "job": 1, "owner": {}}\n', b'{"squish_journal": 1, "job": {}, "owner": 1}\n',
+    ],
+)  # fmt: skip
 def test_a_file_that_is_no_journal_is_refused_and_stays(source: Path, tmp_path: Path, data: bytes) -> None:
     journal = tmp_path / "out.gguf.squish-journal"
     journal.write_bytes(data)

@@ -149,6 +149,7 @@ IN_NO_FILE = {
     "slice": ((8, 32), CodecSpec("slice", {"start": 1, "rows": 3, "single": True}, CodecSpec("affine", {
         "bits": 4, "group_size": 16}))),
     "stack": ((2, 8, 32), CodecSpec("stack", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
+    "transpose": ((32, 8), CodecSpec("transpose", {}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "boxes": ((4, 8), CodecSpec("boxes", {"bits": 4, "grid": (2, 2), "scale_dtype": "f16"})),
     "panels": ((16, 64), CodecSpec("panels", {"group_size": 32, "zero": 7, "scale_dtype": "f32"})),
     "ggml.big_endian": ((2, 256), CodecSpec("ggml.big_endian", {}, CodecSpec("ggml.q4_0"))),

@@ -16,13 +16,13 @@ from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
+from squish_core.display.data import to_json
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
 from squish_core.mapping.pairing import map_to_first
-from squish_core.model import to_json
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 

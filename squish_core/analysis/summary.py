@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
+from squish_core.display.data import to_json
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
-from squish_core.model import TensorSpec, Typed, to_json
+from squish_core.model import TensorSpec, Typed
 from squish_core.reader import Reader, TensorFacts
 from squish_core.text import escape, format_bytes
 
@@ -308,5 +309,5 @@ def abbreviate(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
         text = ", ".join(str(item) for item in value[:LONG])
         return f"[{text}]" if len(text) <= LONG >= len(value) else f"[{text[: LONG - 16]}...] {len(value):,} values"
-    text = str(to_json(value))
+    text = str(value if isinstance(value, float) else to_json(value))
     return text if len(text) <= LONG else f"{text[: LONG - 16]}... {len(text):,} characters"

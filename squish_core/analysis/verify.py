@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from squish_core import opening
 from squish_core.analysis.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
+from squish_core.display.data import to_json
 from squish_core.display.tables import counted, fit_all
 from squish_core.errors import (
     MAX_MESSAGE,
@@ -22,7 +23,6 @@ from squish_core.errors import (
 )
 from squish_core.file import File
 from squish_core.limits import Limits
-from squish_core.model import to_json
 from squish_core.plugins.registry import Registry
 
 if TYPE_CHECKING:

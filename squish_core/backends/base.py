@@ -283,6 +283,12 @@ class Backend:
         return SquishError(f"backend {self.id!r} has no operation {op!r}", code="operation")
 
 
+def chosen_backend(chain: Chain, registry: Any) -> Backend:
+    """The backend that a chain chose, with its options."""
+    backend: Backend = registry.backend(chain.chosen.backend)
+    return backend.configured(chain.options) if chain.options else backend
+
+
 def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
     """Call a backend's `load`, possibly with the old signature `load(chain, parts, registry)`."""
     load: Any = backend.load

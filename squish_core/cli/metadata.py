@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from squish_core.cli.output import Answer, json_data
+from squish_core.cli.output import Answer
+from squish_core.display.data import to_json
 from squish_core.errors import SquishError
-from squish_core.text import close_matches
+from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from squish_core.file import File
@@ -16,11 +17,10 @@ def one_value(file: File, key: str) -> Answer:
     """One metadata value, not shortened."""
     metadata = file.metadata
     if key not in metadata:
-        near = close_matches(key, metadata)
         raise SquishError(
             "no such metadata key", file=file.name, found=repr(key), code="meta",
-            hint=f"Close matches: {', '.join(near)}." if near else "`squish info` lists the keys.",
+            hint=did_you_mean(key, metadata) or "`squish info` lists the keys.",
         )  # fmt: skip
-    value = json_data(metadata[key])
+    value = to_json(metadata[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
     return Answer(value, [str(line) for line in lines], verbatim=True)

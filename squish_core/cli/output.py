@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import frozen
 
 from squish_core.cli.wording import command_line
+from squish_core.display.data import to_json
 from squish_core.display.tables import fit, terminal_width
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
@@ -37,7 +37,7 @@ class Answer:
 def show(answer: Answer, as_json: bool) -> None:
     """Print an answer on stdout."""
     if as_json:
-        print(json.dumps(json_data(answer.data), indent=1, allow_nan=False))
+        print(json.dumps(to_json(answer.data), indent=1, allow_nan=False))
         return
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = terminal_width()
@@ -52,7 +52,7 @@ def show_error(error: Exception, as_json: bool) -> None:
     if isinstance(error, SquishError):
         error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
     if as_json:
-        print(json.dumps({"error": json_data(error_data(error))}, indent=1))
+        print(json.dumps({"error": to_json(error_data(error))}, indent=1))
     else:
         print_stderr(f"error: {redact(str(error))}")
 
@@ -72,21 +72,6 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def print_stderr(line: str) -> None:
     """Print a line on stderr, wrapped to its terminal."""
     print(*fit(escape(line), terminal_width(sys.stderr)), sep="\n", file=sys.stderr)
-
-
-def json_data(value: Any) -> Any:
-    """Data for JSON: arrays become lists, bytes their length, NaN and infinities null."""
-    if isinstance(value, Mapping):
-        return {str(key): json_data(item) for key, item in value.items()}
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"bytes": len(value)}
-    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, str):
-        return [json_data(item) for item in value]
-    if hasattr(value, "tolist"):
-        return json_data(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _color(match: re.Match[str]) -> str:

@@ -113,14 +113,14 @@ class BoundEncoding:
         """The parts stored in a file, by role."""
         return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
 
-    def in_memory(self) -> BoundEncoding:
-        """The same encoding with up to `MEMORY_LIMIT` bytes of its parts in memory, smallest parts first.
+    def in_memory(self, budget: int = MEMORY_LIMIT) -> BoundEncoding:
+        """The same encoding with up to `budget` bytes of its parts in memory, smallest parts first.
 
         It saves repeated reads: a codec may read a table for every panel. Unchanged if reading again costs nothing.
         """
         if all(array.is_cheap for array in self.arrays.values()):
             return self
-        parts, budget = dict(self.parts), MEMORY_LIMIT
+        parts = dict(self.parts)
         for role, array in sorted(self.arrays.items(), key=lambda item: item[1].part.stored):
             budget -= array.part.stored
             if budget >= 0 and not array.is_cheap:

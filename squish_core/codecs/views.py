@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from squish_core.dtypes import to_numpy
+from squish_core.guard import gc_paused
 from squish_core.io.source import Source
 from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 
@@ -41,6 +42,20 @@ def dense_views(
             mappings[file] = source.view(0, source.size) if source.cheap_views else None
         if (mapping := mappings[file]) is not None:
             yield name, array(shape, kind, mapping, offset)
+
+
+def dense_arrays(
+    tensors: Mapping[str, TensorSpec], source_for: Callable[[int], Source], *, copy: bool
+) -> dict[str, Any]:
+    """Name -> array of each tensor; None for those that must be decoded, or are faster to read than to copy."""
+    arrays: dict[str, Any] = dict.fromkeys(tensors)
+    with gc_paused():
+        for name, view in dense_views(tensors, source_for):
+            if not copy:
+                arrays[name] = view
+            elif view.size <= COPY_LIMIT:
+                arrays[name] = view.copy()
+    return arrays
 
 
 def _dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:

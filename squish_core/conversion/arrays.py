@@ -10,6 +10,7 @@ from typing import Any
 from squish_core import dtypes
 from squish_core.errors import TensorError, UsageError
 from squish_core.file import File
+from squish_core.formats.assets import overlay_assets
 from squish_core.io.local import open_folder
 from squish_core.io.source import BytesSource, Source
 from squish_core.limits import default
@@ -41,7 +42,7 @@ def in_memory(
     if isinstance(assets, Mapping):
         blobs = {name: source.add(name, memoryview(data), "u8", (len(data),)) for name, data in assets.items()}
     elif assets is not None:
-        names = source.overlay_assets(open_folder(assets))
+        names = overlay_assets(source, open_folder(assets))
     index = Index(
         format="memory", version="", files=source.files, tensors=specs, assets=blobs, meta=dict(metadata or {})
     )

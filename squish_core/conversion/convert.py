@@ -139,7 +139,9 @@ def convert(
         file, target = inputs.file, inputs.target
         evidence, before = Evidence(file), file.source.traffic()
         source = file if delete_source else evidence.file
-        reads_all = delete_source or plan_file is not None or job is not None
+        if job is not None and job.resumes_replanned(target):
+            job = evolve(job, replanned=True)
+        reads_all = delete_source or plan_file is not None or (job is not None and job.replanned)
         first_panels = not reads_all and (not dry_run or file.source.is_remote)
         decided, model = inputs.plan(source, first_panels=first_panels)
         undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
@@ -150,19 +152,18 @@ def convert(
         if dry_run:
             report = _preview(decided, target)
         else:
-            execution = partial(
-                _execute, inputs=inputs, job=job, arguments=arguments, progress=progress, overwrite=overwrite
-            )
+            execution = partial(_execute, inputs=inputs, arguments=arguments, progress=progress, overwrite=overwrite)
             try:
-                report = execution(decided, model)
+                report = execution(decided, model, job=job)
             except CodecError as error:
                 if error.code != ErrorCode.REPLAN or not first_panels:
                     raise
-                report = execution(*inputs.plan(source, first_panels=False))  # a later panel's codes do not fit
+                job = job and evolve(job, replanned=True)  # a later panel's codes do not fit
+                report = execution(*inputs.plan(source, first_panels=False), job=job)
             if to_delete and isinstance(target, Path):
                 delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
-        if before and (after := file.source.traffic()):
+        if job is None and before and (after := file.source.traffic()):
             report = evolve(report, notes=(*report.notes, str(after - before)))
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

@@ -221,6 +221,8 @@ class Decision:
             if exactness is not None:
                 return self._make_step(spec, "repack", encoding, answer, exactness)
             refusals.append(f"its codes do not fit {answer.codec} exactly")
+        if spec.problem:
+            refusals.append(spec.problem)
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,

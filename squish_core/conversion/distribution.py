@@ -42,12 +42,16 @@ from squish_core.text import parse_bytes
 
 @frozen(kw_only=True)
 class JobOptions:
-    """How a job runs; does not affect the bytes of the target."""
+    """How a job runs; does not affect the bytes of the target.
+
+    `replanned`: planned by all codes of tensors that are repacked, because those of the first panels did not suffice.
+    """
 
     workers: Workers
     task_bytes: int
     resume: bool | str
     journal: Any
+    replanned: bool = False
 
     @classmethod
     def parse(
@@ -69,6 +73,16 @@ class JobOptions:
         return cls(
             workers=scheduler_named(scheduler, registry), task_bytes=nbytes, resume=resume, journal=journal,
         )  # fmt: skip
+
+    def resumes_replanned(self, target: Path | RemoteTarget) -> bool:
+        """Whether the unfinished job of a target was planned again."""
+        journal = Journal(journal_path(local_name(target), self.journal))
+        return bool(self.resume) and journal.read() and "replanned" in journal.header["job"]
+
+
+def local_name(target: Path | RemoteTarget) -> Path:
+    """The target's path; its name in the current folder if it is at a URL."""
+    return target if isinstance(target, Path) else Path(target.filename)
 
 
 def execute_job(
@@ -92,7 +106,7 @@ def execute_job(
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
     statistics = None if activations is None else Activations(activations, file)
     layout = JobLayout(plan, image, file, statistics)
-    local = target if isinstance(target, Path) else Path(target.filename)
+    local = local_name(target)
     staging: Staging | RemoteStaging
     if is_placed and isinstance(target, RemoteTarget):
         staging = _remote_staging(target, image, source.registry)
@@ -189,4 +203,5 @@ def _facts(document: Mapping[str, Any], job: Job, options: JobOptions) -> dict[s
     """The description of a job for its journal: long lists as their SHA-256."""
     short = {key: value for key, value in document.items() if key not in ("tensors", "image")}
     digests = {key: sha256(dumps({key: document[key]})).hexdigest() for key in ("tensors", "image")}
-    return {**short, **digests, "canaries": job.canaries, "task_bytes": options.task_bytes}
+    replanned = {"replanned": True} if options.replanned else {}
+    return {**short, **digests, "canaries": job.canaries, "task_bytes": options.task_bytes, **replanned}

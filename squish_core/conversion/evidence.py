@@ -22,7 +22,7 @@ from squish_core.codecs.regions import Region, stored_panels
 from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import SATURATE, error_at
 from squish_core.conversion.panel_encoder import reader_of
-from squish_core.conversion.panels import CodePanels
+from squish_core.conversion.panels import ALL_PANELS, CodePanels
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
@@ -75,7 +75,7 @@ def repack_exactness(
     `first_only`: based on the first panel; `RepackedPanels` checks the others while writing.
     """
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
-    panels = CodePanels(file, spec, origin, target, all_panels=not first_only)
+    panels = CodePanels(file, spec, origin, target, memory=0 if first_only else ALL_PANELS)
     for codes, panel in map(panels.read, islice(panels.regions(), 1 if first_only else None)):
         exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
         if exactness is None:

@@ -17,11 +17,12 @@ from squish_core.conversion.compatible import encoder_problem
 from squish_core.conversion.image import output_image
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.step import Step
+from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
 from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
-from squish_core.model import CodecSpec, to_json
+from squish_core.model import CodecSpec
 from squish_core.plugins.registry import Registry
 
 VERSION = 1

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import asdict, astuple, evolve
 
 from squish_core.analysis.metrics import Distance
+from squish_core.codes import ErrorCode
 from squish_core.conversion.journal import Journal
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan
@@ -56,13 +57,13 @@ class JobRun:
         if not resumes:
             self._start(facts, mode)
         try:
-            if isinstance(self.staging, Staging):
+            if isinstance(self.staging, Staging) and not self.staging.is_published:
                 for output, path in zip(self.job.image.files, self.job.files):
                     write_literals(path, output)
             yield
         except BaseException as error:
             self.journal.close()
-            if not self.journal.entries:
+            if not self.journal.entries or getattr(error, "code", None) == ErrorCode.REPLAN:
                 self.end()
             else:
                 again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
@@ -126,26 +127,27 @@ class JobRun:
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
         """Whether there is an earlier run to continue; its finished tasks are checked."""
-        if not self.journal.exists:
+        if not self.journal.read():
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
             return False
-        self.journal.read()
-        if self.staging.exists:
-            try:
-                self.staging.lock()
-            except WriteError as error:
-                raise _with_hint(error, f"It belongs to {self.journal.owner()}.") from None
+        try:
+            self.staging.lock()
+        except WriteError as error:
+            raise _with_hint(error, f"It belongs to {self.journal.owner()}.") from None
         if not resume:
             raise UsageError(
                 "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
                 found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
                 hint="Go on with resume=True, or remove it to start anew.",
             )  # fmt: skip
-        self.journal.check(facts)
+        self.journal.check(facts, len(self.job.tasks), len(self.job.plan.steps))
+        if self._is_published(every=resume == VERIFY):
+            self.journal.resume()
+            return True
         if not self.staging.exists:
             self.staging.notes.append("the temporary of the unfinished job was gone, so it was started anew")
-            self.journal.remove()
+            self.end()
             self.journal.entries.clear()
             return False
         self.staging.check_sizes(self._sizes)
@@ -153,16 +155,30 @@ class JobRun:
         self.journal.resume()
         return True
 
-    def _drop_damaged(self, *, every: bool) -> None:
-        """Forget tasks whose bytes have changed: check a sample, and all tasks if one of these has changed.
+    def _is_published(self, *, every: bool) -> bool:
+        """Whether the target is the output of all tasks: those of a sample are read."""
+        if not isinstance(self.staging, Staging) or not self.staging.is_published:
+            return False
+        if len(self.journal.entries) < len(self.job.tasks):
+            return False
+        target = self.staging.target
+        files = [str(target / output.name if output.name else target) for output in self.job.image.files]
+        return all(self._is_intact(number, files) for number in self._sample(every=every))
+
+    def _sample(self, *, every: bool) -> list[int]:
+        """Finished tasks to read: all, or some.
 
         At a URL, a file is whole or absent, and reading a sample would fetch gigabytes.
         """
         numbers = sorted(self.journal.entries)
-        sample = numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)] if self._is_local else []
-        damaged = [number for number in sample if not self._is_intact(number)]
+        return numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)] if self._is_local else []
+
+    def _drop_damaged(self, *, every: bool) -> None:
+        """Forget tasks whose bytes have changed: check a sample, and all tasks if one of these has changed."""
+        numbers, sample, files = sorted(self.journal.entries), self._sample(every=every), self.job.files
+        damaged = [number for number in sample if not self._is_intact(number, files)]
         if damaged and not every:
-            sample, damaged = numbers, [number for number in numbers if not self._is_intact(number)]
+            sample, damaged = numbers, [number for number in numbers if not self._is_intact(number, files)]
         self._forget(damaged)
         self._unread = set(numbers).difference(sample) if self._is_local else set()
 
@@ -173,8 +189,8 @@ class JobRun:
         if damaged:
             self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
 
-    def _is_intact(self, number: int) -> bool:
-        digest = written_digest(self.layout, self.job.files, self.job.tasks[number], self._registry)
+    def _is_intact(self, number: int, files: Sequence[str]) -> bool:
+        digest = written_digest(self.layout, files, self.job.tasks[number], self._registry)
         return digest == self.journal.entries[number]["sha256"]
 
     def _places(self, task: Task) -> Iterator[PieceRange]:

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.conversion.job import differences
+from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
-from squish_core.model import to_json
 
 VERSION = 1
 SUFFIX = ".squish-journal"
+_HEADER = {"job": dict, "owner": dict}
+_TASK = {"task": int, "bytes": int, "sha256": str, "errors": list}
+_FIRST = f'{{"squish_journal": {VERSION}'.encode()
 
 
 def journal_path(target: Path, journal: Any = None) -> Path:
@@ -36,39 +39,52 @@ class Journal:
         self._good = 0
         self._file: Any = None
 
-    @property
-    def exists(self) -> bool:
-        """Whether a job left a journal."""
-        return self.path.exists()
+    def read(self) -> bool:
+        """Read the journal of an earlier run, if there is one; FormatError if it is not a journal.
 
-    def read(self) -> None:
-        """Read the journal of an earlier run; FormatError if it is not a journal."""
+        A first line that is incomplete is removed: its job was killed before its first task.
+        """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            *lines, torn = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return False
         except OSError as error:
             raise FormatError(f"cannot be read: {error.strerror}", file=str(self.path), code="journal") from None
-        for number, line in enumerate(lines[:-1]):  # the last one is empty, or torn
+        if not lines and _FIRST.startswith(torn[: len(_FIRST)]):
+            self._open("r+b")
+            self.remove()
+            return False
+        for number, line in enumerate(lines or [torn]):
             entry = self._parsed(line, number)
             if number:
                 self.entries[entry["task"]] = entry
             else:
                 self.header = entry
             self._good += len(line) + 1
-        if not self.header:
-            raise self._damage(1, lines[0])
+        return True
 
-    def check(self, job: Mapping[str, Any]) -> None:
-        """Raise UsageError with the first difference between the journal's job and another one."""
+    def check(self, job: Mapping[str, Any], tasks: int, steps: int) -> None:
+        """Raise UsageError with the first difference between the journal's job and another one.
+
+        FormatError if an entry is not of one of its `tasks`, or has an error sum that is not of one of its `steps`.
+        """
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job)), ""):
             raise UsageError(
                 f"belongs to another job: {where}", file=str(self.path), expected=_short(old), found=_short(new),
                 code="journal", hint="Repeat the command that wrote it, or remove it to start anew.",
             )  # fmt: skip
+        for number, entry in enumerate(self.entries.values(), 2):
+            are_errors = all(
+                isinstance(error, list) and len(error) == 7 and error[0] in range(steps) for error in entry["errors"]
+            )
+            if entry["task"] not in range(tasks) or not are_errors:
+                raise self._damage(number, json.dumps(entry).encode())
 
     def owner(self) -> str:
         """User, host and time of the start of the job."""
-        return "{user} on {host} (process {pid}) since {time}".format(**self.header["owner"])
+        facts = dict.fromkeys(("user", "host", "pid", "time"), "?") | self.header["owner"]
+        return "{user} on {host} (process {pid}) since {time}".format(**facts)
 
     def start(self, job: Mapping[str, Any]) -> None:
         """Create the journal of a new job."""
@@ -88,8 +104,11 @@ class Journal:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Record a finished task; durable on return."""
+        try:
+            self._write(entry)
+        except OSError as error:
+            raise self._unwritable(error) from None
         self.entries[entry["task"]] = dict(entry)
-        self._write(entry)
 
     def close(self) -> None:
         """Leave the journal for `resume`."""
@@ -112,7 +131,7 @@ class Journal:
                 "is in use by another process",
                 file=str(self.path),
                 code="locked",
-                hint=f"It belongs to {self.owner()}.",
+                hint=f"It belongs to {self.owner()}." if self.header else "Wait for it.",
             )
 
     def _write(self, entry: Mapping[str, Any]) -> None:
@@ -125,9 +144,9 @@ class Journal:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             raise self._damage(number + 1, line) from None
-        keys = {"task", "sha256", "errors"} if number else {"job", "owner"}
+        types = _TASK if number else _HEADER
         version = entry.get("squish_journal", VERSION) if isinstance(entry, dict) else None
-        if version != VERSION or not keys <= entry.keys() or (number and not isinstance(entry["task"], int)):
+        if version != VERSION or not all(isinstance(entry.get(key), kind) for key, kind in types.items()):
             raise self._damage(number + 1, line)
         return dict(entry)
 

@@ -12,7 +12,7 @@ from attrs import evolve
 from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, UsageError
-from squish_core.families.base import GGUF, HF
+from squish_core.families.base import ENGINES, GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
 from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, map_file, missing_tensors, naming_of
@@ -22,7 +22,6 @@ from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
 KEEP = "keep"
-ENGINES = {"hf": "transformers", "gguf": "llama.cpp", "mlx": "mlx-lm", "uqff": "mistral.rs"}
 
 
 def choose_map(

@@ -11,7 +11,7 @@ from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
 from squish_core.codecs.base import Encoder, MeasuringEncoder
-from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.bound import MEMORY_LIMIT, BoundEncoding
 from squish_core.codecs.regions import Region, sizes
 from squish_core.conversion.overflow import changed, check
 from squish_core.file import File
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 
 def reader_of(
-    file: File, name: str, origin: Encoding, dtype: str, *, all_panels: bool = True
+    file: File, name: str, origin: Encoding, dtype: str, *, memory: int = MEMORY_LIMIT
 ) -> Callable[[Region], np.ndarray]:
     """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
 
-    Values that already have `dtype` are never converted: f32 would lose NaN payloads.
+    Values that already have `dtype` are never converted: f32 would lose NaN payloads. `memory`: bytes of parts that
+    are kept in memory if reading them again costs anything.
     """
     import numpy as np
 
     bound, fill = file.bind(file.index.tensors[name], origin), None
-    bound = bound.in_memory() if all_panels else bound
+    bound = bound.in_memory(memory)
     arrays = bound.arrays
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
 from squish_core.codecs.base import Region
+from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codes import ErrorCode
@@ -25,6 +26,8 @@ from squish_core.model import SAME_BYTES, Encoding, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
+ALL_PANELS = MEMORY_LIMIT
+"""Bytes of parts to keep in memory where all panels are read."""
 Parts = dict[str, "np.ndarray"]
 Reader = Callable[[Region], "np.ndarray"]
 MeasuredParts = tuple[Parts, Distance | None, int]
@@ -50,7 +53,8 @@ class Panels(Protocol):
 class EncodedPanels:
     """Panels of values, encoded. CodecError (code "range") for a value that does not stay finite."""
 
-    def __init__(self, file: File, step: Step, activations: np.ndarray | None) -> None:
+    def __init__(self, file: File, step: Step, activations: np.ndarray | None, *, memory: int = ALL_PANELS) -> None:
+        self._memory = memory
         self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
         self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
         self.guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
@@ -94,7 +98,7 @@ class EncodedPanels:
 
     def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...], int]]:
         """Parts, values, first index and number of clipped values of each panel."""
-        read, saturation = self.encoder.reader(), self.saturation()
+        read, saturation = self.encoder.reader(memory=self._memory), self.saturation()
         for region in regions:
             before = saturation.clipped if saturation else 0
             parts, values = self.encode(region, read, saturation)
@@ -103,16 +107,16 @@ class EncodedPanels:
 
     @cached_property
     def _read(self) -> Reader:
-        return self.encoder.reader(all_panels=False)
+        return self.encoder.reader(memory=0)
 
 
 class RepackedPanels:
     """Panels of the source's codes, in the target's packing."""
 
-    def __init__(self, file: File, step: Step, *, all_panels: bool = False) -> None:
+    def __init__(self, file: File, step: Step, *, memory: int = 0) -> None:
         self._encoding, self._step = step.spec.encodings[0], step
         spec = file.index.tensors[step.name]
-        self._codes = CodePanels(file, spec, step.origin, self._encoding, all_panels=all_panels)
+        self._codes = CodePanels(file, spec, step.origin, self._encoding, memory=memory)
         self._codec = file.registry.codec(self._encoding.codec)
 
     def regions(self) -> Iterator[Region]:
@@ -138,14 +142,12 @@ class RepackedPanels:
 class CodePanels:
     """Panels of a source's codes, on a grain that suits the target too.
 
-    `all_panels`: every panel will be read, so parts are kept in memory if reading them again costs anything.
+    `memory`: bytes of parts that are kept in memory if reading them again costs anything.
     """
 
-    def __init__(
-        self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, all_panels: bool = False
-    ) -> None:
+    def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, memory: int = 0) -> None:
         bound = file.bind(spec, origin)
-        self._spec, self._bound = spec, bound.in_memory() if all_panels else bound
+        self._spec, self._bound = spec, bound.in_memory(memory)
         grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
         self._grain = _common_grain(self._bound.grain, grain)
 

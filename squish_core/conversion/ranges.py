@@ -141,12 +141,12 @@ def stored_range(file: File, step: Step, role: str, start: int, stop: int) -> It
         yield numbers[max(start - low * wide, 0) : stop - low * wide]
 
 
-def panels_of(file: File, step: Step, activations: Activations | None, *, all_panels: bool = False) -> Panels:
-    """The panels of a tensor that is encoded or repacked."""
+def panels_of(file: File, step: Step, activations: Activations | None, *, memory: int = 0) -> Panels:
+    """The panels of a tensor that is encoded or repacked; `memory`: bytes of its parts to keep in memory."""
     if step.action == "repack":
-        return RepackedPanels(file, step, all_panels=all_panels)
+        return RepackedPanels(file, step, memory=memory)
     statistics = activations if uses_activations(step, file.registry) else None
-    return EncodedPanels(file, step, statistics.of(step.spec) if statistics else None)
+    return EncodedPanels(file, step, statistics.of(step.spec) if statistics else None, memory=memory)
 
 
 class PanelTable:

@@ -17,7 +17,7 @@ from squish_core.model import CodecSpec, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_spec
-from squish_core.text import close_matches
+from squish_core.text import did_you_mean
 
 KEEP = CodecSpec("keep")
 ALIKE = 0.7
@@ -183,12 +183,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     aliases = (name for table in _alias_tables(container, registry) for name in table)
     legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
     package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
-    near = close_matches(spec.id, legal)
-    suggestion = f"Close matches: {', '.join(near)}. " if near else ""
+    suggestion = f"{did_you_mean(spec.id, legal)} `squish codecs` lists all.".lstrip()
     kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
-        hint=f"Run `{catalog.install_command(package)}`." if package else f"{suggestion}`squish codecs` lists all.",
+        hint=f"Run `{catalog.install_command(package)}`." if package else suggestion,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.codecs.stored import StoredArray
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.panel_parts import PanelParts, Pieces, Places, part_bytes
-from squish_core.conversion.panels import EncodedPanels, Parts, RepackedPanels
+from squish_core.conversion.panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
@@ -84,7 +84,7 @@ def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
 
     def pieces() -> Iterator[Parts]:
-        panels = RepackedPanels(file, step, all_panels=True)
+        panels = RepackedPanels(file, step, memory=ALL_PANELS)
         return map(panels.parts, panels.regions())
 
     return pieces

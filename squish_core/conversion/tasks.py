@@ -153,9 +153,9 @@ class JobLayout:
     def _units(self, number: int) -> int:
         """Number of pieces into which a tensor can be split."""
         step = self._plan.steps[number]
+        if any(part.filters for part in step.origin.parts.values()):
+            return 1  # it is decompressed as a whole
         if step.action in ("copy", "widen"):
-            if any(part.filters for part in step.origin.parts.values()):
-                return 1  # it is decompressed as a whole
             return max(-(-part.nbytes // UNIT) for part in step.spec.encodings[0].parts.values())
         try:
             return len(self.table(number).regions)

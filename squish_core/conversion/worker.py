@@ -29,6 +29,7 @@ from squish_core.conversion.job import plugin_lock, source_pins
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.panel_parts import part_bytes
+from squish_core.conversion.panels import ALL_PANELS
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
@@ -45,6 +46,8 @@ from squish_core.mapping.mapped import MappedFile, apply_map
 from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
 
+PIECE_MEMORY = 1 << 20
+"""Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
 RETRIES = 3
 """Number of retries of a task after a source could not be reached."""
 
@@ -244,7 +247,7 @@ class OpenJob:
     def _encode(
         self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
     ) -> Iterator[PanelError]:
-        panels = panels_of(file, step, self.activations, all_panels=True)
+        panels = panels_of(file, step, self.activations, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
         regions = islice(panels.regions(), piece.start, piece.stop)
         total, clipped = Distance(), 0
         with computing(CodecError, "encoding", file=file.name, tensor=step.name):

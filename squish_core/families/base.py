@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from squish_core.families.model import Model
 
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
-"""Model layouts: Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
+"""Model layouts: names, rows and settings as Hugging Face, llama.cpp, mlx-lm and mistral.rs have them."""
+ENGINES = {HF: "transformers", GGUF: "llama.cpp", MLX: "mlx-lm", UQFF: "mistral.rs"}
+"""Layout -> the engine that loads it."""
 
 ANY = "*"
 """In the shape of a tensor, stands for any size."""
@@ -64,6 +66,13 @@ class Squeeze:
 
 
 @frozen
+class Transpose:
+    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed."""
+
+    of: Expression
+
+
+@frozen
 class Stack:
     """Stack the tensors of all experts (`{e}`) along a new first axis."""
 
@@ -77,7 +86,7 @@ class Join:
     of: tuple[tuple[Expression, str], ...]
 
 
-Expression = str | Permute | Add | Squeeze | Stack | Join
+Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 

@@ -9,13 +9,18 @@ from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
-from squish_core.io.crc32c import crc32c
 
 
 def _sha256() -> Any:
     from hashlib import sha256  # loads OpenSSL, which takes longer than opening a file
 
     return sha256()
+
+
+def _crc32c() -> Any:
+    from squish_core.io.crc32c import crc32c
+
+    return crc32c()
 
 
 def _xxh3() -> Any:
@@ -30,7 +35,7 @@ def _xxh3() -> Any:
 
 
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
-    "sha256": (_sha256, ""), "crc32c": (crc32c, "0x"), "xxh3": (_xxh3, ""),
+    "sha256": (_sha256, ""), "crc32c": (_crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
 """Algorithm -> hasher and prefix of its hex digits."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 HEAD, TAIL = 4096, 64
 SNIFFED = 64 << 10
 """Bytes that `Container.sniff` may read."""
-ASSET_SUFFIXES = (".json", ".jinja", ".txt", ".model")
-"""Suffixes that `overlay_assets` takes from another folder: files that describe a model, never its weights."""
 MEMBERS = 64
 """Open files per folder, at most: a model may have more files than a process may have descriptors."""
 
@@ -38,7 +36,7 @@ class Source(Renamed):
     Subclasses implement `_read` and `_view`; both are called with ranges inside the file only.
     """
 
-    renamed = {"lend": "overlay_assets"}  # noqa: RUF012
+    renamed = {"lend": "overlay"}  # noqa: RUF012
     is_dir = False
     cheap_views = False
     """Whether views are free until used (mappings, memory); otherwise each view reads its bytes."""
@@ -152,7 +150,7 @@ class Source(Renamed):
         raise TypeError("cannot pickle an open file; pass its name to the other process and open it there")
 
     def members(self, folder: str = "", likely: Iterable[str] = ()) -> tuple[str, ...]:
-        """Sorted names of the regular files beside this one, overlaid assets included, or in the subfolder `folder`.
+        """Sorted names of the regular files beside this one, overlaid files included, or in the subfolder `folder`.
 
         If nothing lists the folder: the `likely` names that exist.
         """
@@ -178,12 +176,13 @@ class Source(Renamed):
         """
         return None
 
-    def overlay_assets(self, folder: Source) -> tuple[str, ...]:
-        """Resolve missing config and tokenizer files from `folder`; returns their names."""
+    def overlay(self, folder: Source, names: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Resolve those of `names` (all files of `folder` by default) that are missing here from `folder`.
+
+        Returns them.
+        """
         own = frozenset(self._names())
-        assets = (name for name in folder.members() if name.endswith(ASSET_SUFFIXES))
-        names = (name for name in assets if not name.startswith(".") and not name.endswith(".index.json"))
-        self._overlay = {name: folder for name in names if name not in own}
+        self._overlay = {name: folder for name in (folder.members() if names is None else names) if name not in own}
         return tuple(self._overlay)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:

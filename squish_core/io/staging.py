@@ -32,14 +32,19 @@ class Staging:
 
     @property
     def exists(self) -> bool:
-        """Whether an earlier run left the folder."""
-        return self.path.is_dir()
+        """Whether an earlier run left its output."""
+        return self.output.exists()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether an earlier run was killed after it renamed the output."""
+        return self.path.is_dir() and not self.exists and self.target.exists()
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
         """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
         if not self.is_folder:
             check_regular(self.target)
-        elif self.target.exists() or self.target.is_symlink():
+        elif not self.is_published and (self.target.exists() or self.target.is_symlink()):
             raise WriteError(
                 "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
             )
@@ -67,8 +72,8 @@ class Staging:
                 raise
 
     def lock(self) -> None:
-        """Lock the folder; WriteError (code `locked`) if another process uses it."""
-        if os.name == "posix":
+        """Lock the folder, if there is one; WriteError (code `locked`) if another process uses it."""
+        if os.name == "posix" and self.path.is_dir():
             self._fd = os.open(self.path, os.O_RDONLY)
             if try_lock(self._fd) is False or not is_same_file(self.path, self._fd):
                 self.close()
@@ -95,11 +100,12 @@ class Staging:
         return str(self.job)
 
     def publish(self) -> None:
-        """Rename the output to the target."""
+        """Rename the output to the target, unless an earlier run has."""
         with creation(self.target):
             for folder in (*(entry for entry in self.path.rglob("*") if entry.is_dir()), self.path):
                 sync_folder(folder)
-            os.replace(self.output, self.target)
+            if not self.is_published:
+                os.replace(self.output, self.target)
         self.notes += sync_rename(self.target)
 
     def remove(self) -> None:

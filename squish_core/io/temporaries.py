@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -109,7 +108,9 @@ def _beside(target: Path) -> Path:
 
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        from shutil import rmtree  # loads compressors
+
+        rmtree(path)
     else:
         path.unlink()
 

@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 
 from attrs import frozen
 
+from squish_core.codecs.transpose import swapped
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import ANY, Expression, Family, Join, Rule, Squeeze, Stack
+from squish_core.families.base import ANY, Expression, Family, Join, Rule, Squeeze, Stack, Transpose
 from squish_core.mapping.names import Templates, fill, members, source_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
@@ -154,6 +155,8 @@ def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], size
     if isinstance(expression, Squeeze):
         rows, _, columns = shape_of(expression.of, shapes, sizes)
         return (rows, columns)
+    if isinstance(expression, Transpose):
+        return swapped(shape_of(expression.of, shapes, sizes))
     if isinstance(expression, Join):
         first, _ = expression.of[0]
         return (sum(sizes[rows] for _, rows in expression.of), *shape_of(first, shapes, sizes)[1:])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from squish_core.families.base import Expression, Family, Join, Rule, Stack, source_names
+from squish_core.families.base import GGUF, HF, MLX, UQFF, Expression, Family, Join, Rule, Stack, source_names
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")
@@ -62,7 +62,7 @@ def target_rules(family: Family, layout: str) -> Templates[Rule]:
     """Template of a family tensor -> the rule for writing it in a layout; without a rule the name stays."""
     rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]
     pairs = [(leaf, rule) for rule in rules for leaf in source_names(rule.of)]
-    if layout == "gguf":
+    if layout == GGUF:
         return Templates.of(pairs)
     return Templates.of([*pairs, *((tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors)])
 
@@ -70,8 +70,8 @@ def target_rules(family: Family, layout: str) -> Templates[Rule]:
 def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
     """Template of a source name -> the rule that covers it: GGUF's, or those of all layouts with Hugging Face names."""
     if gguf:
-        return Templates.of((rule.name, rule) for rule in family.names.get("gguf", ()))
-    rules = [rule for layout in ("hf", "mlx", "uqff") for rule in family.names.get(layout, ())]
+        return Templates.of((rule.name, rule) for rule in family.names.get(GGUF, ()))
+    rules = [rule for layout in (HF, MLX, UQFF) for rule in family.names.get(layout, ())]
     own = [Rule(tensor.name, tensor.name) for tensor in family.tensors]
     return Templates.of((rule.name, rule) for rule in (*own, *rules))
 
@@ -79,13 +79,13 @@ def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
 def engine_rules(family: Family, layout: str) -> Templates[Rule]:
     """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
     rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
-    own = [] if layout == "gguf" else [(tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors]
+    own = [] if layout == GGUF else [(tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors]
     return Templates.of([*own, *rules])
 
 
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
     """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
-    templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get("hf", ())]
+    templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get(HF, ())]
     own = Templates.of((template, None) for template in templates)
-    engines = Templates.of((rule.name, None) for layout in ("mlx", "uqff") for rule in family.names.get(layout, ()))
+    engines = Templates.of((rule.name, None) for layout in (MLX, UQFF) for rule in family.names.get(layout, ()))
     return any(own.find(name) is None and engines.find(name) is not None for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from squish_core.errors import SquishError
+from squish_core.families.base import GGUF
 from squish_core.file import File
 from squish_core.mapping.mapped import Naming, map_file, naming_of
 
@@ -30,4 +31,4 @@ def _layout(file: File, naming: Naming) -> str:
     """Layout of a file's names: the one its format prescribes, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
     own = container.naming({}) if container is not None else None
-    return own if own is not None and (own == "gguf") == (naming.layout == "gguf") else naming.layout
+    return own if own is not None and (own == GGUF) == (naming.layout == GGUF) else naming.layout

@@ -11,6 +11,7 @@ from squish_core import dtypes
 from squish_core.codecs.base import Codec
 from squish_core.codecs.heads import head_order
 from squish_core.codecs.stack import member_role
+from squish_core.codecs.transpose import swapped
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""
 
-STACK, SLICE = "stack", "slice"
-"""Codecs of tensors that are stacked, and of rows that are cut, on reading."""
+STACK, SLICE, TRANSPOSE = "stack", "slice", "transpose"
+"""Codecs of tensors that are stacked, of rows that are cut, and of matrices that are transposed, on reading."""
 
 
 class Rows:
@@ -68,6 +69,18 @@ class Rows:
 
         encodings = tuple(map(view, spec.encodings))
         return evolve(spec, encodings=encodings, extras={}, tied_to=None, row_names=None)
+
+    def transpose(self, spec: TensorSpec) -> TensorSpec:
+        """Swap the last two axes on reading; a second time gives the stored tensor back."""
+
+        def view(encoding: Encoding) -> Encoding:
+            codec = encoding.codec
+            inner = codec.inner if codec.id == TRANSPOSE else None
+            return evolve(encoding, codec=inner or CodecSpec(TRANSPOSE, {}, codec))
+
+        encodings = tuple(map(view, spec.encodings))
+        shape = swapped(spec.shape)
+        return evolve(spec, shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None)
 
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
         """Slice a range of rows."""

@@ -10,7 +10,18 @@ from attrs import evolve, field, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Squeeze, Stack, source_names
+from squish_core.families.base import (
+    GGUF,
+    Expression,
+    Family,
+    Join,
+    Permute,
+    Rule,
+    Squeeze,
+    Stack,
+    Transpose,
+    source_names,
+)
 from squish_core.file import File
 from squish_core.mapping.coverage import Coverage, Origin
 from squish_core.mapping.names import Numbers, fill, members, target_rules
@@ -152,6 +163,8 @@ class _Builder:
         spec = self._forward(expression.of, numbers)
         if isinstance(expression, Permute):
             return self._permute(spec, expression, False)
+        if isinstance(expression, Transpose):
+            return self._transpose(spec)
         if isinstance(expression, Squeeze):
             return self.rows.reshape(spec, (spec.shape[0], *spec.shape[2:]))
         return self._add(spec, expression.constant, None)
@@ -184,6 +197,8 @@ class _Builder:
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
         if isinstance(expression, Permute):
             spec = self._permute(spec, expression, True)
+        elif isinstance(expression, Transpose):
+            spec = self._transpose(spec)
         elif isinstance(expression, Squeeze):
             spec = self.rows.reshape(spec, (spec.shape[0], 1, *spec.shape[1:]))
         else:
@@ -193,6 +208,10 @@ class _Builder:
     def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
         self.words["rows reordered within heads"] = None
         return self.rows.permute(spec, self.sizes[permute.heads], inverse)
+
+    def _transpose(self, spec: TensorSpec) -> TensorSpec:
+        self.words["transposed"] = None
+        return self.rows.transpose(spec)
 
     def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
         self.words[f"{constant:+g} in f32"] = None

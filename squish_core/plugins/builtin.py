@@ -7,7 +7,8 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo,
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec with its short names for `--encode`, the head permutation, the slice, and the stack."""
+    """The dense codec with its short names for `--encode`, the head permutation, the slice, the stack, and the
+    transpose."""
     return [
         CodecInfo(
             id="dense",
@@ -27,6 +28,10 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(
             id="stack", title="tensors of another codec, stacked along a new first axis",
             factory="squish_core.codecs.stack:Stack", lossless=True,
+        ),
+        CodecInfo(
+            id="transpose", title="another codec with the last two axes swapped",
+            factory="squish_core.codecs.transpose:Transpose", lossless=True,
         ),
     ]  # fmt: skip
 

@@ -35,6 +35,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
     "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf", "fsspec"), "squish-remote"),
     "scheduler": {"dask": "squish-dask"},
+    "framework": {"torch": "squish-torch"},
     "family": dict.fromkeys(
         (
             "llama", "mixtral", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "granite", "olmo2",

@@ -15,17 +15,18 @@ from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS
 from squish_core.plugins.loading import Plugins
-from squish_core.plugins.requirements import Requirement, requirements
 from squish_core.renamed import Renamed, adapt_encode
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
+    from squish_core.backends.framework import Framework
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.families.base import Family
     from squish_core.formats.base import Container
+    from squish_core.plugins.requirements import Requirement
 
 
 class Registry(Plugins, Renamed):
@@ -112,6 +113,15 @@ class Registry(Plugins, Renamed):
         return self._tables["scheduler"]
 
     @property
+    def frameworks(self) -> Mapping[str, Entry]:
+        """Installed frameworks by id."""
+        return self._tables["framework"]
+
+    def framework(self, name: str) -> Framework:
+        """Implementation of a framework; a MissingPluginError names the package to install."""
+        return self._implementation("framework", name)
+
+    @property
     def allocators(self) -> Mapping[str, Entry]:
         """Installed allocators by id."""
         return self._tables["allocator"]
@@ -152,7 +162,8 @@ class Registry(Plugins, Renamed):
         Parameters
         ----------
         kind
-            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources" or "schedulers".
+            "containers", "codecs", "backends", "encoders", "allocators", "families", "sources",
+            "schedulers" or "frameworks".
         **facts
             Field of the declaration -> its value.
 
@@ -205,6 +216,8 @@ class Registry(Plugins, Renamed):
         >>> squish.Registry(entry_points=tuple).needs("gguf")[0].install
         'pip install squish-gguf'
         """
+        from squish_core.plugins.requirements import requirements
+
         return requirements(name, self._tables)
 
     def missing(self, encoding: Encoding) -> Refusal | None:

@@ -11,9 +11,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, MissingPluginError, UsageError, redact
 from squish_core.guard import guarded
 from squish_core.io.local import open_source
-from squish_core.io.pin import Pin
 from squish_core.io.source import Source
-from squish_core.io.source_opener import SourceOpener
 from squish_core.plugins import catalog
 from squish_core.plugins.claims import Conflict
 from squish_core.plugins.entries import Entry
@@ -21,7 +19,9 @@ from squish_core.plugins.hookspecs import SourceInfo
 from squish_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
+    from squish_core.io.pin import Pin
     from squish_core.io.remote_target import RemoteTarget
+    from squish_core.io.source_opener import SourceOpener
 
 VARIABLE = "SQUISH_SOURCE"
 """Environment variable with options of sources: `NAME=VALUE[,...]`."""
@@ -35,8 +35,11 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
 
     `options` of the source override those in `SQUISH_SOURCE`.
     """
-    if isinstance(target, Pin):
-        return _open_pinned(target, registry, options or {})
+    if not isinstance(target, (str, os.PathLike, bytes)):
+        from squish_core.io.pin import Pin
+
+        if isinstance(target, Pin):
+            return _open_pinned(target, registry, options or {})
     scheme = scheme_of(target)
     if scheme is None:
         if options:

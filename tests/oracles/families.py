@@ -38,6 +38,12 @@ END = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
 PHI = {"original_max_position_embeddings": 512}
 QWEN = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
+GPT2 = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 512,
+    "vocab_size": 640,
+}  # fmt: skip
+"""SIZE for GPT-2, which has no key-value heads."""
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {
         "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
@@ -135,10 +141,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "llama-bpe",
         "special": {"bos_token": "<|startoftext|>", "eos_token": "<|im_end|>"},
     },
+    "gpt2": {"size": GPT2, "config": {"bos_token_id": None}, "tokenizer": "gpt-2", "special": END},
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
-"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, and Transformers' model type
-where it is not the name."""
+"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
+where it is not the name, and sizes in the place of SIZE."""
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -149,7 +156,7 @@ def make(family: str, folder: Path, **config: Any) -> Path:
     special = peer("transformers").run(train_tokenizer, folder=str(folder), special=entry["special"], **arguments)
     if entry["tokenizer"] in ("sentencepiece", "gemma"):
         (folder / "tokenizer.model").write_bytes(sentencepiece_model(folder, entry["tokenizer"] == "sentencepiece"))
-    settings = {**SIZE, **entry["config"], **special, **config}
+    settings = {**entry.get("size", SIZE), **entry["config"], **special, **config}
     model_type = entry.get("model_type", family)
     peer("transformers").run(save_model, folder=str(folder), family=model_type, settings=settings)
     return folder
@@ -206,7 +213,7 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            center = 1.0 if "norm" in name and not family.startswith("gemma") else 0.0
+            center = 1.0 if ("norm" in name or ".ln_" in name) and not family.startswith("gemma") else 0.0
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
     model.generation_config.do_sample = False

@@ -59,7 +59,11 @@ PACKAGED = {"SmolLM2-135M, GGUF Q4_1": "smollm2", "Gemma-3 270M, GGUF Q4_K_M": "
 OWN_ARITHMETIC = {
     ("Gemma-3 270M, GGUF Q4_K_M", "mlx"): 0.1, ("Gemma-3 270M, GGUF Q4_K_M", "transformers"): 0.05,
     **dict.fromkeys(
-        ((f"{name}, folder", "llama.cpp") for name in ("gemma2", "gemma2-wide", "gemma3_text", "starcoder2")), 2e-3
+        (
+            (f"{name}, folder", "llama.cpp")
+            for name in ("gemma2", "gemma2-wide", "gemma3_text", "gpt2", "starcoder2")
+        ),
+        2e-3,
     ),
     ("qwen2_5_vl, folder", "llama.cpp"): 3e-3,
 }  # fmt: skip

@@ -177,6 +177,19 @@ def test_a_plan_shows_the_share_of_zeros_and_its_cost():
     assert "the kernel is not 3 x 3" in facts("dense", dtype="f16")["winograd"]
 
 
+def test_encoding_a_dense_weight_under_a_mask_states_its_own_zeros_without_changing_values(tmp_path):
+    values = np.where(np.random.default_rng(1).random(MATRIX.shape) < 0.63, 0, MATRIX).astype(np.float16)
+    squish.save(tmp_path / "pruned.safetensors", {"w": values})
+    squish.convert(tmp_path / "pruned.safetensors", tmp_path / "pruned.mlpackage", encode="bitmask")
+    with squish.open(tmp_path / "pruned.mlpackage") as file:
+        assert file["w"].numpy().tobytes() == values.tobytes()
+        planned = file["w"].plan("ane:device=M1").chosen.facts
+    share = float((values == 0).mean())
+    assert planned["zeros"] == pytest.approx(share)
+    assert planned["moved_of_dense"] == pytest.approx(1 / 16 + 1 - share)
+    assert planned["cycles_of_dense"] == pytest.approx(1 - share)
+
+
 @pytest.mark.parametrize(
     ("device", "reason"),
     [("M1", "compiling asserts"), ("M4", "from H17"), ("M5", "capability byte 0x52d"), ("H18", None)],

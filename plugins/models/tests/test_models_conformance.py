@@ -201,3 +201,18 @@ class TestQwen2VL(FamilySuite):
                 "model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {**SMALL, "rope_parameters": new},
             },
         }  # fmt: skip
+
+
+class TestGpt2(FamilySuite):
+    family = "gpt2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 64,
+            "layer_norm_epsilon": 1e-5, "torch_dtype": "bfloat16",
+        }  # fmt: skip
+        return {
+            "small": {**own, "n_ctx": 128},
+            "as transformers 5 writes it": {**own, "n_inner": 48, "tie_word_embeddings": True},
+            "untied": {**own, "n_inner": 48, "tie_word_embeddings": False},
+        }  # fmt: skip

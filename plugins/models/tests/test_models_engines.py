@@ -27,6 +27,10 @@ LLAMA = {
     **{key: value for key, value in CONFIG.items() if key not in ("head_dim", "max_window_layers", "rope_theta")},
     "model_type": "llama", "architectures": ["LlamaForCausalLM"],
 }  # fmt: skip
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4,
+    "n_positions": 128, "vocab_size": 64, "layer_norm_epsilon": 1e-5, "torch_dtype": "float32", "eos_token_id": 3,
+}  # fmt: skip
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -66,6 +70,13 @@ def edited(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None])
 def test_what_convert_writes_for_an_engine_loads_there(engine: str, folder: Path) -> None:
     result = check_model(model_for(engine, folder), engine)
     assert (result.problems, result.loads, result.family) == ((), True, "qwen3")
+
+
+@pytest.mark.parametrize(("engine", "loads"), [("llama.cpp", True), ("mlx", True), ("mistralrs", False)])
+def test_a_family_that_an_engine_does_not_support_is_named(engine: str, loads: bool, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "gpt2", squish.registry().family("gpt2"), GPT2, dtype="f32", files=TOKENIZER)
+    result = check_model(model_for(engine, folder), engine)
+    assert [each.code for each in result.problems] == ([] if loads else ["engine-family"])
 
 
 @pytest.mark.parametrize("engine", ["mlx", "transformers", "mistralrs"])

@@ -138,7 +138,8 @@ ATTRIBUTE = message(5, message(1, "body"), message(6, message(1, message(1, "w")
 ERRORS = {
     "no initializer": ([tensor("v", WEIGHT.T)], "tensor-unused"),
     "another shape": ([tensor("w", WEIGHT[:8].T), node("MatMul", ["x", "w"], ["y"])], "shape"),
-    "the wrong side": ([tensor("w", WEIGHT), node("MatMul", ["x", "w"], ["y"])], "shape"),
+    "the wrong side": ([tensor("w", WEIGHT), node("Transpose", ["w"], ["t"]), node("MatMul", ["t", "x"], ["y"])],
+                       "graph-use"),
     "another operator": ([tensor("w", WEIGHT), node("Conv", ["x", "w"], ["y"])], "graph-use"),
     "the left operand": ([tensor("w", WEIGHT), node("MatMul", ["w", "x"], ["y"])], "graph-use"),
     "both operands": ([tensor("w", WEIGHT), node("MatMul", ["w", "w"], ["y"])], "graph-use"),
@@ -205,18 +206,43 @@ def test_square_weights_of_a_model_keep_their_values_in_its_own_graph(tmp_path, 
     assert squish.diff(source, tmp_path / "new.onnx").same
 
 
+@pytest.fixture(params=["", "safetensors"])
+def own_graph(request, tmp_path):
+    """A function that writes a model with a weight of [K, N]; returns a source with its values, and the model."""
+
+    def write(values: np.ndarray) -> tuple[Path, Path]:
+        source = graph = tmp_path / "old.onnx"
+        source.write_bytes(model(tensor("w", values), *OWN["MatMul"], RELU, *EDGES) + message(2, "an exporter"))
+        if request.param:
+            squish.convert(graph, source := tmp_path / "old.safetensors")
+        (tmp_path / "out").mkdir()
+        return source, graph
+
+    return write
+
+
 @pytest.mark.parametrize("values", [SQUARE, WEIGHT.T])
-@pytest.mark.parametrize("through", ["", "safetensors"])
-def test_a_weight_whose_rows_are_inputs_has_no_codes_in_its_own_graph(tmp_path, values, through):
-    source = graph = tmp_path / "old.onnx"
-    source.write_bytes(model(tensor("w", values), *OWN["MatMul"], RELU, *EDGES) + message(2, "an exporter"))
-    if through:
-        squish.convert(graph, source := tmp_path / "old.safetensors")
-    (tmp_path / "out").mkdir()
+def test_a_weight_whose_rows_are_inputs_has_no_codes_with_blocks_along_rows(tmp_path, values, own_graph):
+    source, graph = own_graph(values)
     with pytest.raises(squish.SquishError) as caught:
-        squish.convert(source, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", "affine:bits=4,group_size=32")
+        squish.convert(source, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", "q8_0")
     assert (caught.value.code, caught.value.tensor) == ("graph-use", "w")
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("values", "encode"), [(WEIGHT.T, "affine:bits=4,group_size=16"), (SQUARE, ["w=int4:transposed=true"])]
+)
+def test_a_weight_whose_rows_are_inputs_has_codes_with_blocks_along_inputs(tmp_path, values, encode, own_graph):
+    source, graph = own_graph(values)
+    report = squish.convert(source, tmp_path / "out" / "new.onnx", f"onnx:graph={graph}", encode)
+    assert "transposed=True" in report.steps[0].target
+    assert kinds((tmp_path / "out" / "new.onnx").read_bytes()) == ["MatMulNBits", "Relu"]
+    with squish.open(tmp_path / "out" / "new.onnx") as file:
+        packed, scales = file["w_quant"].numpy(), file["w_scales"].numpy().reshape(values.shape[1], -1, 1)
+    codes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*scales.shape[:2], -1).astype(np.float32)
+    error = np.abs(((codes - 8) * scales).reshape(values.T.shape) - values.T)
+    assert (error.reshape(codes.shape) <= scales * 0.51).all()
 
 
 def test_square_codes_of_a_model_behind_a_transposition_stay_its_own(tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import pytest
 import squish_torch
 
@@ -41,6 +43,15 @@ def test_the_commands_exist_and_say_what_to_install(words: list[str], capsys: py
 def test_other_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError):
         squish_torch.nothing
+
+
+def test_the_tensors_of_a_file_need_torch(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    squish.save(path, {"w": np.ones((2, 32), np.float32)})
+    with squish.open(path) as file, pytest.raises(squish.MissingPluginError) as caught:
+        file.to_torch()
+    assert caught.value.code == "not-installed"
+    assert "pip install torch" in caught.value.hint
 
 
 @pytest.mark.skip(reason="needs torch and transformers: `make oracles` runs these tests in an environment of their own")

@@ -58,6 +58,27 @@ def test_writing_to_tensors_never_reaches_the_file(dense: Path) -> None:
     assert dense.read_bytes() == before
 
 
+def test_an_open_file_becomes_tensors(dense: Path, tmp_path: Path) -> None:
+    rows = np.linspace(-1, 1, 2 * 32, dtype=np.float32).reshape(2, 32)
+    squish.save(tmp_path / "q.gguf", {"w.weight": rows}, encode="q8_0")
+    with squish.open(dense) as file, squish.open(tmp_path / "q.gguf") as quantized:
+        tensors = file.to_torch(dtype=torch.bfloat16)
+        decoded = quantized.to_torch()["w.weight"]
+        half = quantized.to_torch("cpu", dtype=torch.bfloat16)["w.weight"]
+        again = file.to_torch()
+        stored = quantized["w.weight"].numpy()
+    assert list(tensors) == list(again)
+    assert equal(tensors, safetensors.torch.load_file(dense))
+    assert equal(again, tensors)
+    assert np.array_equal(decoded.numpy(), stored)
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, decoded.to(torch.bfloat16))
+    before = dense.read_bytes()
+    for tensor in tensors.values():
+        tensor.zero_()
+    assert dense.read_bytes() == before
+
+
 def test_tensors_may_be_freed_while_an_exception_is_in_flight(dense: Path) -> None:
     with squish.open(dense) as file:
         for name in ("torch.bfloat16", "torch.float32", "torch.bool", "scalar"):

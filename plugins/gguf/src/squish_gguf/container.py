@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from squish_core.api import (
     DENSE,
     CodecSpec,
@@ -34,7 +36,7 @@ from squish_core.api import (
 from . import writer
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
-from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, SCALE, SCALED_NVFP4, TYPES, WEIGHT
+from .types import BLOCK_CODES, COPIED, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
 _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
@@ -57,7 +59,7 @@ class Gguf(Container):
         extents = [
             (file, record.offset, record.nbytes, name)
             for name, (file, record) in records.items()
-            if record.code in TYPES
+            if record.code in LAYOUTS
         ]
         _attach_scales(records)
         shared, _ = check_extents(extents, files, aliases="problem")
@@ -127,10 +129,7 @@ def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
         return kind.dtype, shape, file, offset, None
     segments = (Segment(file, offset, nbytes),)
     if kind is None:
-        return TensorSpec(
-            name=name, shape=shape, dtype="f32", problem=unknown_type(code),
-            extras={"data": Part(dtype="u8", shape=(nbytes,), segments=segments)},
-        )  # fmt: skip
+        return _undecoded(name, code, shape, Part(dtype="u8", shape=(nbytes,), segments=segments), big)
     dtype, codec, part_shape = kind.dtype or "u8", DENSE, shape
     if not kind.dtype:
         part_shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
@@ -144,6 +143,16 @@ def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
     return TensorSpec(
         name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(Encoding(codec=codec, parts=parts),)
     )
+
+
+def _undecoded(name: str, code: int, shape: tuple[int, ...], data: Part, big: bool) -> TensorSpec:
+    """Return the spec of a tensor that nothing decodes; GGUF keeps its bytes if the size of its type is defined."""
+    kind, problem = COPIED.get(code), unknown_type(code)
+    if kind is None or big:
+        return TensorSpec(name=name, shape=shape, dtype="f32", problem=problem, extras={"data": data})
+    rows = evolve(data, shape=(*shape[:-1], kind.row_size(shape[-1] if shape else 1)))
+    encoding = Encoding(codec=CodecSpec(f"ik_llama.{kind.name.lower()}"), parts={"data": rows})
+    return TensorSpec(name=name, shape=shape, dtype="f32", problem=problem, encodings=(encoding,))
 
 
 def _attach_scales(records: dict[str, Entry]) -> None:

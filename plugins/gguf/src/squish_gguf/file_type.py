@@ -9,7 +9,7 @@ from typing import Any
 from squish_core.api import TensorSpec, Typed
 
 from .quantize import matching_preset
-from .types import BLOCK_CODES, DENSE_CODES, TYPES
+from .types import COPIED, DENSE_CODES, LAYOUTS, WRITTEN_CODES
 
 KEY = "general.file_type"
 
@@ -28,16 +28,19 @@ _USUAL: Mapping[str, int] = {
 }  # fmt: skip
 """The number llama.cpp infers from the most common type; for K-quants, the M mix."""
 
+_COPIED_NAMES = {kind.name for kind in COPIED.values()}
+
 
 def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """Return the metadata with `general.file_type` corrected for these tensors.
 
     The number is that of the llama.cpp preset with exactly these types, else of the most common type. Without the key
-    nothing is added, since llama.cpp infers it. The key is removed if the type has no number.
+    nothing is added, since llama.cpp infers it. The key is removed if the type has no number; it is kept if the type is
+    of ik_llama.cpp, which has its own numbers.
     """
     if KEY not in meta or not specs:
         return dict(meta)
-    types = {spec.name: TYPES[type_code(spec)].name.lower() for spec in specs}
+    types = {spec.name: LAYOUTS[type_code(spec)].name.lower() for spec in specs}
     number = matching_preset(
         {spec.name: spec.shape for spec in specs},
         types,
@@ -49,6 +52,8 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
     number_before = getattr(meta[KEY], "value", meta[KEY])
     if isinstance(number_before, int) and common in _NUMBERS.get(number_before, ()):
         return dict(meta)
+    if common in _COPIED_NAMES:
+        return dict(meta)
     if common not in _USUAL:
         return {key: value for key, value in meta.items() if key != KEY}
     return {**meta, KEY: Typed("u32", _USUAL[common])}
@@ -57,10 +62,10 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
 def most_common_type(specs: Sequence[TensorSpec]) -> str:
     """Return the most common type of the matrices, or of all tensors if there are none: norms and biases are F32."""
     matrices = [spec for spec in specs if len(spec.shape) > 1] or specs
-    return Counter(TYPES[type_code(spec)].name for spec in matrices).most_common(1)[0][0]
+    return Counter(LAYOUTS[type_code(spec)].name for spec in matrices).most_common(1)[0][0]
 
 
 def type_code(spec: TensorSpec) -> int:
     """Return the GGML type code of an outgoing tensor."""
-    encoding = spec.encodings[0]
-    return DENSE_CODES[encoding.parts["data"].dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]
+    codec, parts = spec.encodings[0].codec.id, spec.encodings[0].parts
+    return DENSE_CODES[parts["data"].dtype] if codec == "dense" else WRITTEN_CODES[codec]

@@ -115,9 +115,6 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 """Other kinds get the preset's default type; `quantize` has the rules for `output`, 70B models and 8 experts."""
 
-NAMED = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")
-"""Presets that share no name with a codec: `--encode q4_k_m`. The others need `llama-quantize:type=q6_k`."""
-
 FALLBACKS = {
     "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
     "iq4_xs": "iq4_nl",

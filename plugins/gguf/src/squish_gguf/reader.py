@@ -26,13 +26,13 @@ from .cursor import Cursor
 from .types import (
     DEFAULT_ALIGNMENT,
     FORKS,
+    LAYOUTS,
     MAX_ALIGNMENT,
     MAX_KEY,
     MAX_PAIRS,
     PQ2_0,
     Q2_0,
     REMOVED,
-    TYPES,
     WIDE_Q2_0,
 )
 
@@ -187,7 +187,7 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
         extent *= size or 1
     if extent > _MAX_ELEMENTS:
         raise FormatError("the dimensions overflow", tensor=name, offset=at, found=dims[::-1], code="shape")
-    kind = TYPES.get(code)
+    kind = LAYOUTS.get(code)
     if kind is None:
         return 0
     row = dims[0] if dims else 1
@@ -196,7 +196,7 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
             f"a row does not divide into {kind.name} blocks", tensor=name, offset=at,
             expected=f"a multiple of {kind.elements}", found=row, code="shape",
         )  # fmt: skip
-    return elements // kind.elements * kind.nbytes
+    return elements // row * kind.row_size(row) if elements else 0
 
 
 def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) -> dict[str, Record]:
@@ -213,11 +213,11 @@ def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) 
                 found=record.offset, code="alignment",
             )  # fmt: skip
         offset, nbytes, code = data + record.offset, record.nbytes, record.code
-        if code not in TYPES or code == Q2_0:
+        if code not in LAYOUTS or code == Q2_0:
             after = bisect_right(starts, record.offset)
             room = max(0, (data + starts[after] if after < len(starts) else size) - offset)
             code = PQ2_0 if code == Q2_0 and _is_wide(nbytes, room, alignment) else code
-            nbytes = nbytes if code in TYPES else room
+            nbytes = nbytes if code in LAYOUTS else room
         if offset + nbytes > size:
             full_size = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
@@ -240,5 +240,5 @@ def unknown_type(code: int) -> str:
     if code in REMOVED:
         return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is no longer defined"
     if code in FORKS:
-        return f"GGML type {code} ({FORKS[code]}) is not supported; only that fork reads it"
+        return f"GGML type {code} ({FORKS[code]}) is not decoded; only that fork reads it"
     return f"GGML type {code} is unknown: newer than this squish-gguf, or from a llama.cpp fork"

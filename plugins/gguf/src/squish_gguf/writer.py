@@ -27,7 +27,7 @@ from squish_core.api import (
 
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
-from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, SCALE, SCALED_NVFP4, TYPES, WEIGHT
+from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, WEIGHT, WRITTEN_CODES
 from .values import pack_pair, pack_string, typed
 
 VERSION = 3
@@ -64,7 +64,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         if part.dtype not in DENSE_CODES:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
         expected = (part.dtype, spec.shape)
-    elif codec in BLOCK_CODES:
+    elif codec in WRITTEN_CODES:
         layout = _blocks(spec, codec)
         if isinstance(layout, Refusal):
             return layout
@@ -94,10 +94,10 @@ def _rank_refusal(spec: TensorSpec) -> Refusal | None:
 
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     """Return the encoding of a tensor as rows of blocks."""
-    kind = TYPES[BLOCK_CODES[codec]]
+    kind = LAYOUTS[WRITTEN_CODES[codec]]
     if not spec.shape or spec.shape[-1] % kind.elements:
         return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
-    shape = (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes)
+    shape = (*spec.shape[:-1], kind.row_size(spec.shape[-1]))
     parts = {"data": Part(dtype="u8", shape=shape)}
     if codec == SCALED_NVFP4:
         if not spec.name.endswith(WEIGHT):

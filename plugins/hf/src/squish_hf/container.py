@@ -91,10 +91,10 @@ class HuggingFace(Checkpoint):
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
         return refined
 
-    def encodings_for(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
+    def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if method is None:
             return ()
-        return (writer.default_encoding(single_value("method", method), int(single_value("bits", bits))),)
+        return (writer.default_encoding(single_value("method", method), single_value("bits", bits)),)
 
     def naming(self, options: Options) -> str:
         return "hf"

@@ -108,8 +108,12 @@ def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
     return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in codec.parts(spec, params).items()}
 
 
-def default_encoding(method: str, bits: int) -> Encoding | Refusal:
-    """Return a method's default encoding for a width, with groups of 128 and float16 scales if it has a choice."""
+def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
+    """Return a method's default encoding for a width, with groups of 128 and float16 scales if it has a choice.
+
+    Without a width it is 4 bits if the method has them.
+    """
+    bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
     default = FLOAT_DEFAULTS.get((method, bits))
     encoding = Encoding(codec=default or _codec(method, layout), parts={})

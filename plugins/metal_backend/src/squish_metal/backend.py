@@ -30,7 +30,7 @@ from squish_core.api import (
     require_rank,
 )  # fmt: skip
 
-from . import device, forms, layouts, transcode
+from . import device, forms, layouts, textures, transcode
 
 if TYPE_CHECKING:
     from .kernels import Kernels
@@ -63,8 +63,7 @@ class Metal(Backend):
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
         exact = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
-        decoding = "" if encoding.codec.id == "dense" else "decoded once, "
-        return self._offer(encoding, "fold", f"{decoding}an array of {dtype}", size, exact=exact)
+        return self._offer(encoding, "fold", f"{_decoding(encoding)}an array of {dtype}", size, exact=exact)
 
     def load(self, chain: Chain, bound: BoundEncoding) -> _Loaded:
         from .weights import Blocks, DenseWeight, Quantized
@@ -132,9 +131,24 @@ def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
     return dtype if dtype in FLOATS else "f32"
 
 
+def _decoding(encoding: Encoding) -> str:
+    """Return who decodes a tensor that is not kept as stored."""
+    units = texture_units(encoding)
+    decoder = " by the GPU's texture units" if isinstance(units, textures.TextureUnits) else ""
+    if isinstance(units, str):
+        decoder = f" by the CPU library, not by the GPU's texture units ({units})"
+    return "" if encoding.codec.id == "dense" else f"decoded once{decoder}, "
+
+
+def texture_units(encoding: Encoding) -> textures.TextureUnits | str | None:
+    """Return the GPU's texture units for ASTC, or why they are not used; None for other codecs and without a GPU."""
+    return textures.probe() if encoding.codec.id == "astc" and device.has_gpu() else None
+
+
 def _decode_folded(bound: BoundEncoding) -> np.ndarray:
     """Decode all values; bf16 replaces f16 if a value exceeds its range."""
-    values = bound.read()
+    units = texture_units(bound.encoding)
+    values = textures.decode(units, bound) if isinstance(units, textures.TextureUnits) else bound.read()
     dtype = folded_dtype(bound.codec, bound.encoding, bound.spec)
     with np.errstate(over="ignore"):
         folded = values.astype(dtypes.to_numpy(dtype), copy=False)

@@ -77,10 +77,17 @@ class Mlx(Checkpoint):
 
     def encodings_for(
         self, *, mode: Any = AFFINE, bits: Any = None, group_size: Any = None, **features: Any
-    ) -> tuple[Encoding, ...]:
+    ) -> tuple[Encoding | Refusal, ...]:
         numbers = {"bits": bits, "group_size": group_size}
         declared = {name: int(single_value(name, value)) for name, value in numbers.items() if value is not None}
-        return (Encoding(codec=codec_of(read_mode({"mode": single_value("mode", mode), **declared}))),)
+        mode = single_value("mode", mode)
+        try:
+            return (Encoding(codec=codec_of(read_mode({"mode": mode, **declared}))),)
+        except FormatError as error:
+            encoding = Encoding(codec=codec_of(read_mode({"mode": mode})))
+            numbers_text = " and ".join(f"{name}={value}" for name, value in declared.items())
+            why = f"no MLX model has {numbers_text} in this mode (expected {error.expected})"
+            return (Refusal(encoding=encoding, code="mode", why=why),)
 
     def naming(self, options: Options) -> str:
         return "mlx"

@@ -23,6 +23,7 @@ FAMILIES = {
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2", False),
     "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4", False),
     "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2", False),
+    "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2", False),
     "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2", False),
 }  # fmt: skip
 

@@ -17,8 +17,6 @@ from .keep import same_value
 from .settings import CONFIG, TextSettings
 from .tokenizer import SpecialTokens
 
-HIDDEN = ("rotary_dim", "mrope_section", "kv_heads")
-"""Settings derived from others, or for other modalities, which are not keys of config.json."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 OUTPUT = "output.weight"
 
@@ -39,9 +37,11 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
     return keys, constants
 
 
-def written_config(settings: Mapping[str, Any], special_tokens: SpecialTokens | None) -> dict[str, Any]:
+def written_config(
+    family: TextSettings, settings: Mapping[str, Any], special_tokens: SpecialTokens | None
+) -> dict[str, Any]:
     """config.json for settings that came from GGUF."""
-    config = {key: value for key, value in settings.items() if key not in HIDDEN}
+    config = {key: value for key, value in settings.items() if key not in family.derived}
     if special_tokens is not None:
         special = {f"{role}_token_id": special_tokens.special.get(role) for role in ("bos", "eos", "pad")}
         config |= {key: number for key, number in special.items() if number is not None}
@@ -53,7 +53,9 @@ def written_config(settings: Mapping[str, Any], special_tokens: SpecialTokens | 
 def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) -> bytes:
     """A config.json in the old spelling, with the keys that engines need; unchanged if it already is."""
     config = json.loads(data)
-    spelled = {key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *HIDDEN)}
+    spelled = {
+        key: value for key, value in family.spelled(config).items() if key not in (*QUANTIZATION, *family.derived)
+    }
     if has_other_parts(config):
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
     spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])

@@ -15,7 +15,7 @@ from .settings import TextSettings
 class TextModel(TextSettings):
     """A family of text models; subclasses state what `TextSettings` lists."""
 
-    def adapter(self) -> Family:
+    def adapter(self) -> Family | None:
         return Adapter(self)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:

@@ -55,7 +55,7 @@ class GgufFiles(Mapping[str, bytes]):
             self.vectors = vector_dtype(json.loads(self._files[CONFIG]))
             self._files[CONFIG] = undeclared(self._files[CONFIG])
         else:
-            self._files[CONFIG] = dump_json(written_config(settings, self._special))
+            self._files[CONFIG] = dump_json(written_config(family, settings, self._special))
         self._without_vocabulary = self._available()
 
     @property

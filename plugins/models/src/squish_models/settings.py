@@ -40,6 +40,10 @@ class TextSettings(Family):
         Settings without a GGUF key, equal for all models of the family.
     unstated
         Defaults of these settings if config.json does not state them.
+    own_names
+        Usual name of a setting -> the name in this family's config.json.
+    derived
+        Settings that follow from others or belong to other modalities, which are not keys of config.json.
     layer_counts
         Settings that default to the number of layers.
     tied_by_default
@@ -60,6 +64,8 @@ class TextSettings(Family):
     keys: ClassVar[Sequence[Key]]
     fixed: ClassVar[Mapping[str, Any]] = {}
     unstated: ClassVar[Mapping[str, Any]] = {}
+    own_names: ClassVar[Mapping[str, str]] = {}
+    derived: ClassVar[Sequence[str]] = ("rotary_dim", "mrope_section", "kv_heads")
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
     rotated_by_default: ClassVar[float] = 1.0
@@ -163,7 +169,11 @@ class TextSettings(Family):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a config.json in the spelling that all engines read."""
-        return old_spelling(text_config(config), self.experts)
+        return self.usual(old_spelling(text_config(config), self.experts))
+
+    def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings with the family's own names under the usual names, too."""
+        return {**settings, **{name: settings[own] for name, own in self.own_names.items() if own in settings}}
 
     def _from_config(self, model: Model) -> dict[str, Any]:
         config = self.spelled(model.config())
@@ -192,7 +202,7 @@ class TextSettings(Family):
         return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
-        read = settings_of(self.keys, self.architecture, model.meta)
+        read = self.usual(settings_of(self.keys, self.architecture, model.meta))
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {
             "architectures": [self.class_name], "model_type": self.model_type, **read,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from squish_core.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack
+from squish_core.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack, Transpose
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")
@@ -23,7 +23,8 @@ class Row:
     `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's values have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
-    there are several. `squeeze`: GGUF leaves its middle axis out.
+    there are several. `squeeze`: GGUF leaves its middle axis out. `transpose`: Hugging Face stores it as [in, out].
+    `layer` precedes the name in a layer.
     """
 
     hf: str
@@ -39,16 +40,18 @@ class Row:
     tied_to: str | None = None
     kind: str = ""
     squeeze: bool = False
+    transpose: bool = False
+    layer: str = LAYER
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
-        return f"{'' if self.top else LAYER}{self.hf}{suffix}"
+        return f"{'' if self.top else self.layer}{self.hf}{suffix}"
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
         yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
-            yield FamilyTensor(self.module(".bias"), self.shape[:1], self.biased)
+            yield FamilyTensor(self.module(".bias"), self.shape[-1:] if self.transpose else self.shape[:1], self.biased)
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""
@@ -67,6 +70,8 @@ class Row:
             expression = Add(expression, self.add)
         if self.squeeze:
             expression = Squeeze(expression)
+        if self.transpose and suffix == ".weight":
+            expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression
 
 

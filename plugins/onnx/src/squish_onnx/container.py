@@ -7,6 +7,7 @@ from typing import Any
 
 from squish_core.api import (
     DENSE,
+    CodecSpec,
     CodeLayout,
     Container,
     DenseFields,
@@ -31,7 +32,7 @@ from . import MODEL
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
 from .tensor import TensorProto
-from .write import accept, writer
+from .write import accept, existing, writer
 
 Record = tuple[TensorProto, int, int]
 """Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
@@ -82,10 +83,13 @@ class Onnx(Container):
         return True
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return accept.accepts(spec, encoding, any_dtype=writer.GRAPH in options)
+        return accept.accepts(spec, encoding, any_dtype=existing.GRAPH in options)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        return accept.accepts_codes(spec, layout, any_name=writer.GRAPH in options)
+        return accept.accepts_codes(spec, layout, any_name=existing.GRAPH in options)
+
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return existing.choose(specs, codec, options)
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

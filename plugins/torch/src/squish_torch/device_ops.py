@@ -8,35 +8,34 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from .decoding import LIMIT, decode_chosen, decode_rows, is_by_rows, is_decodable
 from .ops import LIBRARY
-from .torch_decoder import LIMIT, decode_rows, is_decodable
 from .weights import spec_of, weight_of
 
 DEVICES = ("CUDA",)
 """Dispatch keys of these operations."""
 
 
-def panels(parts: Sequence[Tensor], description: str, backend: str) -> Iterator[tuple[int, int, Tensor]]:
-    """Start, stop and f32 values of rows (leading axes flattened), on the device of the parts."""
+def panels(
+    parts: Sequence[Tensor], description: str, backend: str, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Start, stop and f32 values of rows `first` to `last` (leading axes flattened), on the device of the parts."""
     spec = spec_of(description)
     columns = spec.shape[-1]
-    total = spec.elements // columns if columns else 0
+    last = spec.elements // columns if last is None and columns else last or 0
     step = max(1, LIMIT // max(columns, 1))
-    if is_decodable(description):
-        for start in range(0, total, step):
-            stop = min(start + step, total)
-            yield start, stop, decode_rows(parts, description, start, stop)
-        return
-    warnings.warn(
-        f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
-        stacklevel=2,
-    )
-    values = (
-        weight_of([part.cpu().contiguous() for part in parts], description, backend).dense().reshape(total, columns)
-    )
-    for start in range(0, total, step):
-        stop = min(start + step, total)
-        yield start, stop, torch.from_numpy(values[start:stop]).to(parts[0].device)
+    values = None
+    if not is_decodable(description):
+        warnings.warn(
+            f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
+            stacklevel=2,
+        )
+        here = [part.cpu().contiguous() for part in parts]
+        values = torch.from_numpy(weight_of(here, description, backend).dense().reshape(-1, columns))
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        panel = decode_rows(parts, description, start, stop) if values is None else values[start:stop]
+        yield start, stop, panel.to(parts[0].device)
 
 
 def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
@@ -52,11 +51,16 @@ def linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) -
 def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
     """Rows by ids; only these are decoded, if torch decodes them."""
     rows, columns = spec_of(description).shape
-    if is_decodable(description):
-        chosen = [part.reshape(rows, -1)[ids.reshape(-1)] for part in parts]
-        values = decode_rows(chosen, description, 0, ids.numel(), total=ids.numel())
+    flat = ids.reshape(-1)
+    if is_by_rows(description):
+        values = decode_chosen(parts, description, flat)
     else:
-        values = torch.cat([panel for _, _, panel in panels(parts, description, backend)])[ids.reshape(-1)]
+        if ((flat < 0) | (flat >= rows)).any():
+            raise IndexError("index out of range in self")  # as torch's embedding
+        values = torch.empty(flat.numel(), columns, device=ids.device)
+        for start, stop, panel in panels(parts, description, backend):
+            inside = (flat >= start) & (flat < stop)
+            values[inside] = panel[flat[inside] - start]
     return values.reshape(*ids.shape, columns).to(dtype)
 
 
@@ -77,10 +81,16 @@ def linear_gradient(gradient: Tensor, parts: Sequence[Tensor], description: str,
 
 
 def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
-    """`x[i] @ W[ids[i]].T`."""
-    count, rows, columns = spec_of(description).shape
-    values = dequantize(parts, description, backend, torch.float32).reshape(count, rows, columns)
-    return torch.einsum("ni,noi->no", x.float(), values[ids]).to(x.dtype)
+    """`x[i] @ W[ids[i]].T`, one expert after the other."""
+    count, rows, _ = spec_of(description).shape
+    y = torch.empty(len(x), rows, device=x.device)
+    for expert in ids.unique().tolist():
+        if not 0 <= expert < count:
+            raise IndexError("index out of range in self")  # as torch's embedding
+        tokens, first = torch.where(ids == expert)[0], expert * rows
+        for start, stop, values in panels(parts, description, backend, first, first + rows):
+            y[tokens, start - first : stop - first] = x[tokens].float() @ values.T
+    return y.to(x.dtype)
 
 
 OPERATIONS = {

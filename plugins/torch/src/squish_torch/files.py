@@ -69,7 +69,8 @@ def load_file(
         The file cannot be read, or a tensor cannot be decoded here.
     """
     with _named(filename, names, backend) as file:
-        return {name: _loaded(tensor, device, dtype, compressed) for name, tensor in file.items()}
+        read = stored_parts if compressed else decoded
+        return {name: read(tensor, device, dtype) for name, tensor in file.items()}
 
 
 def save_file(
@@ -306,11 +307,15 @@ def _named(filename: Any, names: str | None, backend: str) -> File:
     return file if names is None else with_names(file, names)
 
 
-def _loaded(tensor: StoredTensor, device: Any, dtype: torch.dtype | None, compressed: bool) -> Any:
+def decoded(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor's values on a device; `dtype` is that of a compressed tensor, dense ones keep theirs."""
+    return values_of(tensor, None if is_dense(tensor) else dtype).to(device)
+
+
+def stored_parts(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor | CompressedTensor:
+    """The parts of a compressed tensor on a device; of a dense one, the values."""
     if is_dense(tensor):
-        return values_of(tensor).to(device)
-    if not compressed:
-        return values_of(tensor, dtype).to(device)
+        return decoded(tensor, device, dtype)
     encoding = tensor.bound.encoding
     text = describe(tensor.spec, encoding)
     buffers = tensor.parts(encoding)

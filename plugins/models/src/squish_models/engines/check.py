@@ -28,7 +28,7 @@ from ..config.spelling import text_config
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 LISTED = 3
 """How many tensor names a problem lists."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -127,8 +127,13 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
             message=f"has {naming.layout} names, which {engine.title} does not read",
         )
         return
-    yield from _family_problems(inventory, engine)
     assert naming.model_type is not None
+    if naming.model_type in engine.unsupported:
+        message = f"is {naming.model_type}, which {engine.title} does not support"
+        place = CONFIG_FILE if reading.layout != "gguf" else ARCHITECTURE
+        yield Problem(code="engine-family", severity="error", where=place, message=message)
+        return
+    yield from _family_problems(inventory, engine)
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)

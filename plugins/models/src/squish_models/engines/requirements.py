@@ -44,6 +44,8 @@ class Engine:
         `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
     scalings
         Kinds of RoPE scaling that it knows, by `model_type` (no entry: any).
+    unsupported
+        Model types of known families that it refuses.
     tokenizers
         Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
         is installed.)
@@ -59,6 +61,7 @@ class Engine:
     fields: Fields = field(factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     scalings: Fields = field(factory=dict)
+    unsupported: tuple[str, ...] = ()
     tokenizers: tuple[str, ...] = ()
     weights: str = "*"
 
@@ -120,6 +123,9 @@ MLX = Engine(
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
         "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
+        "gpt2": (
+            "model_type", "n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon", "vocab_size",
+        ),
         "glm4": (
             *MLX_ALL, *HEADS, "head_dim", "attention_bias", "partial_rotary_factor", "rope_theta",
         ),
@@ -154,6 +160,7 @@ TRANSFORMERS = Engine(
         ANY: {"tie_word_embeddings": False},
         "gemma2": {"tie_word_embeddings": True},
         "gemma3_text": {"tie_word_embeddings": True},
+        "gpt2": {"tie_word_embeddings": True},
         "starcoder2": {"tie_word_embeddings": True},
     },
     tokenizers=("tokenizer.json",),
@@ -183,6 +190,7 @@ MISTRAL_RS = Engine(
     },
     defaults={"qwen3": {"tie_word_embeddings": False}},
     scalings={"llama": ("llama3", "linear")},
+    unsupported=("gpt2", "granite", "olmo2"),
     tokenizers=("tokenizer.json",),
 )
 ENGINES = {"llama.cpp": LLAMA_CPP, "mlx": MLX, "transformers": TRANSFORMERS, "mistralrs": MISTRAL_RS}

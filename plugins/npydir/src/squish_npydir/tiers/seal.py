@@ -23,7 +23,6 @@ from squish_core.api import (
     Limits,
     SquishError,
     TensorSpec,
-    atomic_file,
     open_source,
 )
 from squish_core.api import open as open_model
@@ -102,6 +101,8 @@ def seal(path: Path, label: str, file: str) -> None:
         first = {spec.encodings[0].label for spec in specs.values() if spec.encodings}
         if isinstance(specs, Sealed) or opened.problems or first != {label}:
             return
+    from squish_core.api import atomic_file  # opening a sealed tier writes nothing
+
     with atomic_file(path / SEALS) as sink:
         sink.write(json.dumps({label: state}).encode())
 

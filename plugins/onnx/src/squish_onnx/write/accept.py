@@ -31,15 +31,31 @@ def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) ->
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = False) -> Encoding | Refusal | None:
-    """The form of MatMulNBits for these codes: wider codes if need be, scales and biases in f32."""
+    """The form of MatMulNBits for these codes: wider codes if need be, scales and biases in f32.
+
+    Parameters
+    ----------
+    spec, layout
+        The tensor and the layout of its codes.
+    any_name
+        Whether the weights are those of an existing graph, which may be called anything and have groups of rows: codes
+        of a matrix of [K, N] are stored transposed.
+
+    Returns
+    -------
+    Encoding, Refusal or None
+        The codes as `affine`.
+    """
     if len(spec.shape) != 2 or not (any_name or spec.name.endswith(WEIGHT)):
         return Refusal(why="ONNX multiplies codes of matrices called <layer>.weight only", code="shape")
     if layout.table is not None:
         return Refusal(
             why="ONNX has no operator for codes with a table; ask for int8 or int4 with --encode", code="table"
         )
-    group = layout.row_group
-    group = spec.shape[-1] if group == 0 else group
+    across = any_name and layout.group[-1] == 1 and not layout.run
+    axis = -2 if across else -1
+    group = layout.group[axis] if across else layout.row_group
+    group = spec.shape[axis] if group == 0 else group
     block = next((size for size in BLOCKS if group and group % size == 0), None)
     bits = next((width for width in HALF_BLOCKS if width >= layout.bits), None)
     if block is None or bits is None:
@@ -49,6 +65,8 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
         params |= {"zero": HALF_BLOCKS[bits], "signed": False}
     else:
         params |= {"offset": "bias"}
+    if across:
+        params["transposed"] = True
     try:
         parts = Affine().parts(spec, params)
     except SquishError as error:

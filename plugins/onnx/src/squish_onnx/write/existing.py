@@ -9,25 +9,20 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core.api import FormatError, Limits, Options, TensorSpec, load_json, open_source
+from squish_core.api import CodecSpec, FormatError, Limits, Options, TensorSpec, load_json, open_source
 
 from ..model import OWN_KEYS
 from . import proto
 from .graph import MICROSOFT, Graph, dense_dtype, is_dense
-from .nodes import SUBGRAPH, ExistingModel, Node, is_transpose
+from .nodes import SUBGRAPH, ExistingModel, Node
+from .uses import columns_first, unused, uses_of
 
+GRAPH = "graph"
+"""The option with the path of the model."""
 LOWEST_IR, LOWEST_OPSET = 4, 13
 """Initializers that are no inputs; axes of Unsqueeze and ReduceSum as inputs."""
 NARROWER = {"f32": ("f16", "bf16"), "f64": ("f32", "f16", "bf16")}
 """Dtype of the graph -> dtypes whose values it holds exactly."""
-
-
-@frozen
-class Use:
-    """A node that multiplies by a weight or gathers its rows. `rows_first`: the weight is [N, K] in the graph."""
-
-    number: int
-    rows_first: bool
 
 
 @frozen
@@ -50,10 +45,20 @@ class Rewritten:
     produced: set[str] = field(factory=set)
 
 
+def upright(spec: TensorSpec) -> TensorSpec:
+    """A tensor as its codes are stored: [N, K] of a transposed one."""
+    encoding = spec.encodings[0]
+    params = dict(encoding.codec.params)
+    if not params.pop("transposed", False):
+        return spec
+    codec = evolve(encoding.codec, params=params)
+    return evolve(spec, shape=spec.shape[::-1], encodings=(evolve(encoding, codec=codec),))
+
+
 @contextmanager
 def existing_model(options: Options) -> Iterator[ExistingModel]:
     """The model whose graph is kept, open while the block runs."""
-    with closing(open_source(options["graph"])) as source:
+    with closing(open_source(options[GRAPH])) as source:
         yield ExistingModel(source, Limits())
 
 
@@ -93,7 +98,7 @@ def rewritten(
     places = model.initializers | model.nested
     same_shapes = all(spec.shape == places[spec.name].shape for spec in renamed)
     as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
-    result = Rewritten(model, Graph(renamed, prefix), tensors, as_stored)
+    result = Rewritten(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
     result.moved.update(place.offset for place in model.nested.values() if place.external is not None)
     for spec in renamed:
         if spec.name in model.nested:
@@ -105,6 +110,19 @@ def rewritten(
     if taken := sorted((set(result.graph.initializers) - set(tensors)) & model.names):
         raise FormatError("the graph has a value of this name already", tensor=taken[0], code="duplicate")
     return result
+
+
+def choose(specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> dict[str, CodecSpec]:
+    """The codec of each tensor: weights that are [K, N] as in the graph have blocks along K."""
+    codecs = {spec.name: codec for spec in specs}
+    if codec.id != "affine" or "axis" in codec.params or GRAPH not in options:
+        return codecs
+    names = _read_names(options["names"]) if "names" in options else {}
+    renamed = {names.get(spec.name, spec.name): spec for spec in specs}
+    across = evolve(codec, params={**codec.params, "transposed": True})
+    with existing_model(options) as model:
+        turned = columns_first(model, [evolve(spec, name=name) for name, spec in renamed.items()])
+    return codecs | {renamed[name].name: across for name in turned}
 
 
 def _read_names(path: str) -> dict[str, str]:
@@ -145,7 +163,7 @@ def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     rows_first = place.shape == spec.shape
     if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
-            rows_first = all(use.rows_first for use in _uses(model, spec.name)[0])
+            rows_first = all(use.rows_first for use in uses_of(model, spec.name)[0])
     if place.shape != (spec.shape if rows_first else spec.shape[::-1]):
         raise _wrong_shape(model, spec, place.shape)
     if dtype != place.dtype and dtype not in NARROWER.get(place.dtype, ()):
@@ -166,7 +184,7 @@ def _put_inside(result: Rewritten, spec: TensorSpec) -> None:
     """Replace an initializer of a graph inside a node by values of the same dtype and shape."""
     model, place = result.model, result.model.nested[spec.name]
     if not is_dense(spec):
-        raise _unused(model, spec.name, SUBGRAPH)
+        raise unused(model, spec.name, SUBGRAPH)
     if place.shape != spec.shape:
         raise _wrong_shape(model, spec, place.shape)
     if place.dtype != dense_dtype(spec):
@@ -176,56 +194,23 @@ def _put_inside(result: Rewritten, spec: TensorSpec) -> None:
 
 def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
     """Replace the nodes that use an initializer by nodes that use codes."""
-    model, graph = result.model, result.graph
+    model, graph, stored = result.model, result.graph, upright(spec)
     place = model.initializers[spec.name]
-    uses, aliases = _uses(model, spec.name)
+    uses, aliases = uses_of(model, spec.name)
     if not uses:
-        raise _unused(model, spec.name, "nothing")
-    if result.as_stored and not all(use.rows_first for use in uses):
-        raise _unused(model, spec.name, "a weight of [K, N], whose rows are no rows of the product")
+        raise unused(model, spec.name, "nothing")
+    as_in_graph = stored is spec and place.shape == spec.shape
+    if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
+        raise _blocks_across(model, spec)
     for use in uses:
-        if place.shape != (spec.shape if use.rows_first else spec.shape[::-1]):
-            raise _wrong_shape(model, spec, place.shape)
+        if place.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
+            raise _wrong_shape(model, stored, place.shape)
     for use in uses:
         graph.nodes = []
         _replace(graph, spec.name, model.nodes[use.number], place.dtype)
         result.nodes[use.number] = graph.nodes
     result.nodes.update((number, []) for number in aliases)
     result.removed.update((spec.name, *(name for number in aliases for name in model.nodes[number].outputs)))
-
-
-def _uses(model: ExistingModel, name: str) -> tuple[list[Use], list[int]]:
-    """The nodes that use a weight, and those that only transpose it; FormatError for another use."""
-    uses: list[Use] = []
-    aliases: list[int] = []
-    values = {name: True}
-    pending = [name]
-    for value in pending:
-        if value in model.elsewhere:
-            raise _unused(model, name, model.elsewhere[value])
-        for number in model.consumers.get(value, ()):
-            node, same = model.nodes[number], values[value]
-            if is_transpose(node) and node.outputs[0] not in values:
-                values[node.outputs[0]] = not same
-                pending.append(node.outputs[0])
-                aliases.append(number)
-            else:
-                uses.append(Use(number, _rows_first(model, name, node, value, same)))
-    return uses, aliases
-
-
-def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: bool) -> bool:
-    """Whether a node takes the weight as [N, K]; `same`: its input is the weight, not the transposed one."""
-    attributes = node.attributes
-    once = node.inputs.count(value) == 1 and len(node.inputs) > 1 and len(node.outputs) == 1
-    if once and node.kind == "MatMul" and node.inputs[1] == value:
-        return not same
-    if once and node.kind == "Gather" and node.inputs[0] == value and same and not attributes.get("axis"):
-        return True
-    is_product = not attributes.get("transA") and {attributes.get(key, 1.0) for key in ("alpha", "beta")} == {1.0}
-    if once and node.kind == "Gemm" and node.inputs[1] == value and is_product:
-        return bool(attributes.get("transB")) == same
-    raise _unused(model, name, node.kind)
 
 
 def _replace(graph: Graph, name: str, node: Node, dtype: str) -> None:
@@ -244,10 +229,11 @@ def _replace(graph: Graph, name: str, node: Node, dtype: str) -> None:
         graph.op("Add", y, bias, output=output)
 
 
-def _unused(model: ExistingModel, name: str, use: str) -> FormatError:
+def _blocks_across(model: ExistingModel, spec: TensorSpec) -> FormatError:
     return FormatError(
-        "the graph uses a weight for something that has no operator on codes", file=model.source.name, tensor=name,
-        expected="MatMul, Gemm or Gather", found=use, code="graph-use", hint=f"Encode it: --encode '{name}=f32'.",
+        "the graph has a weight of [K, N], and its codes are in blocks along N", file=model.source.name,
+        tensor=spec.name, expected="blocks along K", found=str(spec.encodings[0].codec), code="graph-use",
+        hint=f"Encode it: --encode '{spec.name}=int4:transposed=true'.",
     )  # fmt: skip
 
 

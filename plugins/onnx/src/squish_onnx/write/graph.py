@@ -82,6 +82,14 @@ class Graph:
             self.constants[key] = f"{self._prefix}constant.{len(self.constants)}", array
         return self.constants[key][0]
 
+    @property
+    def constant_nodes(self) -> list[bytes]:
+        """The nodes of the constants, which precede all others."""
+        return [
+            proto.node("Constant", (), (label,), "", value=proto.array(array))
+            for label, array in self.constants.values()
+        ]
+
     def integers(self, *values: int) -> str:
         """A constant list of integers: axes, shapes."""
         return self.constant(values, np.int64)

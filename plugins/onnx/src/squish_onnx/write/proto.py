@@ -5,20 +5,28 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from squish_core.api import protobuf
+import numpy as np
+
+from squish_core.api import dtypes, protobuf
 
 from ..types import DTYPES
 
 message, number = protobuf.message, protobuf.number
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 """Dtype -> TensorProto.DataType."""
-Attribute = int | float | str | Sequence[int]
+Attribute = int | float | str | bytes | Sequence[int]
+"""Bytes are a TensorProto."""
 Dimension = int | str
 
 
 def tensor(name: str, dtype: str, shape: Sequence[int], *values: bytes) -> bytes:
     """A TensorProto; `values` are the fields of `raw` or `external`."""
     return b"".join([*(number(1, size) for size in shape), number(2, CODES[dtype]), message(8, name), *values])
+
+
+def array(values: np.ndarray) -> bytes:
+    """A TensorProto of values, without a name."""
+    return tensor("", str(dtypes.named(values.dtype)), values.shape, raw(values.tobytes()))
 
 
 def raw(data: bytes) -> bytes:
@@ -43,6 +51,8 @@ def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, 
 
 def _attribute(name: str, value: Attribute) -> bytes:
     match value:
+        case bytes():
+            return message(1, name) + message(5, value) + number(20, 4)
         case int():
             return message(1, name) + number(3, value) + number(20, 2)
         case float():

@@ -12,7 +12,7 @@ from . import proto
 from .existing import Rewritten, new_opsets
 from .graph import Initializer
 from .nodes import GRAPH_INPUT, VALUE_INFO, ExistingModel, value_name
-from .weights import Weights, constant_fields
+from .weights import Weights
 
 Piece = bytes | memoryview
 _NAME, _RAW, _EXTERNAL, _LOCATION = 8, 9, 13, 14
@@ -48,7 +48,7 @@ def spliced(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
 
 def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
     """The fields of the graph: other nodes in the place of some, and initializers."""
-    model, first, number = result.model, list(result.first), 0
+    model, first, number = result.model, [*result.graph.constant_nodes, *result.first], 0
     undeclared = {GRAPH_INPUT: result.removed | result.produced, VALUE_INFO: result.removed}
     moved = _Moved(result, weights, data)
     pieces: list[Piece] = []
@@ -61,9 +61,8 @@ def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece
             pieces += [] if name in result.tensors else [_kept(model, item, model.initializers[name], weights, data)]
         elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
             pieces.append(item.encoded)
-    graph = result.graph
-    pieces += [weights.write(data, each, result.tensors[each.tensor]) for each in graph.initializers.values()]
-    return [*pieces, *constant_fields(graph)]
+    written = result.graph.initializers.values()
+    return [*pieces, *(weights.write(data, each, result.tensors[each.tensor]) for each in written)]
 
 
 def _kept(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: Weights, data: Sink) -> Piece:

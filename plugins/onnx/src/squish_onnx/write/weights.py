@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from squish_core.api import OutgoingTensor, Sink, Source, dtypes
+from squish_core.api import OutgoingTensor, Sink, Source
 
 from . import proto
-from .graph import Graph, Initializer
+from .graph import Initializer
 
 ALIGNMENT = 1 << 16
 INLINE = 1 << 16
@@ -38,10 +38,3 @@ class Weights:
         values = proto.external(self.location, data.tell(), length)
         data.copy(source, offset, length)
         return values
-
-
-def constant_fields(graph: Graph) -> Iterator[bytes]:
-    """The constants of a graph as initializers."""
-    for label, array in graph.constants.values():
-        values = proto.raw(array.tobytes())
-        yield proto.message(5, proto.tensor(label, str(dtypes.named(array.dtype)), array.shape, values))

@@ -27,13 +27,13 @@ from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
 from .decoder import decoder_graph
-from .existing import existing_model, rewritten
+from .existing import GRAPH, existing_model, rewritten
 from .genai import genai_config
 from .graph import Graph
 from .splice import spliced
-from .weights import Weights, constant_fields
+from .weights import Weights
 
-CONFIG, GENAI, GRAPH = "config.json", "genai_config.json", "graph"
+CONFIG, GENAI = "config.json", "genai_config.json"
 ASSETS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
@@ -108,10 +108,10 @@ def write(
     decoder = decoder_of(assets)
     _write_file(sink, GENAI, genai_config(decoder, sink.name))
     graph = decoder_graph(decoder, specs)
-    fields = [*graph.nodes, proto.message(2, decoder.family)]
+    fields = [*graph.constant_nodes, *graph.nodes, proto.message(2, decoder.family)]
     with sink.member(weights.location) as data:
         fields += [weights.write(data, each, each.tensor) for each in graph.initializers.values()]
-    fields += [*constant_fields(graph), *graph.inputs, *graph.outputs]
+    fields += [*graph.inputs, *graph.outputs]
     for piece in proto.model(fields, _opsets(graph), IR_VERSION, {}):
         sink.write(piece)
 

@@ -68,11 +68,10 @@ class LogitsFile:
     def check(self, windows: Windows, vocabulary: int) -> None:
         """UsageError if the window, the vocabulary or the tokens are others."""
         used = self.windows if windows.content is None and self.windows > len(windows) else len(windows)
-        pairs = {
-            "window": (self.window, windows.size), "vocabulary": (self.vocabulary, vocabulary),
-            "windows": (self.windows, used),
-        }  # fmt: skip
-        for code, (expected, found) in pairs.items():
+        for code, expected, found in (
+            ("window", self.window, windows.size), ("vocabulary", self.vocabulary, vocabulary),
+            ("windows", self.windows, used),
+        ):  # fmt: skip
             if expected != found:
                 raise UsageError(
                     f"the logits file has another {code}", file=self.name, code=code, expected=expected, found=found

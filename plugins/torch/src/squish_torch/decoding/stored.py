@@ -1,0 +1,94 @@
+"""The stored parts of a tensor on a device: bytes, and numbers in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+from attrs import frozen
+from squish_codecs.api import float8_table
+from torch import Tensor
+
+from squish_core.api import CodecSpec, Part, TensorSpec, dtypes
+
+FLOATS = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+INTEGERS = {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32}
+
+
+@frozen
+class Stored:
+    """The parts of a tensor: uint8 tensors by role, and what the tensor's description says of them."""
+
+    spec: TensorSpec
+    data: Mapping[str, Tensor]
+
+    @property
+    def codec(self) -> CodecSpec:
+        """The codec of the parts."""
+        return self.spec.encodings[0].codec
+
+    @property
+    def inner(self) -> CodecSpec:
+        """The codec that the codec wraps."""
+        inner = self.codec.inner
+        assert inner is not None
+        return inner
+
+    @property
+    def columns(self) -> int:
+        """Values of a row."""
+        return self.spec.shape[-1]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, leading axes flattened."""
+        return prod(self.spec.shape[:-1])
+
+    def part(self, role: str) -> Part:
+        """What the description says of a part."""
+        return self.spec.encodings[0].parts[role]
+
+    def bytes_of(self, role: str) -> Tensor:
+        """The bytes of a part, [*shape, bytes of an element]."""
+        part = self.part(role)
+        return self.data[role].reshape(*part.shape, dtypes.nbytes(part.dtype, (1,)))
+
+    def row_bytes(self, role: str, start: int, stop: int) -> Tensor:
+        """The bytes of rows of a part that has as many rows as the tensor."""
+        return self.data[role].reshape(self.rows, -1)[start:stop]
+
+    def numbers(self, role: str) -> Tensor:
+        """A part in f32, of its own shape."""
+        return numbers(self.bytes_of(role), self.part(role).dtype)
+
+    def row_numbers(self, role: str, start: int, stop: int) -> Tensor:
+        """Rows of a part in f32, for a part that has as many rows as the tensor."""
+        size = dtypes.nbytes(self.part(role).dtype, (1,))
+        raw = self.row_bytes(role, start, stop)
+        return numbers(raw.reshape(len(raw), -1, size), self.part(role).dtype)
+
+
+def numbers(raw: Tensor, dtype: str) -> Tensor:
+    """Bytes [..., bytes of an element] as f32; integers and floats of 8 bits exactly."""
+    if dtype in FLOATS:
+        return raw.contiguous().view(FLOATS[dtype])[..., 0].float()
+    if dtype in INTEGERS:
+        return raw.contiguous().view(INTEGERS[dtype])[..., 0].float()
+    if dtype.startswith("f8_"):
+        return table_of(dtype, raw.device)[raw[..., 0].int()]
+    places = torch.arange(raw.shape[-1], device=raw.device) * 8  # unsigned: torch has few operations on wide ones
+    return (raw.long() << places).sum(-1).float()
+
+
+@lru_cache(64)
+def table_of(dtype: str, device: torch.device) -> Tensor:
+    """The values of all codes of a float of 8 bits."""
+    return constant(float8_table(dtype), device)
+
+
+def constant(values: Any, device: torch.device) -> Tensor:
+    """Numbers as f32 on a device."""
+    return torch.from_numpy(values.copy()).float().to(device)

@@ -1,0 +1,45 @@
+"""Matrices that are read through a codec around another with their last two axes swapped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import toys
+from attrs import evolve
+
+from squish_core.conversion.arrays import in_memory
+from squish_core.errors import CodecError
+from squish_core.mapping.rows import Rows
+from squish_core.model import CodecSpec
+from squish_core.tensor import Tensor
+
+VALUES = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
+FILE = in_memory({"w": VALUES, "v": VALUES[0, 0]}, registry=toys.registry())
+SPEC = FILE.index.tensors["w"]
+
+
+def test_any_region_is_read() -> None:
+    tensor = Tensor(FILE, Rows(FILE).transpose(SPEC))
+    assert tensor.shape == (3, 6, 4)
+    np.testing.assert_array_equal(tensor.numpy(), VALUES.swapaxes(1, 2))
+    np.testing.assert_array_equal(tensor[1:3, 2:5, 1:2], VALUES.swapaxes(1, 2)[1:3, 2:5, 1:2])
+
+
+def test_a_matrix_that_is_transposed_twice_is_the_stored_one() -> None:
+    rows = Rows(FILE)
+    twice = rows.transpose(rows.transpose(SPEC))
+    assert (twice.shape, twice.encodings) == (SPEC.shape, SPEC.encodings)
+
+
+def test_a_vector_is_refused() -> None:
+    (encoding,) = FILE.index.tensors["v"].encodings
+    codec = CodecSpec("transpose", {}, encoding.codec)
+    with pytest.raises(CodecError) as caught:
+        Tensor(FILE, evolve(FILE.index.tensors["v"], encodings=(evolve(encoding, codec=codec),))).numpy()
+    assert caught.value.code == "params"
+
+
+def test_a_transpose_alone_is_no_codec() -> None:
+    with pytest.raises(CodecError) as caught:
+        toys.registry().codec("transpose").params_for(SPEC, {})
+    assert caught.value.code == "params"
