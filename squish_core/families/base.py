@@ -153,12 +153,14 @@ class Rule:
 class Carried:
     """A mapped model without its tensors: metadata, files, and tensors computed from the settings.
 
+    `storage`: keys of `meta` that describe how a file stores its tensors (types, framework) rather than the model.
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
     go into the report. `coded`: the target stores the codes of tensors that it transposes only where they are dense.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
+    storage: tuple[str, ...] = ()
     assets: Mapping[str, bytes] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
