@@ -11,7 +11,7 @@ from attrs import evolve
 from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec
 
 from .config.spelling import has_other_parts
-from .config_file import OUTPUT, config_keys, respelled, undeclared
+from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import KEYS_FILE, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
@@ -51,8 +51,9 @@ def carry_to_gguf(
         digest = tokenizer_digest(described, kept, settings) if unchanged else None
         meta = {**meta, **kept_files(differing, list(files), digest)}
     return Carried(
-        meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings, layout)
-    )
+        meta=meta, storage=tuple(STORAGE), constants=constants, missing=missing, dropped=dropped,
+        notes=family.ignored(settings, layout),
+    )  # fmt: skip
 
 
 def carry_to_folder(
@@ -63,7 +64,10 @@ def carry_to_folder(
     if model.layout == "gguf":
         files = FolderFiles(family, model, settings, layout)
         missing = () if files.files.has_vocabulary else ("tokenizer",)
-        return Carried(meta={"format": "pt"}, assets=files, vectors=files.files.vectors, missing=missing, notes=notes)
+        return Carried(
+            meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
+            notes=notes,
+        )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
