@@ -19,8 +19,8 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack", "Transpose", "source_names",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
+        "Squeeze", "Stack", "Transpose", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -213,6 +213,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Expression as Expression
     from squish_core.families.base import Family as Family
     from squish_core.families.base import FamilyTensor as FamilyTensor
+    from squish_core.families.base import Interleave as Interleave
     from squish_core.families.base import Join as Join
     from squish_core.families.base import Permute as Permute
     from squish_core.families.base import Rule as Rule
