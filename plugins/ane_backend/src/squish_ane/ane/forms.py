@@ -28,7 +28,7 @@ def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | 
     return _integers(layout, spec, zeros)
 
 
-def decoded_weights(spec: TensorSpec) -> Weights:
+def dense_weights(spec: TensorSpec) -> Weights:
     """Return the weights as dense float16, for a tensor that is decoded first."""
     return _weights(spec, "dense")
 
