@@ -14,7 +14,7 @@ import pytest
 from preset_models import MODELS, in_runs, is_low, matrices, metadata, requests, title
 from squish_gguf.presets import PRESETS
 from squish_gguf.quantize import ELEMENTS, LlamaQuantize, matching_preset
-from squish_gguf.types import NAMED_PRESETS
+from squish_gguf.types import PRESET_NAMES
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, ModelFacts, TensorSpec
@@ -103,7 +103,7 @@ def source(tmp_path: Path) -> Path:
 @needs_encoders
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "q2_k_s" and not is_low(name)])
 def test_convert_writes_the_types_and_the_file_type(preset: str, source: Path, tmp_path: Path) -> None:
-    encode = preset if preset in NAMED_PRESETS else f"llama-quantize:type={preset}"
+    encode = preset if preset in PRESET_NAMES else f"llama-quantize:type={preset}"
     squish.convert(source, tmp_path / "out.gguf", encode=encode)
     with squish.open(tmp_path / "out.gguf") as file:
         types = [

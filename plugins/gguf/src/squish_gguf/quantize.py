@@ -34,7 +34,7 @@ from .presets import (
     kind_of,
     quantizable,
 )  # fmt: skip
-from .types import NAMED_PRESETS, TYPES
+from .types import PRESET_NAMES, TYPES
 
 ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
 DENSE = ("f32", "f16", "bf16")
@@ -252,7 +252,7 @@ def matching_preset(
     """Return the file type of the preset with exactly these types, else -1."""
     for statistics in (None, frozenset[str]()):
         model = ModelFacts(tuple(shapes), metadata, statistics)
-        for name in dict.fromkeys((*NAMED_PRESETS, *PRESETS)):
+        for name in dict.fromkeys((*PRESET_NAMES, *PRESETS)):
             preset = PRESETS[name]
             if preset.type in types.values() and _same(preset_types(Request(name, preset), shapes, model), types):
                 return preset.number
