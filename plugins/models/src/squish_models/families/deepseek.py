@@ -133,11 +133,11 @@ class Deepseek(TextModel):
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
-        rotated, plain, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+        rotated, unrotated, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
         return {
             **super().sizes(settings), "q_lora_rank": settings.get("q_lora_rank") or 0, "kv_lora_rank": latent,
-            "q_rows": heads * (plain + rotated), "kv_a_rows": latent + rotated, "v_rows": heads * values,
-            "qk_nope_head_dim": plain, "v_head_dim": values,
+            "q_rows": heads * (unrotated + rotated), "kv_a_rows": latent + rotated, "v_rows": heads * values,
+            "qk_nope_head_dim": unrotated, "v_head_dim": values,
             "shared_size": settings["moe_intermediate_size"] * settings["n_shared_experts"],
         }  # fmt: skip
 
