@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
@@ -30,7 +31,7 @@ class GgufArray(Sequence[Any]):
 
     def __init__(self, kind: str, count: int, raw: bytes) -> None:
         self.kind, self._count, self.raw = kind, count, raw
-        self._starts: list[int] | None = None
+        self._starts: array[int] | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -87,9 +88,9 @@ class GgufArray(Sequence[Any]):
             yield text(raw[at + 8 : end])
             at = end
 
-    def _offsets(self) -> list[int]:
+    def _offsets(self) -> array[int]:
         if self._starts is None:
-            starts = [0]
+            starts = array("Q", [0])
             for _ in range(self._count):
                 starts.append(_end(self.raw, starts[-1], self.kind))
             self._starts = starts
