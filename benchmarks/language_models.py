@@ -2,247 +2,182 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import oracles
 
-from benchmarks.table import Row, markdown
+from benchmarks import language_model_peers as peers
+from benchmarks.table import Row, markdown, shown
 
 NOTE = """\
-SmolLM2-135M-Instruct, Q4_1 with a Q8_0 embedding and head, in processes of their own, interleaved. A prefill is 128
-tokens with the logits of the last; decoding is a token after them, the mean of {steps}. `ours` decodes codes to f32;
-int8 is `cpu:activations=int8,repack=rows`, bf16 `cpu:activations=bf16,repack=rows`. There is no repack of Q8_0,
-so these two have the embedding and the head in f32. transformers has the decoded weights, and llama.cpp is the
-prebuilt wheel of xllamacpp, which rounds activations to 8 bits. The compiled graph is
-`torch.compile(fullgraph=True, dynamic=False)` of all layers with a static cache. A module is a `CompressedLinear` of
-32 x 64, Q4_0, for one row of f32, against `nn.Linear`. Loading starts after `import transformers`."""
+SmolLM2-135M-Instruct, Q4_1 with a Q8_0 embedding and head, interleaved; each engine in a process of its own. A prefill
+computes the logits of the last token; decoding is the mean of {steps} tokens after a prefill of {prompt}. `ours`
+decodes codes to f32; int8 is `cpu:activations=int8,repack=rows`, bf16 `cpu:activations=bf16,repack=rows`. Tensors that
+these two do not take ({dense}) are decoded to f32. transformers has the decoded weights. llama.cpp rounds activations
+to 8 bits; `llama.cpp` is the prebuilt wheel of xllamacpp 2026.10, `llama.cpp, native` is llama-cpp-python 0.3.36,
+compiled here for this processor. The compiled graph is `torch.compile(fullgraph=True, dynamic=False)` of all layers
+with a static cache; compiling took {compilation}. A module is a `CompressedLinear` of 32 x 64, Q4_0, for one row of
+f32, against `nn.Linear`."""
+LOAD_NOTE = """\
+CPU time of loading SmolLM2 from its GGUF of {size:.1f} MB after imports, each in a new process (minimum of {rounds}),
+and the anonymous memory that it adds. Targets: 0.5 s and 15 % of the file."""
+PROFILE_NOTE = """\
+Where the time of a decoded token goes: "products" are those of all linear layers and the head, one after another,
+without torch; "rest of the model" is a token of the same model whose linear layers return zeros (embedding, norms,
+rotation, attention and cache in torch's eager mode)."""
 TARGETS = {
     "prefill": "<= transformers f32; with bf16 products <= 1.3x bf16",
-    "decode": "<= 1.5x llama.cpp (1.25x compiled) with int8, <= 0.5x transformers bf16",
+    "decode": "with int8 <= 1.5x native llama.cpp (1.25x compiled), <= 0.5x transformers bf16",
 }
 INT8, BF16 = "cpu:activations=int8,repack=rows", "cpu:activations=bf16,repack=rows"
 BACKENDS = {"ours": "", "ours, int8": INT8, "ours, bf16": BF16}
-PEERS = {"transformers f32": "float32", "transformers bf16": "bfloat16"}
-TIMEOUT = 1800.0
+DTYPES = {"transformers f32": "float32", "transformers bf16": "bfloat16"}
+LLAMA_CPP = {
+    "llama.cpp": ("llama.cpp", "xllamacpp"), "llama.cpp, native": ("llama-cpp-python", "llama_cpp"),
+}  # fmt: skip
+"""Name -> environment, and its package."""
+PROMPT = 128
+TIMEOUT = 600.0
 
 
 def run(quick: bool) -> str:
-    """Rows for one thread and two."""
+    """Tables of the whole model, of loading, and of a token's time."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
     from demo import fetch
 
-    path, rounds, steps = str(fetch("smollm2")), 2 if quick else 7, 4 if quick else 16
-    rows: list[Row] = []
-    for threads in (1, 2):
-        for operation in ("prefill", "decode"):
-            rows += whole_model(path, operation, threads, steps, rounds, compiled=not quick)
-    rows += [module_call(), load(path)]
-    return markdown("Language models in PyTorch", NOTE.format(steps=steps), rows)
+    path, rounds, steps = str(fetch("smollm2")), 1 if quick else 5, 4 if quick else 16
+    speed = Speed(path, rounds, compiles=not quick)
+    rows = [row for threads in (1, 2) for row in speed.rows(threads, steps)] + [module_row()]
+    note = NOTE.format(
+        steps=steps, prompt=PROMPT, dense=", ".join(speed.dense()), compilation=" and ".join(speed.compilation) or "-"
+    )
+    sections = (
+        markdown("Language models in PyTorch", note, rows),
+        load_table(path, 1 if quick else 3),
+        speed.profile(steps),
+    )
+    for name in (environment for environment, _ in LLAMA_CPP.values()):
+        oracles.peer(name).close()
+    return "\n".join(sections)
 
 
-def whole_model(path: str, operation: str, threads: int, steps: int, rounds: int, compiled: bool) -> list[Row]:
-    """A row for each of our ways to compute."""
-    torch = oracles.peer("squish-torch")
-    options: dict[str, Any] = {"path": path, "threads": threads, "steps": steps if operation == "decode" else 0}
-    calls: dict[str, Any] = {
-        name: torch.prepare(torch_model, timeout=TIMEOUT, backend=backend, dtype="", compiled=False, **options)
-        for name, backend in BACKENDS.items()
-    }
-    if compiled and operation == "decode":
-        calls["ours, int8, compiled"] = torch.prepare(
-            torch_model, timeout=TIMEOUT, backend=INT8, dtype="", compiled=True, **options
-        )
-    peers = {
-        name: torch.prepare(torch_model, timeout=TIMEOUT, backend="", dtype=dtype, compiled=False, **options)
-        for name, dtype in PEERS.items()
-    }
-    peers["llama.cpp"] = oracles.peer("llama.cpp").prepare(llama_cpp, timeout=TIMEOUT, **options)
-    medians = oracles.interleave(calls | peers, rounds)
-    seconds = {name: each / max(options["steps"], 1) for name, each in medians.items()}
-    torch.close()
-    label = f"{operation}, {threads} thread{'s' if threads > 1 else ''}"
-    others = {name: seconds[name] for name in peers}
-    return [
-        Row(f"{label}: {name.removeprefix('ours, ')}", seconds[name], others, target=TARGETS[operation])
-        for name in calls
-    ]
+class Speed:
+    """Prefill and decoding of one model in every engine.
+
+    Parameters
+    ----------
+    path
+        The GGUF file.
+    rounds
+        Interleaved rounds of each operation.
+    compiles
+        Whether decoding is measured as a compiled graph, too.
+    """
+
+    def __init__(self, path: str, rounds: int, *, compiles: bool) -> None:
+        self.path, self.rounds, self.compiles = path, rounds, compiles
+        self.compilation: list[str] = []
+
+    def rows(self, threads: int, steps: int) -> Iterator[Row]:
+        """A row for each operation and each of our backends."""
+        suffix = f"{threads} thread{'s' if threads > 1 else ''}"
+        for tokens in (PROMPT, 4 * PROMPT):
+            yield from self._operation(f"prefill of {tokens}, {suffix}", threads, tokens, 0)
+        yield from self._operation(f"decode, {suffix}", threads, PROMPT, steps)
+
+    def _operation(self, label: str, threads: int, tokens: int, steps: int) -> Iterator[Row]:
+        options: dict[str, Any] = {"path": self.path, "threads": threads, "tokens": tokens, "steps": steps}
+        torch = partial(oracles.peer("squish-torch").prepare, peers.torch_call, timeout=TIMEOUT, **options)
+        ours = {name: torch(kind="compressed", backend=backend) for name, backend in BACKENDS.items()}
+        if steps and self.compiles:
+            ours["ours, int8, compiled"] = torch(kind="compressed", backend=INT8, compiled=True)
+            self.compilation.append(shown(ours["ours, int8, compiled"].seconds()))
+        others = {name: torch(kind=dtype, backend="") for name, dtype in DTYPES.items()}
+        for name, (environment, package) in LLAMA_CPP.items():
+            others[name] = oracles.peer(environment).prepare(
+                peers.llama_cpp_call, timeout=TIMEOUT, package=package, **options
+            )
+        medians = oracles.interleave(ours | others, self.rounds)
+        seconds = {name: each / max(steps, 1) for name, each in medians.items()}
+        for name in ours:
+            way = name.removeprefix("ours").removeprefix(", ")
+            yield Row(
+                f"{label}{f': {way}' if way else ''}", seconds[name], {other: seconds[other] for other in others},
+                target=TARGETS[label.split()[0].rstrip(",")],
+            )  # fmt: skip
+
+    def dense(self) -> list[str]:
+        """The tensors that a repacked backend does not take."""
+        names: list[str] = oracles.peer("squish-torch").run(peers.dense_tensors, path=self.path, backend=INT8)
+        return names or ["none"]
+
+    def profile(self, steps: int) -> str:
+        """The table of where a token's time goes."""
+        prepare = oracles.peer("squish-torch").prepare
+        lines = ["### A decoded token", "", PROFILE_NOTE, ""]
+        lines += ["| backend | threads | a token | products | rest of the model | calls |", "|---|---|---|---|---|---|"]
+        for threads in (1, 2):
+            options: dict[str, Any] = {"path": self.path, "threads": threads}
+            token = partial(prepare, peers.torch_call, timeout=TIMEOUT, tokens=PROMPT, steps=steps, **options)
+            for name, backend in BACKENDS.items():
+                whole, products, rest = oracles.interleave(
+                    {
+                        "whole": token(kind="compressed", backend=backend),
+                        "products": prepare(peers.products, backend=backend, **options),
+                        "rest": token(kind="without products", backend=""),
+                    },
+                    self.rounds,
+                ).values()
+                whole, rest = whole / steps, rest / steps
+                calls = max(whole - products - rest, 0.0)
+                lines.append(
+                    f"| {name} | {threads} | {shown(whole)} | {shown(products)} | {shown(rest)} | {shown(calls)} |"
+                )
+        return "\n".join([*lines, ""])
 
 
-def module_call() -> Row:
+def module_row() -> Row:
     """A small module's call, less the kernel's own time."""
-    peer = oracles.peer("squish-torch")
-    seconds = peer.run(small_module, timeout=TIMEOUT)
+    seconds = oracles.peer("squish-torch").run(peers.module_call, timeout=TIMEOUT)
     label = f"a module's call (above its kernel: {(seconds['module'] - seconds['kernel']) * 1e6:.1f} us)"
     return Row(label, seconds["module"], {"nn.Linear": seconds["nn.Linear"]}, target="<= 4 us above the kernel")
 
 
-def load(path: str) -> Row:
-    """CPU seconds of `from_pretrained`, and the anonymous memory that it adds."""
-    peer = oracles.peer("squish-torch")
-    first = peer.run(load_model, timeout=TIMEOUT, path=path)
-    peer.close()
+def load_table(path: str, rounds: int) -> str:
+    """CPU time and anonymous memory of loading, ours and the peers'."""
     size = Path(path).stat().st_size
-    share = f"{first['anonymous'] / size:.0%} of the file in anonymous memory"
-    return Row(f"load, CPU time ({share})", first["seconds"], {}, size, target="<= 0.5 s, <= 15 % of the file")
+    loads = {"ours": partial(torch_load, path, "compressed")}
+    loads |= {name: partial(torch_load, path, dtype) for name, dtype in DTYPES.items()}
+    loads |= {name: partial(llama_cpp_load, path, *place) for name, place in LLAMA_CPP.items()}
+    lines = ["### Loading", "", LOAD_NOTE.format(size=size / 1e6, rounds=rounds), ""]
+    lines += ["| | CPU time | anonymous memory | share of the file |", "|---|---|---|---|"]
+    for name, load in loads.items():
+        measured = [load() for _ in range(1 if name in DTYPES else rounds)]  # transformers decodes everything: slow
+        seconds = min(each["seconds"] for each in measured)
+        anonymous = statistics.median(each["anonymous"] for each in measured)
+        lines.append(f"| {name} | {shown(seconds)} | {anonymous / 1e6:.0f} MB | {anonymous / size:.0%} |")
+    return "\n".join([*lines, ""])
 
 
-def torch_model(path: str, backend: str, dtype: str, compiled: bool, threads: int, steps: int) -> Any:
-    """Runs in the environment with torch."""
-    import warnings
-
-    import squish_torch
-    import torch
-    from transformers import DynamicCache, StaticCache
-
-    torch.set_num_threads(threads)
-    warnings.simplefilter("ignore")
-    model = squish_torch.from_pretrained(path, backend=backend or None, on_unsupported="dense")
-    if dtype:
-        model = model.dequantize().to(getattr(torch, dtype))
-    ids = torch.arange(1, 129)[None] * 7 % 40000
-    forward = torch.compile(model.forward, fullgraph=True, dynamic=False) if compiled else model.forward
-
-    def prefill(cache: Any) -> Any:
-        return model(ids, past_key_values=cache, use_cache=True, cache_position=torch.arange(128), logits_to_keep=1)
-
-    if not steps:
-
-        def call() -> None:
-            with torch.inference_mode():
-                prefill(DynamicCache())
-
-        return call
-    caches = []
-    with torch.inference_mode():
-        cache = StaticCache(model.config, max_cache_len=256) if compiled else DynamicCache()
-        prefill(cache)
-        caches.append(cache)
-
-    def decode() -> None:
-        with torch.inference_mode():
-            for step in range(steps):
-                place = torch.tensor([128 + step])
-                forward(ids[:, :1], past_key_values=caches[0], use_cache=True, cache_position=place,
-                        position_ids=place[None])  # fmt: skip
-            if not compiled:
-                caches[0].crop(-steps)
-
-    return decode
+def torch_load(path: str, kind: str) -> dict[str, float]:
+    """Load in a new process with torch."""
+    peer = oracles.peer("squish-torch")
+    peer.close()
+    measured: dict[str, float] = peer.run(peers.torch_load, timeout=TIMEOUT, path=path, kind=kind)
+    peer.close()
+    return measured
 
 
-def small_module() -> dict[str, float]:
-    """Seconds of a call: of the least of many rounds."""
-    import tempfile
-    import time
-
-    import squish_torch
-    import torch
-
-    import squish_core as squish
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        squish.save(
-            f"{folder}/m.gguf", {"w": np.random.default_rng(0).standard_normal((32, 64), np.float32)}, encode="q4_0"
-        )
-        module = squish_torch.CompressedLinear.of(squish.open(f"{folder}/m.gguf")["w"], backend="cpu:threads=1")
-        weight = squish.open(f"{folder}/m.gguf", mmap=False)["w"].load("cpu:threads=1")
-    linear, x, y = torch.nn.Linear(64, 32, bias=False), torch.randn(1, 64), torch.empty(1, 32)
-    kernel, pointers = weight.linear_pointers(), (x.data_ptr(), y.data_ptr())
-    assert kernel is not None
-
-    def least(call: Any) -> float:
-        best = float("inf")
-        for _ in range(1000):  # short rounds, so that some are without interruption
-            start = time.perf_counter()
-            for _ in range(100):
-                call()
-            best = min(best, (time.perf_counter() - start) / 100)
-        return best
-
-    with torch.inference_mode():
-        return {
-            "module": least(lambda: module(x)), "nn.Linear": least(lambda: linear(x)),
-            "kernel": least(lambda: kernel(pointers[0], 1, pointers[1])),
-        }  # fmt: skip
-
-
-def load_model(path: str) -> dict[str, float]:
-    """CPU seconds and anonymous bytes of a load."""
-    import gc
-    import re
-    import time
-    from pathlib import Path
-
-    import squish_torch
-    import transformers.models.llama.modeling_llama  # noqa: F401 - the import is not what is measured
-
-    def anonymous() -> int:
-        gc.collect()
-        found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-        assert found
-        return int(found[1]) * 1024
-
-    squish_torch.from_pretrained  # noqa: B018 - imports
-    before, start = anonymous(), time.process_time()
-    model = squish_torch.from_pretrained(path)
-    seconds = time.process_time() - start
-    return {
-        "seconds": seconds,
-        "anonymous": float(anonymous() - before),
-        "tensors": float(len(list(model.parameters()))),
-    }
-
-
-def llama_cpp(path: str, threads: int, steps: int) -> Any:
-    """Runs where xllamacpp is, through llama.cpp's C interface."""
-    import ctypes
-    from ctypes import c_bool, c_char_p, c_int32, c_void_p
-    from pathlib import Path
-
-    import xllamacpp
-
-    class Params(ctypes.Structure):  # larger than any version's
-        _fields_ = (("words", ctypes.c_uint32 * 256),)
-
-    class Batch(ctypes.Structure):
-        _fields_ = (("count", c_int32), ("arrays", c_void_p * 6))
-
-    library = ctypes.CDLL(next(map(str, Path(xllamacpp.__file__).parent.glob("*.so"))))
-
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        entry = getattr(library, name)
-        entry.restype, entry.argtypes = result, arguments
-        return entry
-
-    function("llama_log_set", None, c_void_p, c_void_p)(ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(0), None)
-    function("llama_backend_init", None)()
-    load = function("llama_model_load_from_file", c_void_p, c_char_p, Params)
-    model = load(path.encode(), function("llama_model_default_params", Params)())
-    settings = function("llama_context_default_params", Params)()
-    settings.words[0] = 1024
-    context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
-    function("llama_set_n_threads", None, c_void_p, c_int32, c_int32)(context, threads, threads)
-    batch = function("llama_batch_get_one", Batch, ctypes.POINTER(c_int32), c_int32)
-    decode = function("llama_decode", c_int32, c_void_p, Batch)
-    memory = function("llama_get_memory", c_void_p, c_void_p)(context)
-    clear = function("llama_memory_clear", None, c_void_p, c_bool)
-    remove = function("llama_memory_seq_rm", c_bool, c_void_p, c_int32, c_int32, c_int32)
-    prompt, token = (c_int32 * 128)(*(7 * place % 40000 for place in range(1, 129))), (c_int32 * 1)(7)
-
-    def prefill() -> None:
-        clear(memory, True)
-        if decode(context, batch(prompt, 128)):
-            raise RuntimeError("llama.cpp does not decode the tokens")
-
-    def tokens() -> None:
-        remove(memory, 0, 128, -1)
-        for _ in range(steps):
-            if decode(context, batch(token, 1)):
-                raise RuntimeError("llama.cpp does not decode a token")
-
-    prefill()
-    return tokens if steps else prefill
+def llama_cpp_load(path: str, environment: str, package: str) -> dict[str, float]:
+    """Load in a new process of llama.cpp."""
+    peer = oracles.peer(environment)
+    peer.close()
+    measured: dict[str, float] = peer.run(
+        peers.llama_cpp_call, timeout=TIMEOUT, path=path, package=package, threads=1, tokens=0, steps=0
+    )
+    return measured

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
+import sys
+import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -129,6 +132,46 @@ def test_a_refusal_is_not_tried_again(job: Job, monkeypatch: pytest.MonkeyPatch)
     assert len(attempts) == 1
 
 
+def mapped_bytes() -> int:
+    """Resident bytes of mapped files of this process."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_pages_of_a_mapped_source_are_given_back_and_views_stay_valid(tmp_path: Path) -> None:
+    squish.save(tmp_path / "in.safetensors", {"w": np.ones((4096, 2048), np.float32)})
+    with squish.open(tmp_path / "in.safetensors") as file:
+        values, before = file["w"].numpy(), mapped_bytes()
+        assert values.sum() == values.size
+        assert mapped_bytes() > before + (30 << 20)
+        file.source.release_pages()
+        assert mapped_bytes() < before + (2 << 20)
+        assert values.sum() == values.size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("encode", ["q8_0", None])
+def test_a_worker_does_not_keep_the_pages_of_its_source(tmp_path: Path, encode: str | None) -> None:
+    arrays = {f"{number}.weight": np.ones((2048, 2048), np.float32) for number in range(4)}
+    squish.save(tmp_path / "in.safetensors", arrays)
+    with squish.open(tmp_path / "in.safetensors") as file:
+        plan = plan_conversion(file, tmp_path / "out.gguf", encode=encode)
+        image, document = output_image(plan, file), job_document(plan, file, {})
+        (tmp_path / "output").write_bytes(bytes(image.size))
+        opened = OpenJob(
+            Job(
+                plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
+                limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
+                canaries=canaries(plan, file, None), files=(str(tmp_path / "output"),),
+                tasks=JobLayout(plan, image, file, None).tasks(1 << 30),
+            )
+        )  # fmt: skip
+    before = mapped_bytes()
+    opened.write(0)
+    assert mapped_bytes() < before + (8 << 20)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_the_message_about_a_full_disk_names_the_worker() -> None:
     place = PieceRange("data", 0, 4, 0, 0)
@@ -197,3 +240,50 @@ def test_other_instructions_of_workers_give_the_same_bytes(
     monkeypatch.setenv("SQUISH_CPU_INSTRUCTIONS", instructions)
     squish.convert(tmp_path / "in.safetensors", tmp_path / "job.gguf", encode="q4_k", scheduler="local:1")
     assert (tmp_path / "job.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_the_message_about_a_full_temporary_folder_names_the_worker(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        """A temporary folder whose files are full."""
+
+        def __init__(self, prefix: str) -> None:
+            (tmp_path / "0").symlink_to("/dev/full")
+
+        def __enter__(self) -> str:
+            return str(tmp_path)
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    monkeypatch.setattr(worker, "TemporaryDirectory", Full)
+    monkeypatch.setattr(worker.os, "truncate", lambda path, size: None)
+    tasks = (evolve(job.tasks[0], files=(0,)),)
+    with pytest.raises(WriteError) as caught:
+        OpenJob(evolve(job, tasks=tasks, files=("s3://bucket/out.gguf",))).write(0)
+    assert caught.value.code == "unwritable"
+    assert worker.worker_name() in caught.value.message
+
+
+def test_the_message_about_a_temporary_folder_that_cannot_be_created_names_the_worker(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(prefix: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(worker, "TemporaryDirectory", fail)
+    tasks = (evolve(job.tasks[0], files=(0,)),)
+    with pytest.raises(WriteError) as caught:
+        OpenJob(evolve(job, tasks=tasks, files=("s3://bucket/out.gguf",))).write(0)
+    assert (caught.value.code, caught.value.file, caught.value.found) == (
+        "unwritable", tempfile.gettempdir(), "Read-only file system",
+    )  # fmt: skip
+    assert worker.worker_name() in caught.value.message
+
+
+def test_the_message_about_a_job_that_a_worker_cannot_find_names_it(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        write_task(Message(str(tmp_path / "job"), "0" * 64, 0))
+    assert (caught.value.code, caught.value.file) == ("missing", str(tmp_path / "job"))
+    assert worker.worker_name() in caught.value.message

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from attrs import frozen
@@ -31,7 +31,7 @@ from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.panels import ALL_PANELS
 from squish_core.conversion.plan import ConversionPlan
-from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
+from squish_core.conversion.range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
@@ -48,6 +48,8 @@ from squish_core.plugins.sources import open_target, remote_target
 
 PIECE_MEMORY = 1 << 20
 """Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
+RELEASED = 16
+"""Number of panels after which a worker gives pages of the source back to the system."""
 RETRIES = 3
 """Number of retries of a task after a source could not be reached."""
 
@@ -56,10 +58,12 @@ RETRIES = 3
 class Job:
     """All that workers need, as plain data.
 
-    `source`, `activations`: addresses. `pins`: what identifies the source's files. `lock`: versions and encoders.
-    `files`: paths or URLs of the output files. `overwrite`: replace files at URLs.
+    `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
+    identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
+    `overwrite`: replace files at URLs.
     """
 
+    id: str = ""
     plan: ConversionPlan
     image: OutputImage
     source: str
@@ -154,7 +158,10 @@ def opened_job(path: str, digest: str) -> OpenJob:
         with closing(open_target(path, registry())) as source:
             data = source.read(0, source.size)
     except SquishError as error:
-        raise _refusal("cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path) from None
+        raise _refusal(
+            "cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path,
+            hint="Give all workers the folder of the target, shared and at the same path.",
+        ) from None  # fmt: skip
     if sha256(data).hexdigest() != digest:
         raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
     return OpenJob(pickle.loads(data))
@@ -175,7 +182,7 @@ class OpenJob:
             if job.activations is not None:
                 opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
                 statistics = Activations(opened, self.file)
-            self.activations = statistics
+            self.activations, self._source = statistics, source
             self._check(source)
             stack.pop_all()
         self.layout = JobLayout(job.plan, job.image, self.file, statistics)
@@ -185,6 +192,14 @@ class OpenJob:
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
+        try:
+            return self._write_files(task)
+        except SquishError:
+            raise
+        except OSError as error:
+            raise unwritable_by_worker(gettempdir(), error) from None
+
+    def _write_files(self, task: Task) -> Answer:
         with TemporaryDirectory(prefix="squish-") as folder:
             paths = {file: str(Path(folder, str(place))) for place, file in enumerate(task.files)}
             for file, path in paths.items():
@@ -200,6 +215,7 @@ class OpenJob:
     def _upload(self, path: str, file: int) -> None:
         url, plugins = self.job.files[file], self.file.registry
         with closing(remote_target(url, plugins)) as target:
+            target.job = self.job.id
             upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
 
     def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
@@ -219,6 +235,7 @@ class OpenJob:
                 if piece.start == 0:
                     checks.check(file, step, digests)
                 errors += self._write(file, piece, step, writer)
+                self._release_pages(step)
             digests.finish()
             writer.sync()
         return Answer(
@@ -244,6 +261,12 @@ class OpenJob:
             writer.write_all(each, whole)
         return ()
 
+    def _release_pages(self, step: Step) -> None:
+        """Give pages of mapped files back: clusters count them as the worker's memory, and kill it for too many."""
+        files = {segment.file for part in step.origin.parts.values() for segment in part.segments}
+        for number in files:
+            self._source.source_for(number).release_pages()
+
     def _encode(
         self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
     ) -> Iterator[PanelError]:
@@ -259,6 +282,8 @@ class OpenJob:
                 elif distance is not None:
                     total.merge(distance)
                     clipped += count
+                if number % RELEASED == 0:
+                    self._release_pages(step)
         if step.is_lossy and piece.stop is None:
             yield _error(piece.step, 0, total, clipped)
         writer.finish(ranges.values())
@@ -288,8 +313,8 @@ def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelErro
     return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
 
 
-def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None) -> SquishError:
+def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
     return SquishError(
         f"the worker {worker_name()} {what}", file=file, expected=expected, found=found, code=code,
-        hint="Give all workers the same files, distributions and versions as the client.",
+        hint=hint or "Give all workers the same files, distributions and versions as the client.",
     )  # fmt: skip

@@ -86,6 +86,8 @@ ENVIRONMENTS = {
     "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", installer="pip", checkout=True),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
+    # compiled where it is installed, for that processor: minutes, so only a benchmark has it
+    "llama-cpp-python": Environment("llama-cpp-python==0.3.36 numpy"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
     **dict.fromkeys(("safetensors", "ml_dtypes"), _ARRAYS),
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),

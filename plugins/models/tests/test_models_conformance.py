@@ -216,3 +216,41 @@ class TestGpt2(FamilySuite):
             "as transformers 5 writes it": {**own, "n_inner": 48, "tie_word_embeddings": True},
             "untied": {**own, "n_inner": 48, "tie_word_embeddings": False},
         }  # fmt: skip
+
+
+class TestGptOss(FamilySuite):
+    family = "gpt-oss"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            **SMALL, "model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2,
+            "sliding_window": 32, "rope_theta": 150000.0,
+        }  # fmt: skip
+        return {
+            "small": {**own, "layer_types": ["sliding_attention", "full_attention"]},
+            "as transformers 5 writes it": {
+                **own, "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                    "original_max_position_embeddings": 64, "truncate": False,
+                },
+            },
+        }  # fmt: skip
+
+
+class TestDeepseek(FamilySuite):
+    family = "deepseek2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            **SMALL, "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": None, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 12, "first_k_dense_replace": 1, "n_routed_experts": 4,
+            "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 16, "routed_scaling_factor": 1.5,
+            "rope_theta": 10000.0,
+        }  # fmt: skip
+        yarn = {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 32}
+        return {
+            "2 lite": {**own, "model_type": "deepseek_v2", "rope_scaling": {**yarn, "type": "yarn"}},
+            "2": {**own, "model_type": "deepseek_v2", "q_lora_rank": 20, "n_group": 2, "topk_group": 1},
+            "3": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "norm_topk_prob": True},
+            "without dense layers": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "first_k_dense_replace": 0},
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,33 @@ def test_tensors_outlive_the_file_and_its_removal(dense: Path) -> None:
     expected = {name: tensor.clone() for name, tensor in expected.items()}
     dense.unlink()
     assert equal(tensors, expected)
+
+
+def test_arguments_of_safetensors_are_accepted_by_position_and_name() -> None:
+    for name in ("load_file", "load_model", "save_file"):
+        theirs = inspect.signature(getattr(safetensors.torch, name)).parameters
+        ours = inspect.signature(getattr(squish_torch, name)).parameters
+        assert [(each, ours[each].kind, ours[each].default) for each in theirs] == [
+            (each, parameter.kind, parameter.default) for each, parameter in theirs.items()
+        ]
+        assert list(ours)[: len(theirs)] == list(theirs)
+
+
+def test_tensors_read_into_memory_do_not_change_with_the_file(dense: Path) -> None:
+    expected = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(dense).items()}
+    tensors = squish_torch.load_file(dense, backend="pread")
+    with squish_torch.safe_open(dense, backend="pread") as file:
+        wide = file.get_tensor("torch.float32")
+    dense.write_bytes(bytes(dense.stat().st_size))
+    assert equal(tensors, expected)
+    assert torch.equal(wide, expected["torch.float32"])
+
+
+def test_an_unknown_backend_is_refused(dense: Path) -> None:
+    for call in (squish_torch.load_file, squish_torch.safe_open):
+        with pytest.raises(squish.UsageError) as caught:
+            call(dense, backend="gds")
+        assert caught.value.code == "usage"
 
 
 def test_other_frameworks_and_names_are_refused(dense: Path) -> None:

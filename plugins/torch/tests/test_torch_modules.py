@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import pickle
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import numpy as np
 import pytest
 import squish_torch
 import torch
+from squish_torch import weights
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 import squish_core as squish
 
@@ -139,6 +144,31 @@ def test_the_state_goes_round_and_another_codec_is_an_error(linear: Any, tmp_pat
     assert caught.value.code == "state"
     assert "q4_1" in str(caught.value.found)
     assert "q8_0" in str(caught.value.expected)
+    with pytest.raises(squish.TensorError) as caught:
+        other.load_state_dict(state)
+    assert caught.value.code == "state"
+
+
+@pytest.mark.parametrize("offload", ["cpu", "disk", "dispatch"])
+def test_accelerate_offloads_the_parts(linear: Any, tmp_path: Path, offload: str) -> None:
+    expected, model = linear(inputs(2)), nn.Sequential(copy.deepcopy(linear))
+    if offload == "cpu":
+        accelerate.cpu_offload(model, execution_device="cpu")
+    elif offload == "disk":
+        accelerate.disk_offload(model, str(tmp_path / "parts"), execution_device="cpu")
+    else:
+        accelerate.dispatch_model(model, {"": "cpu"}, force_hooks=True)
+    for _ in range(2):
+        assert model[0].weight.device.type == ("cpu" if offload == "dispatch" else "meta")
+        assert torch.equal(model(inputs(2)), expected)
+
+
+def test_empty_weights_of_accelerate_take_a_state(linear: Any) -> None:
+    with accelerate.init_empty_weights():
+        module = squish_torch.CompressedLinear(linear.description)
+    assert module.weight.device.type == "meta"
+    module.to_empty(device="cpu").load_state_dict(linear.state_dict())
+    assert torch.equal(module(inputs(2)), linear(inputs(2)))
 
 
 def test_a_state_that_is_loaded_in_place_is_seen(tmp_path: Path) -> None:
@@ -153,8 +183,6 @@ def test_a_state_that_is_loaded_in_place_is_seen(tmp_path: Path) -> None:
 
 
 def test_freed_parts_leave_no_prepared_weight_behind(tmp_path: Path) -> None:
-    from squish_torch import weights
-
     tensor = opened(tmp_path, "q4_1")
     module = squish_torch.CompressedLinear.of(tensor)
     module(inputs(1))
@@ -162,6 +190,67 @@ def test_freed_parts_leave_no_prepared_weight_behind(tmp_path: Path) -> None:
     (entry,) = [each for each in entries if each.is_alive]
     del module
     assert not entry.is_alive
+
+
+def prepared(module: Any) -> list[Any]:
+    """The weights that are prepared for the parts of a module."""
+    pointers = tuple(part.data_ptr() for part in module.parts)
+    entries = [entry for key, entry in weights._entries.items() if key[0] == pointers]
+    return [weakref.ref(entry.weight) for entry in entries if entry.is_alive]
+
+
+@pytest.mark.parametrize(
+    "move", [lambda m: m.to("meta"), lambda m: m.share_memory(), lambda m: m.to_empty(device="cpu")]
+)
+def test_prepared_weights_are_released_when_the_parts_move(tmp_path: Path, move: Any) -> None:
+    module = squish_torch.CompressedLinear.of(opened(tmp_path, "q4_1"), backend="cpu:repack=rows")
+    again = copy.deepcopy(module)
+    for each in (module, again):
+        each(inputs(1))
+    handles = prepared(again)
+    assert len(handles) == 1
+    move(again)
+    gc.collect()
+    assert [handle() for handle in handles] == [None]
+    assert len(prepared(module)) == 1
+
+
+def test_memory_that_parts_have_left_for_shared_memory_may_hold_others(tmp_path: Path) -> None:
+    module = squish_torch.CompressedLinear.of(opened(tmp_path, "q4_1"), backend="cpu:repack=rows")
+    memory = module.weight.numpy().copy()
+    module.weight = nn.Parameter(torch.from_numpy(memory), requires_grad=False)
+    module(inputs(2))
+    module.weight.share_memory_()
+    memory[:] = memory[::-1].copy()
+    other = squish_torch.CompressedLinear(module.description, backend="cpu:repack=rows", device="meta")
+    other.weight = nn.Parameter(torch.from_numpy(memory), requires_grad=False)
+    assert torch.equal(other(inputs(2)), copy.deepcopy(other)(inputs(2)))
+
+
+def test_prepared_weights_of_freed_modules_are_released_with_time(linear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "SWEEP", 4)
+    for _ in range(9):
+        copy.deepcopy(linear)(inputs(1))
+    assert sum(not entry.is_alive for entry in weights._entries.values()) < 4
+
+
+class Products(Dataset[torch.Tensor]):
+    """Items that a module computes."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return self.module(inputs(2))
+
+
+def test_workers_of_a_data_loader_compute_the_same(linear: Any) -> None:
+    expected = linear(inputs(2))
+    results = list(DataLoader(Products(linear), num_workers=2, multiprocessing_context="fork"))
+    assert [torch.equal(result[0], expected) for result in results] == [True] * 4
 
 
 def test_threads_and_forks_compute_the_same(linear: Any) -> None:
@@ -180,8 +269,6 @@ def test_threads_and_forks_compute_the_same(linear: Any) -> None:
 
 
 def test_the_number_of_threads_is_that_of_torch(linear: Any) -> None:
-    from squish_torch import weights
-
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):

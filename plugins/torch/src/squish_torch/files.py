@@ -21,6 +21,8 @@ CODES = {
     "u16": "U16", "u8": "U8", "bool": "BOOL",
 }  # fmt: skip
 """Element type -> its name in safetensors."""
+BACKENDS = {"mmap": True, "pread": False}
+"""Safetensors' name of a way to read -> whether it maps the file."""
 
 
 class CompressedTensor(NamedTuple):
@@ -34,6 +36,7 @@ def load_file(
     filename: str | os.PathLike[str],
     device: str | int | torch.device = "cpu",
     *,
+    backend: str = "mmap",
     names: str | None = None,
     dtype: torch.dtype | None = None,
     compressed: bool = False,
@@ -46,6 +49,8 @@ def load_file(
         A path, or what else `squish_core.open` takes.
     device
         Where the tensors go; on the CPU, dense ones are private mappings of the file, without a copy.
+    backend
+        "mmap", or "pread": read the file into memory, so that later changes to it reach no tensor.
     names
         "hf" gives the names and the order of rows of transformers; the file's own by default.
     dtype
@@ -63,7 +68,7 @@ def load_file(
     SquishError
         The file cannot be read, or a tensor cannot be decoded here.
     """
-    with _named(filename, names) as file:
+    with _named(filename, names, backend) as file:
         read = stored_parts if compressed else decoded
         return {name: read(tensor, device, dtype) for name, tensor in file.items()}
 
@@ -99,6 +104,7 @@ def load_model(
     strict: bool = True,
     device: str | int | torch.device = "cpu",
     *,
+    backend: str = "mmap",
     names: str | None = None,
 ) -> tuple[set[str], list[str]]:
     """Load a file of any format into a model; tensors that the model shares may be stored once.
@@ -107,7 +113,7 @@ def load_model(
     ----------
     model
         Takes the values, in its own dtypes.
-    filename, device, names
+    filename, device, backend, names
         As in `load_file`.
     strict
         Fail where names are missing or unexpected.
@@ -122,7 +128,7 @@ def load_model(
     TensorError
         Strict, and names differ; or a shape does.
     """
-    state = load_file(filename, device, names=names)
+    state = load_file(filename, device, backend=backend, names=names)
     own = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
         if name in own and tensor.shape != own[name].shape:
@@ -181,7 +187,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         "pt" (or "torch"); others are refused.
     device
         Where tensors go.
-    names
+    backend, names
         As in `load_file`.
     """
 
@@ -191,11 +197,12 @@ class safe_open:  # noqa: N801 - safetensors' name
         framework: str = "pt",
         device: str | int | torch.device = "cpu",
         *,
+        backend: str = "mmap",
         names: str | None = None,
     ) -> None:
         if framework not in ("pt", "torch"):
             raise UsageError("only PyTorch's tensors are given", expected="'pt'", found=framework, code=ErrorCode.USAGE)
-        self._file, self._device = _named(filename, names), device
+        self._file, self._device = _named(filename, names, backend), device
 
     def __enter__(self) -> safe_open:
         return self
@@ -289,10 +296,14 @@ class safe_open:  # noqa: N801 - safetensors' name
         return Slice(self._file[name], self._device)
 
 
-def _named(filename: Any, names: str | None) -> File:
+def _named(filename: Any, names: str | None, backend: str) -> File:
+    if backend not in BACKENDS:
+        raise UsageError(
+            "no such backend", expected=" or ".join(map(repr, BACKENDS)), found=repr(backend), code=ErrorCode.USAGE
+        )
     if names not in (None, "hf"):
         raise UsageError("no such names", expected="'hf', or None for the file's own", found=repr(names), code="names")
-    file = filename if isinstance(filename, File) else open_file(filename)
+    file = filename if isinstance(filename, File) else open_file(filename, mmap=BACKENDS[backend])
     return file if names is None else with_names(file, names)
 
 

@@ -32,6 +32,8 @@ class Entry:
         The weight, whose handle reads the memory.
     memory
         Address of each part, the count of writes to it, and its storage.
+    addresses
+        Address of each part's storage, which `share_memory_` changes.
     threads
         Torch's number of threads.
     products
@@ -43,6 +45,7 @@ class Entry:
     weight: Weight
     shape: tuple[int, ...]
     memory: tuple[tuple[int, int, StorageWeakRef], ...]
+    addresses: tuple[int, ...]
     threads: int
     products: Mapping[torch.dtype, Callable[[int, int, int], None]]
     panel_rows: int | None
@@ -58,8 +61,11 @@ class Entry:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the parts' memory is still alive."""
-        return not any(_expired(storage.cdata) for _, _, storage in self.memory)
+        """Whether the parts' memory is still alive, where it was."""
+        storages = (torch.UntypedStorage._new_with_weak_ptr(storage.cdata) for _, _, storage in self.memory)
+        return all(
+            storage is not None and storage.data_ptr() == address for storage, address in zip(storages, self.addresses)
+        )
 
 
 Key = tuple[tuple[int, ...], str, str, int]
@@ -96,7 +102,7 @@ def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> E
     threads = torch.get_num_threads()
     key = (tuple([part.data_ptr() for part in parts]), description, backend, threads)
     entry = _entries.get(key)
-    if entry is not None and entry.is_current(parts):
+    if entry is not None and entry.is_current(parts) and entry.is_alive:
         return entry
     return _prepared(key, parts)
 
@@ -113,7 +119,8 @@ def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     products = {dtype: weight.linear_pointers(name) for dtype, name in FLOATS.items() if op == "linear"}
     in_panels = weight.chain.options.get("activations") == "bf16" and multiplies_bf16()
     entry = Entry(
-        weight, spec.shape, tuple(zip(key[0], map(_version, parts), storages)), threads,
+        weight, spec.shape, tuple(zip(key[0], map(_version, parts), storages)),
+        tuple(part.untyped_storage().data_ptr() for part in parts), threads,
         {dtype: product for dtype, product in products.items() if product is not None},
         PANEL_ROWS if in_panels else None,
     )  # fmt: skip
