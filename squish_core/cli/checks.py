@@ -220,4 +220,4 @@ def convert(
             task_bytes=task_bytes, resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
-    return Answer(report.to_dict(), list(conversion_lines(report)))
+    return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))
