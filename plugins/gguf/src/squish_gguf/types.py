@@ -74,13 +74,9 @@ FORKS = {
     142: "PQ2_0 of PrismML's llama.cpp", 143: "PTQ1_0 of PrismML's llama.cpp",
 }  # fmt: skip
 """Types that exist only in a llama.cpp fork."""
-<<<<<<< HEAD
-PRESET_NAMES = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")
-=======
-NAMED_PRESETS = (
+PRESET_NAMES = (
     "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "iq2_m", "iq3_xs", "iq3_m",
 )  # fmt: skip
->>>>>>> main
 """Presets that share no name with a codec: `--encode q4_k_m`. The others need `llama-quantize:type=q6_k`."""
 Q2_0, PQ2_0 = 42, 142
 WIDE_Q2_0 = 36, 34
