@@ -88,6 +88,7 @@ SUFFIXES = {
     ".squizd": "squizd",
     ".uqff": "uqff",
     ".onnx": "onnx",
+    ".mlpackage": "mlpackage",
 }
 
 # refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys

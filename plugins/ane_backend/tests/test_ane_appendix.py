@@ -173,5 +173,7 @@ def test_without_core_ml_the_tensors_run_instead(squizd):
         assert file.plan().mode != "delegate"
         with pytest.raises(SquishError) as caught:
             file.load()
-        assert caught.value.code == "no-chain"
+        assert (caught.value.code, caught.value.tensor) == ("no-chain", "the whole model")
+        assert "ane: Core ML needs macOS" in caught.value.message
+        assert "ane: Core ML needs macOS" in str(file.plan())
         assert file["layers.0.w0"].load().dense().shape == (64, 64)
