@@ -84,6 +84,7 @@ STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json"
 SUFFIXES = {
     ".gguf": "gguf",
     ".safetensors": "safetensors",
+    ".safetensors.index.json": "safetensors",
     ".zt": "ztensor",
     ".squizd": "squizd",
     ".uqff": "uqff",
