@@ -110,7 +110,7 @@ def commands(folder: Path, source: Path) -> dict[str, list[str]]:
         "to mlx, kept": [*ours, str(source), out, "--to", "mlx", *KEEP],
         "mlx_lm": [mlx, "-m", "mlx_lm", "convert", "--hf-path", str(source), "--mlx-path", out],
         "to hf": [*ours, gguf, out, "--to", "hf"],
-        "to hf, kept": [*ours, gguf, out, "--to", "safetensors:max_shard_size=5GB", *KEEP],
+        "to hf, kept": [*ours, gguf, out, "--to", "hf", *KEEP],
         "copy": [sys.executable, "-c", COPY, gguf, out],
     }
 

@@ -236,7 +236,8 @@ def fresh(folder: Path, state: str) -> Fresh:
     for _ in range(1 if state == "first" else 9):
         command = [sys.executable, "-c", FRESH, str(folder), state]
         fields = subprocess.run(command, check=True, capture_output=True, text=True, env=_COMPILED).stdout.split()
-        loads.append(Fresh(int(fields[0]), *map(float, fields[1:4]), int(fields[4])))
+        seconds, cpu, imported = map(float, fields[1:4])
+        loads.append(Fresh(int(fields[0]), seconds, cpu, imported, int(fields[4])))
     return min(loads, key=lambda load: load.seconds)._replace(cpu=min(load.cpu for load in loads))
 
 

@@ -19,8 +19,8 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Squeeze",
-        "Stack", "Transpose", "source_names",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
+        "Squeeze", "Stack", "Transpose", "source_names",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -32,7 +32,7 @@ _NAMES = {
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin", "Traffic"),
     "squish_core.formats.base": (
-        "Container", "Options", "WritePlan",
+        "Container", "Options",
     ),
     "squish_core.formats.dropped": ("Dropped", "dropped_assets", "dropped_metadata"),
     "squish_core.formats.refinement": ("Refinement",),
@@ -96,6 +96,7 @@ _NAMES = {
     ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
+    "squish_core.formats.write_plan": ("WritePlan",),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape", "single_value"),
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core.plugins.lazy": ("lazy_exports",),
@@ -212,6 +213,7 @@ if TYPE_CHECKING:
     from squish_core.families.base import Expression as Expression
     from squish_core.families.base import Family as Family
     from squish_core.families.base import FamilyTensor as FamilyTensor
+    from squish_core.families.base import Interleave as Interleave
     from squish_core.families.base import Join as Join
     from squish_core.families.base import Permute as Permute
     from squish_core.families.base import Rule as Rule
@@ -224,7 +226,6 @@ if TYPE_CHECKING:
     from squish_core.formats import protobuf as protobuf
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Options as Options
-    from squish_core.formats.base import WritePlan as WritePlan
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
     from squish_core.formats.composite import NO_OUTGOING_COMPANIONS as NO_OUTGOING_COMPANIONS
     from squish_core.formats.composite import Companions as Companions
@@ -251,6 +252,7 @@ if TYPE_CHECKING:
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
     from squish_core.formats.validate import single_value as single_value
+    from squish_core.formats.write_plan import WritePlan as WritePlan
     from squish_core.io.append import LockedFile as LockedFile
     from squish_core.io.append import appended_file as appended_file
     from squish_core.io.append import locked_file as locked_file

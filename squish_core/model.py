@@ -229,6 +229,7 @@ class Index:
     labels of encodings computed from others of the same tensor; they are read first, but never converted. `sections`:
     sections of the file by offset. `declarations`: keys in JSON assets that describe the encoding of this file's
     tensors, as paths from the root (the empty path is the whole asset); `convert` drops them for other formats.
+    `graph`: what computes with the tensors, in words, if the file stores it; `convert` drops it for other formats.
     """
 
     format: str
@@ -244,6 +245,7 @@ class Index:
     caches: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     sections: tuple[Section, ...] = ()
+    graph: str = ""
     attrs: Mapping[str, Any] = field(factory=dict)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from squish_models import squish_families
 
 import squish_core as squish
-from squish_core.families.base import Add, Expression, Family, Join, Permute, Stack, Transpose
+from squish_core.families.base import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 START, END = "<!-- families: python tests/family_table.py -->", "<!-- end of the families -->"
@@ -18,6 +18,9 @@ HEAD = "| family | models | `model_type` | GGUF | besides names |\n|---|---|---|
 def operations(expression: Expression) -> Iterator[str]:
     """What an expression does, in words."""
     while not isinstance(expression, str):
+        if isinstance(expression, Interleave):
+            yield "rows alternate"
+            return
         if isinstance(expression, Join):
             yield "rows joined"
             return
@@ -34,7 +37,8 @@ def operations(expression: Expression) -> Iterator[str]:
 
 def changes(family: Family) -> list[str]:
     """What GGUF has of a family besides names, each once."""
-    written = [rule.of for rule in family.names["gguf"] if not rule.reading]
+    rules = (*family.names["gguf"], *family.names.get("hf", ()))
+    written = [rule.of for rule in rules if not rule.reading]
     words = dict.fromkeys(word for expression in written for word in operations(expression))
     constants = [f"`{name}`" for name in family.constants]
     return [*words, *constants, *(["the text part alone"] if family.other_modalities else [])]

@@ -39,7 +39,7 @@ from squish_core.api import (
 from squish_core.cli import main
 from squish_core.display.data import to_json
 from squish_core.errors import ConflictError, SquishError
-from squish_core.formats.base import WritePlan
+from squish_core.formats.write_plan import WritePlan
 from squish_core.io.journal import Journal, write_journal
 from squish_core.plugins import registry
 from squish_core.plugins.inventory import listed

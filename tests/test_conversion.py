@@ -443,7 +443,7 @@ def test_a_format_that_reports_drops_as_text_is_a_plugin_bug() -> None:
 
 def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: Path) -> None:
     assert run({"w": VALUES}, to=None)[0].format == "toy.box"
-    with expect_error(FormatError, code="format", hint="toy.box"):
+    with expect_error(UsageError, code="format", hint="toy.box"):
         squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
     with expect_error(MissingPluginError, code="not-installed", hint="pip install squish-ztensor"):
         squish.convert(toys.box({}), tmp_path / "out.zt", registry=toys.registry())

@@ -210,3 +210,16 @@ def test_a_possibly_full_disk_is_a_note_if_the_size_is_unknown(tmp_path: Path, m
         (note,) = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=dry_run).notes
         assert "about 262,144 bytes before any compression, and 1,000 bytes are free" in note
     assert target.stat().st_size < 1000
+
+
+def test_a_file_system_that_reports_no_size_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(total=0, used=0, free=0))  # such as /proc
+    assert squish.save(tmp_path / "saved.gguf", {"w": np.ones((2, 32), "f4")}).size
+
+
+def test_a_target_below_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(squish.WriteError) as caught:
+        squish.save(tmp_path / "file" / "saved.gguf", {"w": np.ones((2, 32), "f4")})
+    assert (caught.value.code, caught.value.file) == ("file-kind", str(tmp_path / "file"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
+import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -197,3 +199,50 @@ def test_other_instructions_of_workers_give_the_same_bytes(
     monkeypatch.setenv("SQUISH_CPU_INSTRUCTIONS", instructions)
     squish.convert(tmp_path / "in.safetensors", tmp_path / "job.gguf", encode="q4_k", scheduler="local:1")
     assert (tmp_path / "job.gguf").read_bytes() == (tmp_path / "serial.gguf").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_the_message_about_a_full_temporary_folder_names_the_worker(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        """A temporary folder whose files are full."""
+
+        def __init__(self, prefix: str) -> None:
+            (tmp_path / "0").symlink_to("/dev/full")
+
+        def __enter__(self) -> str:
+            return str(tmp_path)
+
+        def __exit__(self, *exception: object) -> None: ...
+
+    monkeypatch.setattr(worker, "TemporaryDirectory", Full)
+    monkeypatch.setattr(worker.os, "truncate", lambda path, size: None)
+    tasks = (evolve(job.tasks[0], files=(0,)),)
+    with pytest.raises(WriteError) as caught:
+        OpenJob(evolve(job, tasks=tasks, files=("s3://bucket/out.gguf",))).write(0)
+    assert caught.value.code == "unwritable"
+    assert worker.worker_name() in caught.value.message
+
+
+def test_the_message_about_a_temporary_folder_that_cannot_be_created_names_the_worker(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(prefix: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(worker, "TemporaryDirectory", fail)
+    tasks = (evolve(job.tasks[0], files=(0,)),)
+    with pytest.raises(WriteError) as caught:
+        OpenJob(evolve(job, tasks=tasks, files=("s3://bucket/out.gguf",))).write(0)
+    assert (caught.value.code, caught.value.file, caught.value.found) == (
+        "unwritable", tempfile.gettempdir(), "Read-only file system",
+    )  # fmt: skip
+    assert worker.worker_name() in caught.value.message
+
+
+def test_the_message_about_a_job_that_a_worker_cannot_find_names_it(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        write_task(Message(str(tmp_path / "job"), "0" * 64, 0))
+    assert (caught.value.code, caught.value.file) == ("missing", str(tmp_path / "job"))
+    assert worker.worker_name() in caught.value.message

@@ -9,6 +9,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.cli.wording import command_line
+from squish_core.conversion import refusals
 
 
 @pytest.fixture
@@ -44,6 +45,33 @@ def test_the_rule_that_gives_values_and_the_nearest_codes_are_named(mixed: Path)
     assert "encode='blk.*.ffn_down.weight=bf16' encode='blk.*.ffn_up.weight=bf16'" in hint
     assert "encode='blk.*.ffn_down.weight=q6' and requantize=True (6.5 bits a weight" in hint
     assert "encode='blk.*.ffn_up.weight=q3' and requantize=True (3.5 bits a weight" in hint
+
+
+def test_the_bound_of_the_nearest_codes_is_the_error_that_converting_measures(mixed: Path, tmp_path: Path) -> None:
+    hint = refusal(mixed, "mlx").hint
+    assert hint is not None
+    rules = ["blk.*.ffn_down.weight=q6", "blk.*.ffn_up.weight=q3"]
+    report = squish.convert(mixed, tmp_path / "codes", "mlx", rules, requantize=True)
+    errors = {step.name: step.quality.max_error for step in report.steps if step.quality is not None}
+    largest = max(errors["blk.0.ffn_down.weight"], errors["blk.1.ffn_down.weight"])
+    assert f"(6.5 bits a weight, values differ by at most {largest:.3g})" in hint
+    assert f"(3.5 bits a weight, values differ by at most {errors['blk.0.ffn_up.weight']:.3g})" in hint
+
+
+def test_the_bound_of_large_tensors_is_that_of_their_first_panels(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "MEASURED_PANELS", 1)
+    hint = refusal(mixed, "mlx").hint
+    assert hint is not None
+    assert "(6.5 bits a weight, the first 8,192 values differ by at most " in hint
+
+
+def test_the_nearest_codes_are_those_that_every_tensor_of_the_group_can_have(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {f"w{width}.weight": generator.standard_normal((8, width), np.float32) for width in (256, 64)}
+    squish.save(tmp_path / "model", arrays, format="mlx", encode={"*": "q6"})
+    hint = refusal(tmp_path / "model", "gguf").hint
+    assert hint is not None
+    assert "encode='*=q5_1' and requantize=True (6 bits a weight, values differ by at most " in hint  # q6_k needs 256
 
 
 def test_the_rules_that_are_named_convert(mixed: Path, tmp_path: Path) -> None:

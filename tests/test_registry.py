@@ -126,7 +126,7 @@ def test_settings_that_match_no_plugin_warn_and_list_the_installed_ones(settings
     points = [point("a", good("acme.a"))]
     with pytest.warns(UserWarning, match="no plugin is called bb; installed: dist-a, squish-core"):
         registry = Registry(plugins=settings, entry_points=lambda: points)
-    assert repr(registry).startswith("<Registry plugins=2 containers=1 codecs=5 backends=1 encoders=")
+    assert repr(registry).startswith("<Registry plugins=2 containers=1 codecs=7 backends=1 encoders=")
 
 
 def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
@@ -153,8 +153,10 @@ def test_a_plugin_that_is_refused_in_the_process_can_be_mended_and_registered() 
 def test_find_filters_by_declared_fields() -> None:
     registry = toys.registry()
     assert [entry.info.id for entry in registry.find("codec", lossless=True)] == [
+        "deinterleave",
         "dense",
         "heads",
+        "interleave",
         "slice",
         "stack",
         "toy.xor",

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from squish_core.conversion.arrays import in_memory
 from squish_core.errors import CodecError
-from squish_core.mapping.rows import Rows
+from squish_core.mapping.axes import transpose
 from squish_core.model import CodecSpec
 from squish_core.tensor import Tensor
 
@@ -19,15 +19,14 @@ SPEC = FILE.index.tensors["w"]
 
 
 def test_any_region_is_read() -> None:
-    tensor = Tensor(FILE, Rows(FILE).transpose(SPEC))
+    tensor = Tensor(FILE, transpose(SPEC))
     assert tensor.shape == (3, 6, 4)
     np.testing.assert_array_equal(tensor.numpy(), VALUES.swapaxes(1, 2))
     np.testing.assert_array_equal(tensor[1:3, 2:5, 1:2], VALUES.swapaxes(1, 2)[1:3, 2:5, 1:2])
 
 
 def test_a_matrix_that_is_transposed_twice_is_the_stored_one() -> None:
-    rows = Rows(FILE)
-    twice = rows.transpose(rows.transpose(SPEC))
+    twice = transpose(transpose(SPEC))
     assert (twice.shape, twice.encodings) == (SPEC.shape, SPEC.encodings)
 
 

@@ -37,6 +37,11 @@ def test_a_source_of_a_third_party_is_listed_and_opens_its_scheme() -> None:
         assert (file.name, file.path) == ("acme://one/m.box", None)
 
 
+def test_a_scheme_may_be_in_capitals() -> None:
+    with squish.open("ACME://one/m.box", registry=toys.registry(acme_source)) as file:
+        assert file.name == "acme://one/m.box"
+
+
 def test_a_source_is_imported_when_a_url_is_opened(tmp_path: Path) -> None:
     info = evolve(INFO, factory="no_such_module:Opener")
     registry = toys.registry(toys.plugin(squish_sources=[info]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from math import inf, isnan
 from typing import Any
@@ -22,6 +22,7 @@ from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
+from squish_core.mapping.mapped import MappedFile
 from squish_core.mapping.pairing import map_to_first
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
@@ -202,9 +203,12 @@ def diff(
             options = (("only", only if isinstance(only, str) else tuple(only)), ("rename", rename))
             for span in map_spans(compare_span, files, sizes, scheduler, first.registry, options, done):
                 differences += span
+        storage = second.carried.storage if isinstance(second, MappedFile) else ()
+        if left_out := [key for key in storage if key in first.index.meta]:
+            mapping_note += f"; not compared, since they describe the storage: {', '.join(left_out)}"
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
-            meta=changed(first.index.meta, second.index.meta, equal_meta),
+            meta=changed(*(_without(file.index.meta, storage) for file in (first, second)), equal_meta),
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
             mapped=mapping_note,
         )  # fmt: skip
@@ -309,6 +313,10 @@ def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...
     lines = [f"{key}: only in a" for key in a if key not in b]
     lines += [f"{key}: only in b" for key in b if key not in a]
     return (*lines, *(f"{key}: differs" for key in a if key in b and not equal(a[key], b[key])))
+
+
+def _without(meta: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in meta.items() if key not in keys}
 
 
 def equal_meta(x: Any, y: Any) -> bool:

@@ -100,7 +100,7 @@ class Decision:
             def attempt(spec: TensorSpec, requested: CodecSpec) -> Step:
                 return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
 
-            return refused_codes(errors, specs, aliases, attempt)
+            return refused_codes(self.file, errors, specs, aliases, attempt)
         if len(errors) > 1:
             names = ", ".join(error.tensor or "?" for _, error in errors[1:4])
             more = f" and {len(errors) - 4} more" if len(errors) > 4 else ""

@@ -107,16 +107,17 @@ def execute_job(
     statistics = None if activations is None else Activations(activations, file)
     layout = JobLayout(plan, image, file, statistics)
     local = local_name(target)
+    tag = job_id(document)[:16]
     staging: Staging | RemoteStaging
     if is_placed and isinstance(target, RemoteTarget):
         staging = _remote_staging(target, image, source.registry)
         tasks = layout.file_tasks(options.task_bytes)
     else:
         is_folder = source.registry.container(plan.format).writes_folder(plan.options)
-        staging = Staging(local.absolute(), job_id(document)[:16], is_folder=is_folder)
+        staging = Staging(local.absolute(), tag, is_folder=is_folder)
         tasks = layout.tasks(options.task_bytes)
     job = Job(
-        plan=plan, image=image, source=path_of(source), format=source.format, limits=source.limits,
+        id=tag, plan=plan, image=image, source=path_of(source), format=source.format, limits=source.limits,
         assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,

@@ -27,7 +27,9 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
 
 SAMPLE = 16
-"""Finished tasks whose bytes `resume=True` reads again."""
+"""Maximum number of finished tasks whose bytes `resume=True` reads before it starts."""
+SAMPLE_BYTES = 256 << 20
+"""Approximate maximum of these bytes."""
 VERIFY = "verify"
 
 
@@ -171,7 +173,13 @@ class JobRun:
         At a URL, a file is whole or absent, and reading a sample would fetch gigabytes.
         """
         numbers = sorted(self.journal.entries)
-        return numbers if every else numbers[:: max(len(numbers) // SAMPLE, 1)] if self._is_local else []
+        if every or not numbers:
+            return numbers
+        if not self._is_local:
+            return []
+        mean = sum(entry["bytes"] for entry in self.journal.entries.values()) // len(numbers)
+        count = max(min(SAMPLE, SAMPLE_BYTES // max(mean, 1)), 1)
+        return numbers[:: -(-len(numbers) // count)]
 
     def _drop_damaged(self, *, every: bool) -> None:
         """Forget tasks whose bytes have changed: check a sample, and all tasks if one of these has changed."""

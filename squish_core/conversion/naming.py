@@ -15,7 +15,16 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import ENGINES, GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, map_file, missing_tensors, naming_of
+from squish_core.mapping.mapped import (
+    MappedFile,
+    ModelMap,
+    Naming,
+    family_of,
+    map_file,
+    missing_tensors,
+    naming_of,
+    stores_codes,
+)
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
@@ -43,7 +52,7 @@ def choose_map(
         return None, ()
     naming = _with_family(naming_of(file), family, file)
     if (layout == GGUF) == (naming.layout == GGUF) and (
-        layout == GGUF or (layout == HF and _has_hf_names(file, naming))
+        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _has_codes(file, naming))
     ):
         return None, ()
     if request == KEEP:
@@ -113,6 +122,11 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
     if naming.family is None:
         return True
     return not has_engine_names(family_of(file, naming), file)
+
+
+def _has_codes(file: File, naming: Naming) -> bool:
+    """Whether a tensor is coded that Hugging Face transposes where it is dense."""
+    return naming.family is not None and stores_codes(file, family_of(file, naming))
 
 
 def _check_adapter(naming: Naming, layout: str, file: File) -> None:
@@ -199,6 +213,7 @@ def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
 
 def mapped_step(file: MappedFile, step: Step) -> Step:
     """Add the change by the map to a step, as a note and in its exactness."""
+    file.mapped.check_form(step.name, step.spec)
     change = file.change(step.name)
     words = ", ".join(change.words)
     exactness = step.exactness

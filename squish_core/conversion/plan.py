@@ -32,9 +32,10 @@ from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container, WritePlan
+from squish_core.formats.base import Container
 from squish_core.formats.composite import Companions, CompositeContainer
 from squish_core.formats.dropped import Dropped
+from squish_core.formats.write_plan import WritePlan
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
 from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
@@ -199,6 +200,11 @@ class _Planner:
         self.format, options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
         self.options = self.container.options_for(self.file.source, self.file.index, options)
+        if self.packing is not None and self.container.writes_beside(self.options):
+            raise UsageError(
+                f"{self.format} is not compressed: its weights are in a file beside it", code="format",
+                expected=content.name, found=target.name,
+            )  # fmt: skip
         self._statistics = activations
         self.activations: Activations | None = None
         self.recorded: Mapping[str, Any] = {}
@@ -221,10 +227,13 @@ class _Planner:
         decision = Decision(
             self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
         )
-        with computing(FormatError, "deciding", file=str(self.target)):
-            steps = [self._with_notes(step) for step in decision.decide(select(self.file, only))]
-        self._check(steps, requantize)
         assets, undeclared = carried_assets(self.file, self.format)
+        specs = select(self.file, only)
+        with computing(FormatError, "deciding", file=str(self.target)):
+            omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
+            specs = [spec for spec in specs if spec.name not in omitted]
+            steps = [self._with_notes(step) for step in decision.decide(specs)]
+        self._check(steps, requantize)
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         layout = self._layout(steps, assets, companions)
@@ -234,6 +243,7 @@ class _Planner:
         undeclared = tuple(item for item in undeclared if item.where not in absent)
         lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
         abandoned += tuple(inner_losses(self.source, children))
+        lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
         dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
@@ -270,6 +280,8 @@ class _Planner:
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""
         index = self.file.index
+        if (graph := self.source.index.graph) and self.format != index.format:
+            yield Dropped("graph", graph, f"{self.format} stores weights alone")
         for step in steps:
             candidates = index.tensors[step.name].encodings
             yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)

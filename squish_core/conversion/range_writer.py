@@ -48,7 +48,7 @@ class RangeWriter:
                 count = os.pwrite(self._open[place.file], data, place.offset + position)
                 data, position = data[count:], position + count
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise unwritable_by_worker(path, error) from None
         self._state[place] = end, digest
 
     def finish(self, places: Iterable[PieceRange]) -> None:
@@ -65,7 +65,7 @@ class RangeWriter:
             try:
                 os.fsync(fd)
             except OSError as error:
-                raise _unwritable(self._paths[number], error) from None
+                raise unwritable_by_worker(self._paths[number], error) from None
 
     def digest(self) -> str:
         """SHA-256 of the digests of all ranges."""
@@ -80,13 +80,16 @@ class RangeWriter:
 
 def write_literals(path: str, output: OutputFile) -> None:
     """Write headers, padding and assets of an output file; durable on return."""
-    with open(path, "r+b") as file:
-        for extent, offset in zip(output.extents, output.starts):
-            if not isinstance(extent, PartExtent):
-                file.seek(offset)
-                file.write(extent)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "r+b") as file:
+            for extent, offset in zip(output.extents, output.starts):
+                if not isinstance(extent, PartExtent):
+                    file.seek(offset)
+                    file.write(extent)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable_by_worker(path, error) from None
 
 
 def worker_name() -> str:
@@ -105,8 +108,10 @@ def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _unwritable(path: str, error: OSError) -> WriteError:
+def unwritable_by_worker(path: str, error: OSError) -> WriteError:
+    """The error for an output file that this process cannot write."""
     return WriteError(
         f"cannot be written by the worker {worker_name()}", file=path, found=error.strerror, code="unwritable",
-        hint="Workers write into the folder of the target: it must be shared, writable and large enough.",
+        hint="Workers write into the folder of the target, which must be shared, writable and large enough, or, if the "
+        "target is at a URL, into their temporary folders (TMPDIR).",
     )  # fmt: skip

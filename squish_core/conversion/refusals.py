@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from math import prod
 
+from squish_core.codecs.regions import sizes
 from squish_core.codes import ErrorCode
+from squish_core.conversion.panels import EncodedPanels
 from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
+from squish_core.file import File
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
 """Maximum number of patterns in a hint; if more are needed, it shows the one for all tensors."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+MEASURED_PANELS = 16
+"""Panels that are encoded to measure the error of the nearest codes: a second or less."""
 Attempt = Callable[[TensorSpec, CodecSpec], Step]
 
 
 def refused_codes(
-    refusals: Sequence[tuple[TensorSpec, SquishError]], specs: Sequence[TensorSpec],
+    file: File, refusals: Sequence[tuple[TensorSpec, SquishError]], specs: Sequence[TensorSpec],
     aliases: Collection[str], attempt: Attempt,
 ) -> TensorError:  # fmt: skip
     """The error for tensors that the target cannot hold as they are stored.
@@ -40,12 +47,12 @@ def refused_codes(
     patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
     hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]
     for codec, group in groups.items():
-        if (nearest := _nearest(group[0][0], aliases, attempt)) is not None:
-            name, step = nearest
+        if (nearest := _nearest([spec for spec, _ in group], aliases, attempt)) is not None:
+            name, steps = nearest
             own = patterns if len(groups) == 1 else _patterns([spec.name for spec, _ in group], len(specs))
             hints.append(
                 f"for the nearest codes to {codec} with {_rules(own, name)} and requantize=True "
-                f"({step.bits:.3g} bits a weight, {_bound(step)})"
+                f"({steps[0].bits:.3g} bits a weight, {_bound(file, steps)})"
             )  # fmt: skip
     combined = TensorError(
         message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED, hint=f"{', or '.join(hints)}."
@@ -79,19 +86,43 @@ def _rules(patterns: Sequence[str], encoding: str) -> str:
     return " ".join(f"encode='{pattern}={encoding}'" for pattern in patterns)
 
 
-def _bound(step: Step) -> str:
-    error = step.exactness.error
-    return "the error is measured while writing" if error is None else f"values differ by at most {error:.3g}"
+def _bound(file: File, steps: Sequence[Step]) -> str:
+    """The largest error of these encodings: of all values, or of the first ones if there are many."""
+    unknown = "the error is measured while writing"
+    if file.source.is_remote:
+        return unknown
+    largest, values, left = 0.0, 0, MEASURED_PANELS
+    for step in steps:
+        panels = EncodedPanels(file, step, None)
+        regions = list(islice(panels.regions(), left))
+        try:
+            errors = [distance.max_error for _, distance, _ in panels.measured(regions) if distance is not None]
+        except SquishError:  # what convert reports when it encodes this tensor
+            return unknown
+        largest, values, left = (
+            max(largest, *errors),
+            values + sum(prod(sizes(region)) for region in regions),
+            left - len(regions),
+        )
+        if left <= 0:
+            break
+    extent = "values" if values == sum(step.spec.elements for step in steps) else f"the first {values:,} values"
+    return f"{extent} differ by at most {largest:.3g}"
 
 
-def _nearest(spec: TensorSpec, aliases: Collection[str], attempt: Attempt) -> tuple[str, Step] | None:
-    """The short name of the target's codes with the number of bits nearest to the tensor's."""
-    steps: list[tuple[float, str, Step]] = []
+def _nearest(group: Sequence[TensorSpec], aliases: Collection[str], attempt: Attempt) -> tuple[str, list[Step]] | None:
+    """The short name of the target's codes with the number of bits nearest to the tensors', and their encoding."""
+    bits, steps = _bits(group[0]), {}
     for name in aliases:
         try:
-            step = attempt(spec, CodecSpec(name))
+            step = attempt(group[0], CodecSpec(name))
         except SquishError:
             continue
-        if step.codec.id != "dense" and step.action == "encode":
-            steps.append((abs(_bits(spec) - step.bits), name, step))
-    return min(steps, key=lambda each: each[:2])[1:] if steps else None
+        if step.codec.id != "dense" and step.is_lossy:
+            steps[name] = step
+    for name in sorted(steps, key=lambda name: (abs(bits - steps[name].bits), name)):
+        try:
+            return name, [steps[name], *(attempt(spec, CodecSpec(name)) for spec in group[1:])]
+        except SquishError:  # codes that some of the tensors cannot have
+            continue
+    return None

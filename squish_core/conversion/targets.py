@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from squish_core.errors import FormatError
+from squish_core.errors import UsageError
 from squish_core.plugins.catalog import SUFFIXES
 from squish_core.plugins.registry import Registry
 
@@ -26,7 +26,7 @@ def format_for(target: Path, registry: Registry) -> str:
             return entry.info.id
     if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in registry.containers:
         return usual  # not installed: raises with an install hint
-    raise FormatError(
+    raise UsageError(
         "the target format is not clear from the name", file=str(target), code="format",
         hint=f"Pass to=..., one of {', '.join(entry.info.id for entry in writable)}.",
     )  # fmt: skip

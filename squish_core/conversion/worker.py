@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from attrs import frozen
@@ -31,7 +31,7 @@ from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.panels import ALL_PANELS
 from squish_core.conversion.plan import ConversionPlan
-from squish_core.conversion.range_writer import RangeWriter, worker_name, write_literals
+from squish_core.conversion.range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
 from squish_core.conversion.ranges import panels_of, stored_range
 from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
@@ -56,10 +56,12 @@ RETRIES = 3
 class Job:
     """All that workers need, as plain data.
 
-    `source`, `activations`: addresses. `pins`: what identifies the source's files. `lock`: versions and encoders.
-    `files`: paths or URLs of the output files. `overwrite`: replace files at URLs.
+    `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
+    identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
+    `overwrite`: replace files at URLs.
     """
 
+    id: str = ""
     plan: ConversionPlan
     image: OutputImage
     source: str
@@ -154,7 +156,10 @@ def opened_job(path: str, digest: str) -> OpenJob:
         with closing(open_target(path, registry())) as source:
             data = source.read(0, source.size)
     except SquishError as error:
-        raise _refusal("cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path) from None
+        raise _refusal(
+            "cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path,
+            hint="Give all workers the folder of the target, shared and at the same path.",
+        ) from None  # fmt: skip
     if sha256(data).hexdigest() != digest:
         raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
     return OpenJob(pickle.loads(data))
@@ -185,6 +190,14 @@ class OpenJob:
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
+        try:
+            return self._write_files(task)
+        except SquishError:
+            raise
+        except OSError as error:
+            raise unwritable_by_worker(gettempdir(), error) from None
+
+    def _write_files(self, task: Task) -> Answer:
         with TemporaryDirectory(prefix="squish-") as folder:
             paths = {file: str(Path(folder, str(place))) for place, file in enumerate(task.files)}
             for file, path in paths.items():
@@ -200,6 +213,7 @@ class OpenJob:
     def _upload(self, path: str, file: int) -> None:
         url, plugins = self.job.files[file], self.file.registry
         with closing(remote_target(url, plugins)) as target:
+            target.job = self.job.id
             upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
 
     def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
@@ -288,8 +302,8 @@ def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelErro
     return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
 
 
-def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None) -> SquishError:
+def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
     return SquishError(
         f"the worker {worker_name()} {what}", file=file, expected=expected, found=found, code=code,
-        hint="Give all workers the same files, distributions and versions as the client.",
+        hint=hint or "Give all workers the same files, distributions and versions as the client.",
     )  # fmt: skip

@@ -67,9 +67,14 @@ class Squeeze:
 
 @frozen
 class Transpose:
-    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed."""
+    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed.
+
+    `dense_only`: the layout transposes the tensor where it is dense; coded, it has the rows of `of`
+    (`Carried.coded` says which of them a target stores).
+    """
 
     of: Expression
+    dense_only: bool = False
 
 
 @frozen
@@ -86,7 +91,20 @@ class Join:
     of: tuple[tuple[Expression, str], ...]
 
 
-Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join
+@frozen
+class Interleave:
+    """Let groups of rows of several tensors alternate; each comes with the name of its number of rows in a group.
+
+    The rows lie along `axis`. Tensors that are `folded` have an axis for the groups and one for the rows of a group,
+    which are one axis (the first) of the result.
+    """
+
+    of: tuple[tuple[Expression, str], ...]
+    axis: int = 0
+    folded: bool = False
+
+
+Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join | Interleave
 """A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
@@ -110,7 +128,7 @@ def source_names(expression: Expression) -> Iterator[str]:
     """
     if isinstance(expression, str):
         yield expression
-    elif isinstance(expression, Join):
+    elif isinstance(expression, Join | Interleave):
         for part, _ in expression.of:
             yield from source_names(part)
     else:
@@ -135,15 +153,18 @@ class Rule:
 class Carried:
     """A mapped model without its tensors: metadata, files, and tensors computed from the settings.
 
+    `storage`: keys of `meta` that describe how a file stores its tensors (types, framework) rather than the model.
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
-    go into the report.
+    go into the report. `coded`: the target stores the codes of tensors that it transposes only where they are dense.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
+    storage: tuple[str, ...] = ()
     assets: Mapping[str, bytes] = field(factory=dict)
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    coded: bool = False
     dropped: tuple[Dropped, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

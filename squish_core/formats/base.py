@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import field, frozen
-from attrs.validators import deep_iterable, instance_of
-
 from squish_core.errors import FormatError
-from squish_core.formats.dropped import Dropped
+from squish_core.formats.write_plan import WritePlan
 from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
@@ -22,20 +19,6 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, str]
 """Options of a format as text, from `ID:key=value`."""
-
-
-@frozen(kw_only=True)
-class WritePlan:
-    """Prediction of a written file.
-
-    `size`: total bytes; None if unknown before compression. `dropped`: what the format cannot store. `notes`:
-    sentences for the user. `stacks`: name of a stacked tensor -> names of the tensors in its rows, in order.
-    """
-
-    size: int | None
-    dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
-    notes: tuple[str, ...] = ()
-    stacks: Mapping[str, Sequence[str]] = field(factory=dict)
 
 
 class Container(Renamed):
@@ -190,6 +173,21 @@ class Container(Renamed):
             Name -> codec. Other tensors stay unchanged, as do those that the codec cannot encode.
         """
         return {spec.name: codec for spec in specs}
+
+    def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
+        """Tensors that this format leaves out of a model, such as those of other modalities.
+
+        Parameters
+        ----------
+        names, assets, options
+            The tensors to write, the model's other files as parts, and the write options.
+
+        Returns
+        -------
+        dict
+            Name -> reason, for the report. An unknown tensor is not left out but an error of `plan_file`.
+        """
+        return {}
 
     def dense_dtypes(self, specs: Sequence[TensorSpec], options: Options) -> Mapping[str, str]:
         """Dtypes that the write options prescribe for dense tensors that no rule changes.

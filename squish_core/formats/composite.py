@@ -7,8 +7,9 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.formats.base import Container, Options, WritePlan
+from squish_core.formats.base import Container, Options
 from squish_core.formats.outgoing import OutgoingTensor, Stream
+from squish_core.formats.write_plan import WritePlan
 from squish_core.io.sink import Sink
 from squish_core.model import Encoding, Index, Part, TensorSpec
 

@@ -16,7 +16,7 @@ class Dropped:
     """
 
     kind: Literal[
-        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor",
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor", "graph",
     ]  # fmt: skip
     name: str
     reason: str = ""

@@ -159,9 +159,13 @@ def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
 
 
 def check_parent(target: Path) -> None:
-    """Raise MissingFileError unless the folder of a target exists."""
+    """Raise MissingFileError unless the folder of a target exists, WriteError if it is a file."""
     folder = target.parent
     if not folder.is_dir():
+        if folder.exists():
+            raise WriteError(
+                "is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder."
+            )
         hint = home_hint(folder) or "Create it first."
         raise MissingFileError("the folder does not exist", file=str(folder), code=ErrorCode.MISSING, hint=hint)
 

@@ -20,7 +20,8 @@ _PIECE = 8 << 20
 class RemoteTarget:
     """A file, or a folder of files, that is written at a URL. Plugins subclass it (`SourceOpener.create`).
 
-    `name` is the URL without user, password and query; `filename` its last piece.
+    `name` is the URL without user, password and query; `filename` its last piece; `job` the id of the job that writes
+    it, or "": a process of a job may complete what another one began and did not end.
 
     Examples
     --------
@@ -32,6 +33,7 @@ class RemoteTarget:
     def __init__(self, name: str) -> None:
         self.name = name
         self.filename = name.rstrip("/").rpartition("/")[2]
+        self.job = ""
         self.written: dict[str, int] = {}
 
     def __str__(self) -> str:

@@ -9,11 +9,12 @@ from squish_core.errors import WriteError
 
 
 def free_bytes(target: Path) -> int | None:
-    """Free bytes for this user on the disk of `target`; None if the system does not report them."""
+    """Free bytes for this user on the disk of `target`; None if the system does not report them (as for `/proc`)."""
     try:
-        return shutil.disk_usage(target.parent).free
+        disk = shutil.disk_usage(target.parent)
     except OSError:
         return None
+    return disk.free if disk.total else None
 
 
 def space_notes(target: Path, size: int | None, estimate: int) -> tuple[str, ...]:

@@ -96,7 +96,8 @@ class Staging:
 
     def store_job(self, data: bytes) -> str:
         """Write the description of the job, and return where workers read it."""
-        self.job.write_bytes(data)
+        with creation(self.target):
+            self.job.write_bytes(data)
         return str(self.job)
 
     def publish(self) -> None:

@@ -7,12 +7,13 @@ from fnmatch import fnmatchcase
 
 from attrs import frozen
 
+from squish_core.codecs.groups import Groups
 from squish_core.codecs.transpose import swapped
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import ANY, Expression, Family, Join, Rule, Squeeze, Stack, Transpose
+from squish_core.families.base import ANY, Expression, Family, Interleave, Join, Rule, Squeeze, Stack, Transpose
 from squish_core.mapping.names import Templates, fill, members, source_rules
-from squish_core.model import TensorSpec
+from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
 
 Sizes = Mapping[str, int]
@@ -116,7 +117,8 @@ class Matching:
         origin = Origin(name, *match)
         if error := _wrong_number(origin, self.sizes):
             return error
-        error = _wrong_shape(origin, tensors[name].shape, shape_of(origin.rule.of, self.shapes, self.sizes))
+        spec = tensors[name]
+        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
         contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
         if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
@@ -146,17 +148,41 @@ def without_prefix(family: Family, name: str) -> str:
     return name
 
 
-def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes) -> tuple[int, ...]:
-    """Shape of an expression, from the sizes of the model; -1 for any size."""
+def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
+    """The groups of rows, from the sizes of the model."""
+    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+
+
+def turns_when_dense(expression: Expression) -> bool:
+    """Whether a layout transposes a tensor only where it is dense."""
+    return isinstance(expression, Transpose) and expression.dense_only
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether a tensor's values are stored unencoded, in any order."""
+    codec = spec.encodings[0].codec if spec.encodings else None
+    while codec is not None and codec.inner is not None:
+        codec = codec.inner
+    return codec is not None and codec.id == DENSE.id
+
+
+def shape_of(
+    expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes, dense: bool = True
+) -> tuple[int, ...]:
+    """Shape of an expression, from the sizes of the model; -1 for any size. `dense`: of one without codes."""
     if isinstance(expression, str):
         return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
-        return (sizes["experts"], *shape_of(expression.of, shapes, sizes))
+        return (sizes["experts"], *shape_of(expression.of, shapes, sizes, dense))
     if isinstance(expression, Squeeze):
         rows, _, columns = shape_of(expression.of, shapes, sizes)
         return (rows, columns)
     if isinstance(expression, Transpose):
-        return swapped(shape_of(expression.of, shapes, sizes))
+        shape = shape_of(expression.of, shapes, sizes, dense)
+        return swapped(shape) if dense or not expression.dense_only else shape
+    if isinstance(expression, Interleave):
+        piece, _ = expression.of[0]
+        return groups_of_sizes(expression, sizes).whole(shape_of(piece, shapes, sizes, dense), 0)
     if isinstance(expression, Join):
         first, _ = expression.of[0]
         return (sum(sizes[rows] for _, rows in expression.of), *shape_of(first, shapes, sizes)[1:])

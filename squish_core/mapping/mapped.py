@@ -18,8 +18,8 @@ from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.assets import MappedAssets
-from squish_core.mapping.coverage import cover, without_prefix
-from squish_core.mapping.names import source_rules
+from squish_core.mapping.coverage import cover, is_dense, turns_when_dense, without_prefix
+from squish_core.mapping.names import Templates, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.ties import check_ties
 from squish_core.mapping.values import read_vector
@@ -66,7 +66,9 @@ class MappedFile(File):
         The mapped metadata and files, and what the target lacks.
     """
 
-    def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
+    def __init__(
+        self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
+    ) -> None:
         self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
         gguf = naming.layout == GGUF
         with gc_paused(), guarded(FormatError, f"mapping it as {family.id}", file=original.name):
@@ -78,7 +80,11 @@ class MappedFile(File):
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
-                layout=layout, sizes=sizes, vectors=self.carried.vectors, constants=self.carried.constants
+                layout=layout,
+                sizes=sizes,
+                vectors=self.carried.vectors,
+                constants=self.carried.constants,
+                coded=self.carried.coded if coded is None else coded,
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
@@ -152,9 +158,20 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     return [name for name in required if name not in present]
 
 
-def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:
-    """Map a file to the names and settings of a layout; SquishError if the family's rules do not cover it."""
-    return MappedFile(file, family_of(file, naming), naming, layout, options)
+def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded: bool | None = None) -> MappedFile:
+    """Map a file to the names and settings of a layout; SquishError if the family's rules do not cover it.
+
+    `coded` overrides `Carried.coded`.
+    """
+    return MappedFile(file, family_of(file, naming), naming, layout, options, coded)
+
+
+def stores_codes(file: File, family: Family) -> bool:
+    """Whether a file has codes of a tensor that its layout transposes where it is dense."""
+    rules = Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
+    return bool(rules) and any(
+        rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
+    )
 
 
 def family_of(file: File, naming: Naming) -> Family:

@@ -6,7 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from squish_core.families.base import GGUF, HF, MLX, UQFF, Expression, Family, Join, Rule, Stack, source_names
+from squish_core.families.base import (
+    GGUF,
+    HF,
+    MLX,
+    UQFF,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Rule,
+    Stack,
+    source_names,
+)
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")
@@ -51,7 +63,7 @@ def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[
     elif isinstance(expression, Stack):
         for expert in range(experts):
             yield from members(expression.of, {**numbers, "e": expert}, experts)
-    elif isinstance(expression, Join):
+    elif isinstance(expression, Join | Interleave):
         for part, _ in expression.of:
             yield from members(part, numbers, experts)
     else:
@@ -79,13 +91,22 @@ def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
 def engine_rules(family: Family, layout: str) -> Templates[Rule]:
     """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
     rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
-    own = [] if layout == GGUF else [(tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors]
-    return Templates.of([*own, *rules])
+    if layout == GGUF:
+        return Templates.of(rules)
+    names = _hf_names(family) if layout == HF else [tensor.name for tensor in family.tensors]
+    return Templates.of([*((name, Rule(name, name)) for name in names), *rules])
 
 
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
     """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
-    templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get(HF, ())]
+    templates = [*_hf_names(family), *(rule.name for rule in family.names.get(HF, ()))]
     own = Templates.of((template, None) for template in templates)
-    engines = Templates.of((rule.name, None) for layout in (MLX, UQFF) for rule in family.names.get(layout, ()))
+    others = [rule.name for layout in (MLX, UQFF) for rule in family.names.get(layout, ())]
+    engines = Templates.of((name, None) for name in (*others, *(tensor.name for tensor in family.tensors)))
     return any(own.find(name) is None and engines.find(name) is not None for name in names)
+
+
+def _hf_names(family: Family) -> list[str]:
+    """The tensors that Hugging Face has under the family's names, in no tensor of another name."""
+    merged = {leaf for rule in family.names.get(HF, ()) if not rule.reading for leaf in source_names(rule.of)}
+    return [tensor.name for tensor in family.tensors if tensor.name not in merged]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from squish_core.errors import SquishError
 from squish_core.families.base import GGUF
 from squish_core.file import File
-from squish_core.mapping.mapped import Naming, map_file, naming_of
+from squish_core.mapping.mapped import Naming, family_of, map_file, naming_of, stores_codes
 
 
 def map_to_first(first: File, second: File) -> tuple[File, str]:
@@ -21,7 +21,8 @@ def map_to_first(first: File, second: File) -> tuple[File, str]:
         return second, ""
     layout = _layout(first, one)
     try:
-        mapped = map_file(second, layout, {"keep": "no"}, other)
+        coded = stores_codes(first, family_of(first, one))
+        mapped = map_file(second, layout, {"keep": "no"}, other, coded=coded)
     except SquishError:
         return second, ""
     return mapped, f"compared as {one.family}: {second.name} mapped from {other.layout} to {layout}"

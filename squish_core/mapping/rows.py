@@ -11,10 +11,10 @@ from squish_core import dtypes
 from squish_core.codecs.base import Codec
 from squish_core.codecs.heads import head_order
 from squish_core.codecs.stack import member_role
-from squish_core.codecs.transpose import swapped
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
+from squish_core.mapping.axes import member_parts, merge_error
 from squish_core.mapping.segments import concatenate, cut, permute
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Role -> dtype and shape of a part, as the codec declares them."""
 
-STACK, SLICE, TRANSPOSE = "stack", "slice", "transpose"
-"""Codecs of tensors that are stacked, of rows that are cut, and of matrices that are transposed, on reading."""
+STACK, SLICE = "stack", "slice"
+"""Codecs of tensors that are stacked, and of rows that are cut, on reading."""
 
 
 class Rows:
@@ -69,18 +69,6 @@ class Rows:
 
         encodings = tuple(map(view, spec.encodings))
         return evolve(spec, encodings=encodings, extras={}, tied_to=None, row_names=None)
-
-    def transpose(self, spec: TensorSpec) -> TensorSpec:
-        """Swap the last two axes on reading; a second time gives the stored tensor back."""
-
-        def view(encoding: Encoding) -> Encoding:
-            codec = encoding.codec
-            inner = codec.inner if codec.id == TRANSPOSE else None
-            return evolve(encoding, codec=inner or CodecSpec(TRANSPOSE, {}, codec))
-
-        encodings = tuple(map(view, spec.encodings))
-        shape = swapped(spec.shape)
-        return evolve(spec, shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None)
 
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
         """Slice a range of rows."""
@@ -133,12 +121,8 @@ class Rows:
                 raise
 
         def view(encodings: Sequence[Encoding]) -> Encoding:
-            parts = {
-                member_role(number, role): part
-                for number, encoding in enumerate(encodings)
-                for role, part in encoding.parts.items()
-            }
-            return evolve(encodings[0], codec=CodecSpec(STACK, {}, encodings[0].codec), parts=parts)
+            codec = CodecSpec(STACK, {}, encodings[0].codec)
+            return evolve(encodings[0], codec=codec, parts=member_parts(encodings))
 
         encodings = tuple(map(view, zip(*(spec.encodings for spec in specs))))
         return evolve(specs[0], shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None, attrs={})
@@ -159,11 +143,7 @@ class Rows:
         """Merge tensors part by part; their first `free` axes may differ in size."""
         first = specs[0]
         if (other := self._differing(specs, free)) is not None:
-            raise TensorError(
-                "is encoded differently from the tensors to merge it with", tensor=other.name, code="rows",
-                expected=_storage(first), found=_storage(other),
-                hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
-            )  # fmt: skip
+            raise merge_error(first, other)
 
         def view(number: int) -> Encoding:
             encodings = [spec.encodings[number] for spec in specs]
@@ -289,10 +269,6 @@ def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
     import numpy as np
 
     return np.frombuffer(data, np.uint8).reshape(rows, -1)[order].tobytes()
-
-
-def _storage(spec: TensorSpec) -> str:
-    return f"{spec.encodings[0].codec if spec.encodings else 'unreadable'} {spec.dtype} {list(spec.shape)}"
 
 
 def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
@@ -14,6 +14,7 @@ from squish_core.families.base import (
     GGUF,
     Expression,
     Family,
+    Interleave,
     Join,
     Permute,
     Rule,
@@ -23,7 +24,8 @@ from squish_core.families.base import (
     source_names,
 )
 from squish_core.file import File
-from squish_core.mapping.coverage import Coverage, Origin
+from squish_core.mapping.axes import deinterleave, interleave, transpose
+from squish_core.mapping.coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
 from squish_core.mapping.names import Numbers, fill, members, target_rules
 from squish_core.mapping.rows import Rows
 from squish_core.mapping.values import add_constant, dense, fits
@@ -55,13 +57,14 @@ class Change:
 
 @frozen(kw_only=True)
 class Setting:
-    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's), and
-    tensors computed from the settings."""
+    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's),
+    tensors computed from the settings, and `Carried.coded`."""
 
     layout: str
     sizes: Mapping[str, int]
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
+    coded: bool = False
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
@@ -116,7 +119,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
             return dense(name, self.setting.constants[name])
         origin = self.coverage.sources[target.sources[0]]
         if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
-            spec, change = self.file.index.tensors[origin.source], Change()
+            spec, change = self._oriented(self.file.index.tensors[origin.source], target.rule.of)
         else:
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
         self.changes[name] = change
@@ -124,15 +127,31 @@ class MappedTensors(Mapping[str, TensorSpec]):
         self._note_dtype(spec, target, origin)
         return spec
 
+    def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:
+        """A tensor that the target has under the same rule; transposed if only one of both stores codes."""
+        if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
+            return spec, Change()
+        return transpose(spec), Change(words=("transposed",))
+
+    def check_form(self, name: str, stored: TensorSpec) -> None:
+        """Raise TensorError if the target stores a tensor transposed that has the rows of codes, or the reverse."""
+        if turns_when_dense(self.targets[name].rule.of) and is_dense(stored) == self.setting.coded:
+            raise TensorError(
+                "is transposed only where it is dense, and the target would have it the other way", tensor=name,
+                code="rows", expected="codes" if self.setting.coded else "floats",
+                found=str(stored.encodings[0].codec),
+                hint="Encode all such tensors alike: as codes with the target's method for them, or as floats without.",
+            )  # fmt: skip
+
     def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
         """Note the dtype that the target expects, if it can represent every value."""
         dtype = target.rule.dtype
         if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
             narrow = self.setting.vectors
             dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
-        if dtype is None and spec.encodings and _wraps_dense(spec.encodings[0].codec):
-            self.dtypes[spec.name] = spec.dtype  # permuted, cut and stacked dense rows are written as dense
-        if dtype is not None and spec.dtype != dtype:
+        if spec.encodings and _wraps_dense(spec.encodings[0].codec):
+            self.dtypes[spec.name] = dtype or spec.dtype  # permuted, cut and stacked dense rows are written as dense
+        elif dtype is not None and spec.dtype != dtype:
             self.dtypes[spec.name] = dtype
 
 
@@ -160,11 +179,15 @@ class _Builder:
         if isinstance(expression, Join):
             self.words["matrices fused"] = None
             return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
+        if isinstance(expression, Interleave):
+            self.words["rows interleaved"] = None
+            pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
+            return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
         spec = self._forward(expression.of, numbers)
         if isinstance(expression, Permute):
             return self._permute(spec, expression, False)
         if isinstance(expression, Transpose):
-            return self._transpose(spec)
+            return spec if expression.dense_only and self.tensors.setting.coded else self._transpose(spec)
         if isinstance(expression, Squeeze):
             return self.rows.reshape(spec, (spec.shape[0], *spec.shape[2:]))
         return self._add(spec, expression.constant, None)
@@ -190,15 +213,18 @@ class _Builder:
             self.words["fused matrices split"] = None
             sizes = [self.sizes[rows] for _, rows in expression.of]
             parts = [part for part, _ in expression.of]
-            number = next(
-                n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part))
-            )
+            number = _part_of(parts, name, numbers)
             start = sum(sizes[:number])
             return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
+        if isinstance(expression, Interleave):
+            self.words["interleaved rows separated"] = None
+            groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
+            number = _part_of(pieces, name, numbers)
+            return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
         if isinstance(expression, Permute):
             spec = self._permute(spec, expression, True)
         elif isinstance(expression, Transpose):
-            spec = self._transpose(spec)
+            spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
         elif isinstance(expression, Squeeze):
             spec = self.rows.reshape(spec, (spec.shape[0], 1, *spec.shape[1:]))
         else:
@@ -211,12 +237,17 @@ class _Builder:
 
     def _transpose(self, spec: TensorSpec) -> TensorSpec:
         self.words["transposed"] = None
-        return self.rows.transpose(spec)
+        return transpose(spec)
 
     def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
         self.words[f"{constant:+g} in f32"] = None
         spec, self.exactness = add_constant(self.tensors.file, spec, constant, narrow)
         return spec
+
+
+def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
+    """The number of the expression that contains a tensor."""
+    return next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part)))
 
 
 def _wraps_dense(codec: CodecSpec) -> bool:

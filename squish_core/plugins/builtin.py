@@ -7,8 +7,8 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo,
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec with its short names for `--encode`, the head permutation, the slice, the stack, and the
-    transpose."""
+    """The dense codec with its short names for `--encode`, and those that permute, cut, stack,
+    interleave and transpose."""
     return [
         CodecInfo(
             id="dense",
@@ -16,6 +16,14 @@ def squish_codecs() -> list[CodecInfo]:
             factory="squish_core.codecs.dense:Dense",
             lossless=True,
             aliases={name: f"dense:dtype={name}" for name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")},
+        ),
+        CodecInfo(
+            id="deinterleave", title="rows that alternate with those of others in a tensor of another codec",
+            factory="squish_core.codecs.interleave:Deinterleave", lossless=True,
+        ),
+        CodecInfo(
+            id="interleave", title="tensors of another codec whose rows alternate",
+            factory="squish_core.codecs.interleave:Interleave", lossless=True,
         ),
         CodecInfo(
             id="heads", title="another codec with the rows of each head permuted",

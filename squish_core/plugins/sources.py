@@ -52,7 +52,7 @@ def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | No
     merged = _options(entry, options or {})
     with guarded(FormatError, f"opening a source of {entry.info.id}", file=redact(target)):
         opener: SourceOpener = registry.instance("source", entry)
-        return opener.open(target, merged)
+        return opener.open(_normalized(target), merged)
 
 
 def _open_pinned(pin: Pin, registry: Registry, options: Mapping[str, Any]) -> Source:
@@ -75,7 +75,7 @@ def remote_target(url: str, registry: Registry) -> RemoteTarget:
     options = _options(entry, {})
     with guarded(FormatError, f"opening a target of {entry.info.id}", file=redact(url)):
         opener: SourceOpener = registry.instance("source", entry)
-        return opener.create(url, options)
+        return opener.create(_normalized(url), options)
 
 
 def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,12 @@ def scheme_of(target: Any) -> str | None:
     """The scheme of a URL in lower case; None for text without `://` or an existing path."""
     match = _SCHEME.match(target) if isinstance(target, str) else None
     return match[1].lower() if match and not os.path.lexists(target) else None
+
+
+def _normalized(url: str) -> str:
+    """A URL with its scheme in lower case, as plugins declare it."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.lower()}{separator}{rest}"
 
 
 def source_entry(scheme: str, registry: Registry, url: str) -> Entry:

@@ -15,7 +15,7 @@ class Scheduler:
     """Runs calls in other processes, on this machine or several, declared by a `SchedulerInfo`.
 
     Worker processes are spawned, never forked, and import what they need. A lost process costs its call, which is
-    repeated up to `RETRIES` times; an error that the function raises ends the map.
+    repeated up to `retries` times; an error that the function raises ends the map.
 
     Examples
     --------
@@ -28,6 +28,7 @@ class Scheduler:
     """
 
     id = ""
+    retries = RETRIES
 
     def map(
         self, address: str, function: Callable[[Any], Any], items: Sequence[Any], memory: int = 0

@@ -77,7 +77,11 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
                 if name not in absent:
                     values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
                     arrays[name] = dtypes.cast(values, dtype)
-    return arrays
+    if not any(not rule.reading for rule in family.names.get(HF, ())):
+        return arrays
+    with in_memory(arrays, assets=model.assets) as file:
+        merged = map_file(file, HF, {}, Naming(layout=HF, family=family.id))
+        return {name: merged[name].numpy() for name in merged}
 
 
 def write_model(

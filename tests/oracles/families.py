@@ -22,7 +22,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 ROPE = {"rope_theta": 10000.0, "factor": 4.0}
-YARN = {**ROPE, "rope_type": "yarn", "original_max_position_embeddings": 128, "beta_fast": 16.0, "beta_slow": 2.0}
+YARN = {**ROPE, "rope_type": "yarn", "original_max_position_embeddings": 128, "beta_fast": 32.0, "beta_slow": 1.0}
 LONGROPE = {
     "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8,
     "long_factor": [1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0], "short_factor": [1.0] * 8,
@@ -131,6 +131,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo2": {"config": {"tie_word_embeddings": False}, "tokenizer": "dbrx", "special": END},
     "glm4": {
         "config": {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False}, "tokenizer": "glm4",
+        "special": END,
+    },
+    "gpt_oss": {
+        "config": {
+            "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 32,
+            "rope_parameters": {**YARN, "truncate": True}, "tie_word_embeddings": False,
+        },
+        "tokenizer": "gpt-4o",
         "special": END,
     },
     "lfm2": {

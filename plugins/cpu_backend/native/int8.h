@@ -23,11 +23,20 @@ using Codes8 = Prepared<int8_t>;
 // Batches of vectors: 8, then 4, then single ones.
 static INLINE int64_t together(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : 1; }
 
-// Columns per sum: 16 (Q6_K), 32, or a group of several 32. Mixed: the codes of a batch are interleaved by four columns.
-template <class Units, bool Mixed = false> void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
+// Columns per sum: 16 (Q6_K), 32, or a group of several 32.
+template <class Units> struct GroupSums {
+    static INLINE void add(const Weights& w, float* sums, int64_t, int64_t u, float& scale, F low, F high) {
+        if (Units::scales == Scales::EACH) sums[2 * u] = scale * sum(low), sums[2 * u + 1] = scale * sum(high);
+        else sums[u / Units::group(w)] += scale * sum(low + high);
+    }
+};
+
+// Mixed: the codes of a batch are interleaved by four columns.
+template <class Units, bool Mixed = false, class Sums = GroupSums<Units>>
+void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
     const Codes8 to(room, w.columns, m);
-    constexpr bool each = Units::scales == Scales::EACH, shuffled = Units::units == 1 && Units::order(1) == 2;
-    const int64_t units = w.columns / 32, group = Units::group(w);
+    constexpr bool shuffled = Units::units == 1 && Units::order(1) == 2;
+    const int64_t units = w.columns / 32;
     for (int64_t v = 0, first = 0; v < m; v++) {
         const int64_t run = Mixed ? together(m - first) : 1;
         int8_t* out = to.codes + first * w.columns + 4 * (v - first);
@@ -36,17 +45,17 @@ template <class Units, bool Mixed = false> void quantize_all(const Weights& w, c
         memset(sums, 0, size_t(to.padded) * 2 * sizeof *sums);
         for (int64_t u = 0; u < units; u++, x += 32) {
             const F a = load(x), b = load(x + 16);
-            const float scale = peak(most(absolute(a), absolute(b))) / 127.0f;
+            float scale = peak(most(absolute(a), absolute(b))) / 127.0f;
             const float inverse = scale < 0x1p-127f ? 0 : 1 / scale;  // of a smaller scale it is infinite
             const F low = nearest(a * splat(inverse)), high = nearest(b * splat(inverse));
             const B bytes[2] = {narrow(low), narrow(high)};
             int8_t codes[32];
             memcpy(codes, bytes, 32);
-            for (int i = 0; i < 32; i++) out[i / 4 * 4 * run + i % 4] = codes[shuffled ? Units::order(i) : i];
+            if (shuffled) for (int i = 0; i < 32; i++) out[i / 4 * 4 * run + i % 4] = codes[Units::order(i)];
+            else for (int i = 0; i < 32; i += 4) memcpy(out + i * run, codes + i, 4);
             out += 32 * run;
+            Sums::add(w, sums, to.padded, u, scale, low, high);
             scales[u] = scale;
-            if (each) sums[2 * u] = scale * sum(low), sums[2 * u + 1] = scale * sum(high);
-            else sums[u / group] += scale * sum(low + high);
         }
         if (v + 1 == first + run) first = v + 1;
     }

@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 
+#include "byte_panels.h"
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
@@ -14,7 +15,6 @@
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
-#include "panel_products.h"
 #include "tally.h"
 
 namespace ISA {

@@ -23,7 +23,7 @@ struct Kernels {
     // Values of `type` as floats, and floats rounded to F16 or BF16. The floats have room for a multiple of 16.
     void (*widen)(int32_t type, const void* from, int64_t count, float* to);
     void (*narrow)(int32_t type, const float* from, int64_t count, void* to);
-    // Repacks rows of 4-bit codes to the panels of panels.h; false for other kinds.
+    // Repacks rows of codes to the panels of panels.h and byte_panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K to Q6_K) from 32 or 256 values each; false if a value is not finite.
     // K and IQ4 types accept importance weights of `columns` columns, or null; `first` is the number of the first block.

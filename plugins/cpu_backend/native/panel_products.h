@@ -6,6 +6,8 @@
 
 namespace ISA {
 
+constexpr int64_t FAR = 8192;  // bytes: sixteen rows side by side are read faster than one
+
 // sums + the products of each lane's four codes with four activations
 static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
     [[maybe_unused]] const int32_t four = read<int32_t>(x);
@@ -42,18 +44,35 @@ template <class X> void arrange_panels(const Weights& w, const float* x, void* r
     }
 }
 
+static INLINE F cells_at(const uint8_t* grid, int32_t type, int64_t first) {
+    if (type == U8) return widen_u8(load_bytes(grid + first));
+    if (type == F16) return load_half(grid + 2 * first);
+    return type == BF16 ? load_bf16(grid + 2 * first) : load(grid + 4 * first);
+}
+
+struct NibblePanels {
+    static constexpr int bytes = 256;  // of 32 columns
+    static INLINE F scale(const Weights& w, int64_t cell) {
+        const F scale = cells_at(w.scale, w.scale_type, cell);
+        return w.rest ? scale * load_half(w.rest + cell / 128 * 64) : scale;
+    }
+};
+
 // The activation type, and the accumulation of 32 columns of sixteen rows in `part`: `step` activations are adjacent per vector.
-struct AsInt8 {
+struct AsInt8 : NibblePanels {
     using Number = int8_t;
     static constexpr auto prepare = quantize_all<AffineUnits<8>, true>;
     template <int Count> static constexpr int ways = 1;
     float zero;
-    INLINE explicit AsInt8(const Weights& w) : zero(float(w.zero)) {}
+    const float* scales;
+    int64_t padded;
+    INLINE AsInt8(const Weights& w, int64_t, const Prepared<int8_t>& x, int64_t v0)
+        : zero(float(w.zero)), scales(x.scales + v0 * x.padded), padded(x.padded) {}
     template <int Count>
-    INLINE void add(const uint8_t* at, const int8_t* x, const float* scales, int64_t padded, F (&part)[Count][ways<Count>]) const {
+    INLINE void add(const uint8_t* at, const int8_t* x, int64_t unit, F (&part)[Count][ways<Count>]) const {
         Whole16 dots[Count] = {};
         UNROLL for (int k = 0; k < 4; k++) {
-            prefetch(at + AHEAD + 64 * k);
+            prefetch(at + FAR + 64 * k);
             const Word16 both = read<Word16>(at + 64 * k), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
             UNROLL for (int v = 0; v < Count; v++) {
                 const int8_t* with = x + 8 * k * Count + 4 * v;
@@ -62,7 +81,7 @@ struct AsInt8 {
         }
         UNROLL for (int v = 0; v < Count; v++) {
             const Float16 dot = __builtin_convertvector(dots[v], Float16);
-            part[v][0] = fma(read<F>(&dot), splat(scales[v * padded]), part[v][0]);
+            part[v][0] = fma(read<F>(&dot), splat(scales[v * padded + unit]), part[v][0]);
         }
     }
 };
@@ -83,7 +102,7 @@ struct Values {
 #endif
 };
 
-struct AsF32 {
+struct AsF32 : NibblePanels {
     using Number = float;
     static constexpr auto prepare = arrange_panels<AsF32>;
     static constexpr int step = 1;
@@ -92,11 +111,11 @@ struct AsF32 {
     static constexpr int order(int i) { return i % 2 * 4 + i / 2; }
     static INLINE void put(F x, float* to) { store(to, x); }
     Values values;
-    INLINE explicit AsF32(const Weights& w) : values(float(w.zero)) {}
+    template <class Prepared> INLINE AsF32(const Weights& w, int64_t, const Prepared&, int64_t) : values(float(w.zero)) {}
     template <int Count>
-    INLINE void add(const uint8_t* at, const float* x, const float*, int64_t, F (&part)[Count][ways<Count>]) const {
+    INLINE void add(const uint8_t* at, const float* x, int64_t, F (&part)[Count][ways<Count>]) const {
         UNROLL for (int k = 0; k < 4; k++) {
-            prefetch(at + AHEAD + 64 * k);
+            prefetch(at + FAR + 64 * k);
             const Word16 codes = read<Word16>(at + 64 * k);
             UNROLL for (int i = 0; i < 8; i++, x += Count) {
                 const F value = values(codes >> 4 * i);
@@ -106,8 +125,14 @@ struct AsF32 {
     }
 };
 
+static INLINE void store_rounded(F x, float* to) {  // bf16 as floats
+    uint16_t some[16];
+    store(some, to_bf16(x));
+    store(to, load_bf16(some));
+}
+
 #ifdef __AVX512BF16__
-struct AsBf16 {  // bf16, two at a time; codes less `zero` are exact in it, and products in float
+struct AsBf16 : NibblePanels {  // bf16, two at a time; codes less `zero` are exact in it, and products in float
     using Number = uint16_t;
     static constexpr auto prepare = arrange_panels<AsBf16>;
     static constexpr int step = 2;
@@ -116,14 +141,14 @@ struct AsBf16 {  // bf16, two at a time; codes less `zero` are exact in it, and 
     static constexpr int order(int i) { return i / 2 % 2 * 4 + i / 4 + i % 2 * 2; }
     static INLINE void put(F x, uint16_t* to) { store(to, to_bf16(x)); }
     __m512i table;  // for both halves of a lane: an index has five bits, the fifth of another code
-    INLINE explicit AsBf16(const Weights& w) {
+    INLINE AsBf16(const Weights& w, int64_t, const Prepared<uint16_t>&, int64_t) {
         const __m256i values = to_bf16(widen_u8(counting()) - splat(float(w.zero))).v;
         table = _mm512_inserti64x4(_mm512_castsi256_si512(values), values, 1);
     }
     template <int Count>
-    INLINE void add(const uint8_t* at, const uint16_t* x, const float*, int64_t, F (&part)[Count][ways<Count>]) const {
+    INLINE void add(const uint8_t* at, const uint16_t* x, int64_t, F (&part)[Count][ways<Count>]) const {
         UNROLL for (int k = 0; k < 4; k++) {
-            prefetch(at + AHEAD + 64 * k);
+            prefetch(at + FAR + 64 * k);
             const __m512i codes = _mm512_loadu_si512(at + 64 * k);
             UNROLL for (int i = 0; i < 4; i++, x += 2 * Count) {
                 const __m512bh two = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * i), table);
@@ -136,53 +161,41 @@ struct AsBf16 {  // bf16, two at a time; codes less `zero` are exact in it, and 
     }
 };
 #else
-struct AsBf16 : AsF32 {  // bf16 as floats
+struct AsBf16 : AsF32 {
     using AsF32::AsF32;
     static constexpr auto prepare = arrange_panels<AsBf16>;
-    static INLINE void put(F x, float* to) {
-        uint16_t some[16];
-        store(some, to_bf16(x));
-        store(to, load_bf16(some));
-    }
+    static INLINE void put(F x, float* to) { store_rounded(x, to); }
 };
 #endif
-
-static INLINE F cells_at(const uint8_t* grid, int32_t type, int64_t first) {
-    if (type == U8) return widen_u8(load_bytes(grid + first));
-    if (type == F16) return load_half(grid + 2 * first);
-    return type == BF16 ? load_bf16(grid + 2 * first) : load(grid + 4 * first);
-}
 
 // Sixteen rows by Count vectors: y[v] has one lane per row.
 template <class X, int Count>
 void multiply_panel(const Weights& w, int64_t panel, const Prepared<typename X::Number>& x, int64_t v0, F* y) {
-    const X with(w);
+    const X with(w, panel, x, v0);
     const int64_t each = w.group_columns / 32, groups = w.columns / w.group_columns;
-    const uint8_t* at = w.data + panel * w.columns * (PANEL_ROWS / 2);
+    const uint8_t* at = w.data + panel * (w.columns / 32) * X::bytes;
     const typename X::Number* codes = x.codes + v0 * w.columns;
-    const float *scales = x.scales + v0 * x.padded, *sums = x.sums + 2 * v0 * x.padded;
+    const float* sums = x.sums + 2 * v0 * x.padded;
     F total[Count];
     UNROLL for (int v = 0; v < Count; v++) total[v] = splat(0);
-    for (int64_t g = 0; g < groups; g++) {
+    for (int64_t g = 0, unit = 0; g < groups; g++) {
         constexpr int ways = X::template ways<Count>;
         F part[Count][ways];
         UNROLL for (int v = 0; v < Count; v++) {
             UNROLL for (int k = 0; k < ways; k++) part[v][k] = splat(0);
             if (with.zero != 0) part[v][0] = splat(-with.zero * sums[2 * v * x.padded + g]);
         }
-        for (int64_t u = 0; u < each; u++, at += 256, codes += 32 * Count, scales++)
-            with.template add<Count>(at, codes, scales, x.padded, part);
+        for (const int64_t next = unit + each; unit < next; unit++, at += X::bytes, codes += 32 * Count)
+            with.template add<Count>(at, codes, unit, part);
         const int64_t cell = (panel * groups + g) * PANEL_ROWS;
-        const uint8_t* factors = w.rest ? w.rest + cell / 128 * 64 : nullptr;
-        F scale = cells_at(w.scale, w.scale_type, cell);
-        if (factors) scale = scale * load_half(factors);
+        const F scale = X::scale(w, cell);
         UNROLL for (int v = 0; v < Count; v++) {
             for (int k = 1; k < ways; k++) part[v][0] = part[v][0] + part[v][k];
             total[v] = fma(part[v][0], scale, total[v]);
         }
         if (!w.offset) continue;
         F offset = cells_at(w.offset, w.offset_type, cell);
-        if (factors) offset = offset * load_half(factors + 32);
+        if (w.rest) offset = offset * load_half(w.rest + cell / 128 * 64 + 32);
         UNROLL for (int v = 0; v < Count; v++) total[v] = fma(offset, splat(sums[2 * v * x.padded + g]), total[v]);
     }
     UNROLL for (int v = 0; v < Count; v++) y[v] = total[v];
@@ -213,11 +226,5 @@ void multiply_panels(const Weights& w, int64_t row0, int64_t count, const void* 
 }
 
 template <class X> constexpr Vectors vectors() { return {X::prepare, multiply_panels<X>}; }
-
-// For activations of `type`; null if unsupported for `w`.
-static Vectors vectors_of(const Weights& w, int32_t type) {
-    if (w.kind != PANELS) return type == I8 ? vectors8_of(w) : Vectors{};
-    return type == I8 ? vectors<AsInt8>() : type == BF16 ? vectors<AsBf16>() : vectors<AsF32>();
-}
 
 }  // namespace ISA

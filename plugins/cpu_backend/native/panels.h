@@ -52,8 +52,7 @@ void repack_row(const Weights& w, int64_t row, uint8_t* codes, float* scale, flo
 }
 
 using RepackRow = void (*)(const Weights& w, int64_t row, uint8_t* codes, float* scale, float* offset);
-static RepackRow repack_of(const Weights& w) {
-    if (!in_units(w)) return nullptr;
+static RepackRow repack_nibbles_of(const Weights& w) {
     switch (w.kind) {
         case Q4_0: return repack_row<NibbleUnits<Q4_0>>;
         case Q4_1: return repack_row<NibbleUnits<Q4_1>>;
@@ -61,11 +60,6 @@ static RepackRow repack_of(const Weights& w) {
         case AFFINE_4: return repack_row<AffineNibbles>;
         default: return nullptr;
     }
-}
-static bool repack(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset) {
-    const RepackRow row = repack_of(w);
-    for (int64_t i = 0; row && i < count; i++) row(w, row0 + i, codes, scale, offset);
-    return row;
 }
 
 // Reads one row from its lane.

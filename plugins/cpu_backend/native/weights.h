@@ -10,7 +10,8 @@ enum Kind : int32_t {
     F8Q8, HQQ, TRIPLE, BITMASK,
     PANELS,  // 4-bit codes in panels (panels.h)
     KINDS,
-    IQ4_NL = KINDS, IQ4_XS,  // encoders only
+    IQ4_NL = KINDS, IQ4_XS,    // encoders only
+    BYTE_PANELS, SIX_PANELS,   // products only (byte_panels.h)
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: an index into `listed`
@@ -68,7 +69,7 @@ struct Weights {
     const uint8_t* plane0; // TRIPLE: three bitmaps of codes in rows of `pitch` bytes, `data` for the coded elements, `rest` for the
     const uint8_t* plane1; //         others. BITMASK: `plane0` marks the elements in `data`, of type `offset_type`;
     const uint8_t* plane2; //         `pitch` bits from row to row
-    const uint8_t* rest;   // PANELS: factors of nested scales (products only)
+    const uint8_t* rest;   // PANELS, SIX_PANELS: factors of nested scales (products only)
     const int64_t* starts; // TRIPLE, BITMASK: elements of `data` before each row
     int64_t stored;        // and in total
 };

@@ -96,8 +96,8 @@ def test_ties_between_codes_round_like_numpy(data: st.DataObject) -> None:
     params = {"group_size": 32, **scheme, "search": search, "bits": data.draw(st.sampled_from([4, 8]))}
     try:
         expected = Affine().encode(values, params)
-    except CodecError:  # scales out of range of their dtype
-        with expect_error(CodecError, code="range", found="6 groups"):
+    except CodecError as refusal:  # scales out of range of their dtype
+        with expect_error(CodecError, code="range", found=refusal.found):
             encoders.AffineEncoder().encode(values, params)
         return
     encoded = encoders.AffineEncoder().encode(values, params)

@@ -181,7 +181,7 @@ def test_a_repack_is_opt_in_and_reports_its_memory() -> None:
 @pytest.mark.parametrize(
     "codec",
     [
-        CodecSpec("ggml.q8_0"),
+        CodecSpec("ggml.q5_0"),
         CodecSpec("affine", {"bits": 4, "group_size": 32, **AWQ}),
         CodecSpec("affine", {"bits": 4, "group_size": 32, "signed": False, "zero": 129}),
     ],

@@ -16,6 +16,7 @@ from typing import Any
 import distributed
 import numpy as np
 import pytest
+from squish_dask.scheduler import DaskScheduler
 
 import squish_core as squish
 from squish_core.api import SquishError, WriteError
@@ -173,6 +174,68 @@ def test_the_message_about_a_full_disk_names_the_worker(
     journal = tmp_path / "out.gguf.squish-journal"
     report = job(cluster, source, tmp_path / "out.gguf", resume=journal.exists())
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+
+
+MOUNTS = {
+    "unwritable": "mount --bind {0} {0} && mount -o remount,ro,bind {0}",
+    "missing": "mount -t tmpfs none {0}",
+}
+"""Code of the error -> how a worker sees the target's folder: read-only, or as another file system."""
+
+
+@pytest.mark.parametrize("code", MOUNTS)
+def test_the_message_about_a_folder_that_a_worker_cannot_write_or_see_names_the_worker(
+    cluster: distributed.LocalCluster, source: Path, tmp_path: Path, code: str
+) -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("this user cannot mount folders for a process of its own (unshare -m)")
+    mount, address = MOUNTS[code].format(tmp_path), cluster.scheduler_address
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard", "--no-nanny"]
+    odd = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *command], stderr=subprocess.DEVNULL
+    )
+    try:
+        with distributed.Client(cluster, set_as_default=False) as client:
+            client.wait_for_workers(3)
+        with pytest.raises(SquishError) as caught:
+            job(cluster, source, tmp_path / "out.gguf")
+    finally:
+        odd.terminate()
+        odd.wait()
+    assert caught.value.code == code
+    assert f"the worker {socket.gethostname()}:{odd.pid}" in caught.value.message
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def exhaust_once(message: Any) -> Any:
+    """`write_task` that takes memory until its process is killed, the first time that it gets task 2."""
+    mark = Path(message.job).with_name("exhausted")
+    if message.task == 2 and not mark.exists():
+        mark.touch()
+        memory = [bytes(range(256)) * (1 << 16) for _ in range(128)]
+        time.sleep(30)
+        assert len(memory) == 0, "the worker was not killed"
+    return worker.write_task(message)
+
+
+def test_a_worker_without_memory_costs_its_tasks_even_where_the_cluster_allows_no_failure(
+    source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit="800MB",
+        scheduler_kwargs={"allowed_failures": 0},
+    ) as other:  # fmt: skip
+        for function in (exhaust_once, kill_always):
+            monkeypatch.setattr(job_run, "write_task", function)
+            if function is exhaust_once:
+                report = job(other, source, tmp_path / "out.gguf")
+                continue
+            monkeypatch.setattr(DaskScheduler, "retries", 1)
+            with pytest.raises(SquishError) as caught:
+                job(other, source, tmp_path / "never.gguf")
+    assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
+    assert caught.value.code == "worker"
+    assert len(list(tmp_path.glob(".never.gguf.*.part/killed-*"))) == 2
 
 
 def put_first(folder: str) -> None:

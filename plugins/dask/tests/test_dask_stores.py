@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -17,10 +18,13 @@ import boto3
 import numpy as np
 import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
+from squish_remote.store import Store
 
 import squish_core as squish
-from squish_core.api import SquishError
+from squish_core.api import RemoteTarget, SquishError
+from squish_core.conversion import job_run, worker
 from squish_core.io.remote_staging import RemoteStaging as Staged
+from squish_core.schedulers import local
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -137,6 +141,102 @@ def test_of_two_clients_that_write_one_object_the_second_is_refused(bucket: Any,
     squish.convert(source, tmp_path / "serial.gguf", encode="q8_0")
     assert objects(bucket, "pair") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
     assert [path.name for path in tmp_path.iterdir()] == ["serial.gguf"]
+
+
+LARGE = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((2048, 1024), np.float32)
+         for number in range(3)}  # fmt: skip
+"""24 MiB: an upload of several parts."""
+
+
+def write_killed(message: Any, times: int) -> Any:
+    """`write_task` that kills its process between two parts of an upload, the first few times."""
+    opened = RemoteTarget.opened
+
+    @contextmanager
+    def killing(self: RemoteTarget, path: str, **options: Any) -> Iterator[Any]:
+        with opened(self, path, **options) as write:
+            parts: list[int] = []
+
+            def count(data: Any) -> None:
+                write(data)
+                parts.append(1)
+                marks = [Path(f"killed-{number}") for number in range(times)]
+                if len(parts) == 2 and (unused := [mark for mark in marks if not mark.exists()]):
+                    unused[0].touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            yield count
+
+    RemoteTarget.opened = killing
+    try:
+        return worker.write_task(message)
+    finally:
+        RemoteTarget.opened = opened
+
+
+def write_killed_once(message: Any) -> Any:
+    return write_killed(message, 1)
+
+
+def write_killed_always(message: Any) -> Any:
+    return write_killed(message, 100)
+
+
+def unfinished(bucket: Any, key: str) -> int:
+    """The number of multipart uploads of an object that nobody has completed or aborted."""
+    uploads = bucket.list_multipart_uploads(Bucket="out").get("Uploads", [])
+    return sum(upload["Key"] == key for upload in uploads)
+
+
+def test_a_worker_killed_in_an_upload_leaves_no_object_and_the_next_one_writes_it(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squish.save(tmp_path / "large.safetensors", LARGE)
+    arguments = {"to": "safetensors", "encode": "f32", "scheduler": "local:1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(job_run, "write_task", write_killed_always)
+        patch.setattr(local, "RETRIES", 0)
+        with pytest.raises(SquishError) as caught:
+            squish.convert(tmp_path / "large.safetensors", "s3://out/large.safetensors", **arguments)
+    assert caught.value.code == "worker"
+    assert objects(bucket, "large.safetensors") == {}
+    assert unfinished(bucket, "large.safetensors") == 1
+    for mark in tmp_path.glob("killed-*"):
+        mark.unlink()
+    monkeypatch.setattr(job_run, "write_task", write_killed_once)
+    squish.convert(tmp_path / "large.safetensors", "s3://out/large.safetensors", **arguments)
+    assert (tmp_path / "killed-0").exists()
+    squish.convert(tmp_path / "large.safetensors", tmp_path / "serial.safetensors", "safetensors", "f32")
+    assert objects(bucket, "large.safetensors") == {"": (tmp_path / "serial.safetensors").read_bytes()}
+    assert unfinished(bucket, "large.safetensors") == 2
+
+
+def complete_killed_once(message: Any) -> Any:
+    """`write_task` that kills its process the first time that it completes an upload: its lock is there."""
+    has = Store.has
+
+    async def killing(self: Store, path: str) -> bool:
+        if not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await has(self, path)
+
+    Store.has = killing
+    try:
+        return worker.write_task(message)
+    finally:
+        Store.has = has
+
+
+def test_a_worker_killed_as_it_completes_an_object_costs_its_task(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squish.save(tmp_path / "large.safetensors", LARGE)
+    monkeypatch.setattr(job_run, "write_task", complete_killed_once)
+    squish.convert(tmp_path / "large.safetensors", "s3://out/completed.gguf", scheduler="local:1")
+    assert (tmp_path / "killed").exists()
+    squish.convert(tmp_path / "large.safetensors", tmp_path / "serial.gguf")
+    assert objects(bucket, "completed") == {".gguf": (tmp_path / "serial.gguf").read_bytes()}
 
 
 CLIENT = """

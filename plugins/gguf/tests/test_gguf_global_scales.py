@@ -78,3 +78,35 @@ def test_a_global_scale_needs_a_weight():
     encoding = Encoding(codec=CodecSpec("ggml.scaled_nvfp4"), parts=parts)
     spec = TensorSpec(name="table", shape=shape, dtype="f32", encodings=(encoding,))
     assert "NAME.weight" in Gguf().accepts(spec, encoding, {}).why
+
+
+@pytest.mark.parametrize("shape", [(32, 128), (3, 8, 128)])
+def test_values_are_encoded_with_a_global_scale(tmp_path, shape):
+    """Small weights need it: alone, the scales of their blocks are below the range of E4M3."""
+    values = (RNG.normal(size=shape) * 1e-4).astype(np.float32)
+    squish.save(tmp_path / "in.safetensors", {"blk.0.ffn_up.weight": values})
+    errors = {}
+    for name in ("nvfp4", "scaled_nvfp4"):
+        path = tmp_path / f"{name}.gguf"
+        report = squish.convert(tmp_path / "in.safetensors", path, encode=name)
+        with squish.open(path, strict=True) as file:
+            assert str(file["blk.0.ffn_up.weight"].spec.encodings[0].codec) == f"ggml.{name}"
+            errors[name] = float(
+                np.square(file["blk.0.ffn_up.weight"].numpy() - values).sum() / np.square(values).sum()
+            )
+        assert report.steps[0].exactness.kind == "bounded"
+    assert errors["scaled_nvfp4"] < 0.02 < 0.9 < errors["nvfp4"]
+
+
+def test_the_encoder_gives_the_codes_of_modelopt(tmp_path):
+    values = (RNG.normal(size=(32, 128)) * 0.02).astype(np.float32)
+    squish.save(tmp_path / "in.safetensors", {"blk.0.ffn_up.weight": values})
+    squish.convert(tmp_path / "in.safetensors", tmp_path / "direct.gguf", encode="scaled_nvfp4")
+    spec, params = TensorSpec(name="w", shape=values.shape, dtype="f32"), {
+        "block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply",
+    }  # fmt: skip
+    expected, region = np.empty_like(values), tuple(slice(0, size) for size in values.shape)
+    mx = squish.registry().codec("mx")
+    mx.decode(mx.encode(values, params), spec, params, region=region, out=expected)
+    with squish.open(tmp_path / "direct.gguf") as file:
+        np.testing.assert_array_equal(file["blk.0.ffn_up.weight"].numpy(), expected)

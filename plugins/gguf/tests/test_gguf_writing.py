@@ -114,9 +114,15 @@ def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
     assert layout.dropped == (Dropped("metadata", "k"), Dropped("asset", "config.json"))
 
 
+@pytest.mark.parametrize("value", [["a", "\u4e00", ""], [], Typed("array:str", ["a", b"\xff"])])
+def test_the_predicted_size_of_texts_is_exact(tmp_path, value):
+    written(tmp_path / "f", {"k": value})
+
+
 @pytest.mark.parametrize(
     "value", [Typed("u8", 256), Typed("u8", "x"), Typed("bool", 2), Typed("f32", 1e300), Typed("str", 5),
-              Typed("array:u8", 5), Typed("array:u8", [256]), Typed("str", "\ud800")],
+              Typed("array:u8", 5), Typed("array:u8", [256]), Typed("str", "\ud800"),
+              Typed("array:str", ["a", "\ud800"]), Typed("array:str", ["a", 1])],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_its_type_is_an_error_with_the_key(value):
     with expect_error(FormatError, code="meta"):

@@ -216,3 +216,22 @@ class TestGpt2(FamilySuite):
             "as transformers 5 writes it": {**own, "n_inner": 48, "tie_word_embeddings": True},
             "untied": {**own, "n_inner": 48, "tie_word_embeddings": False},
         }  # fmt: skip
+
+
+class TestGptOss(FamilySuite):
+    family = "gpt-oss"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            **SMALL, "model_type": "gpt_oss", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2,
+            "sliding_window": 32, "rope_theta": 150000.0,
+        }  # fmt: skip
+        return {
+            "small": {**own, "layer_types": ["sliding_attention", "full_attention"]},
+            "as transformers 5 writes it": {
+                **own, "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                    "original_max_position_embeddings": 64, "truncate": False,
+                },
+            },
+        }  # fmt: skip

@@ -166,6 +166,8 @@ def test_models_of_one_family_are_compared_through_the_map(llama: Path, tmp_path
     assert {item.name for item in difference.tensors} >= {"model.embed_tokens.weight"}
     backwards = squish.diff(tmp_path / "m.gguf", llama)
     assert {item.state for item in backwards.tensors} <= {"bytes", "values"}
+    assert not [line for line in backwards.meta if line.startswith(("general.file_type", "general.quantization"))]
+    assert "since they describe the storage: general.file_type" in backwards.mapped
     kept = squish.diff(llama, tmp_path / "m.gguf", rename="keep")
     assert {item.state for item in kept.tensors} == {"only in a", "only in b"}
 

@@ -41,7 +41,7 @@ def gguf(folder: Path, target: Path, **keys: Typed) -> Path:
 def vocabulary_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The functions that read a whole vocabulary, once for each call."""
     calls: list[str] = []
-    for name in ("read_gguf", "huggingface_files", "read_huggingface"):
+    for name in ("read_gguf", "huggingface_content", "read_content"):
         original = getattr(gguf_files, name)
 
         def counted(*arguments: Any, _name: str = name, _original: Any = original, **options: Any) -> Any:
@@ -68,9 +68,70 @@ def test_config_and_generation_config_need_no_vocabulary(
         assert vocabulary_reads == []
         names = set(mapped.assets)
     assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} <= names
-    assert vocabulary_reads == ["read_gguf", "huggingface_files", "read_huggingface"]
+    assert vocabulary_reads == ["read_gguf", "huggingface_content", "read_content"]
     squish.convert(path, tmp_path / "hf", "safetensors:max_shard_size=1GB")
     assert (tmp_path / "hf" / "generation_config.json").read_bytes() == generation
+
+
+def indented(folder: Path) -> bytes:
+    """Write the folder's tokenizer.json as transformers does, so that a GGUF keeps it."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))
+    return path.read_bytes()
+
+
+def test_kept_files_are_not_parsed_while_the_keys_are_those_they_came_with(
+    folder: Path, tmp_path: Path, vocabulary_reads: list[str]
+) -> None:
+    stored = indented(folder)
+    squish.convert(folder, tmp_path / "m.gguf")
+    vocabulary_reads.clear()
+    squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "safetensors:max_shard_size=1GB")
+    assert vocabulary_reads == []
+    assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == stored
+    assert not (tmp_path / "hf" / "squish.gguf.json").exists()
+
+
+def edited(source: Path, target: Path, **keys: Typed) -> Path:
+    """A GGUF with other keys of its tokenizer, and the files that it kept."""
+    with squish.open(source) as file:
+        meta = {**file.index.meta, **{f"tokenizer.ggml.{name}": value for name, value in keys.items()}}
+        squish.save(target, {name: file[name].numpy() for name in file}, metadata=meta)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokens", Typed("array:str", ["a", "b", "ab", "<|stop|>", *(f"t{number}" for number in range(60))])),
+        ("eos_token_id", Typed("u32", 4)),
+        ("token_type", Typed("array:i32", [1, 1, 1, 3, 4, *[1] * 59])),
+    ],
+)
+def test_an_edited_gguf_does_not_get_its_old_tokenizer_back(
+    folder: Path, tmp_path: Path, key: str, value: Typed
+) -> None:
+    indented(folder)
+    squish.convert(folder, tmp_path / "own.gguf")
+    path = edited(tmp_path / "own.gguf", tmp_path / "m.gguf", **{key: value})
+    squish.convert(path, tmp_path / "hf", "safetensors:max_shard_size=1GB")
+    squish.convert(tmp_path / "hf", tmp_path / "back.gguf")
+    with squish.open(tmp_path / "back.gguf") as file:
+        assert file.meta[f"tokenizer.ggml.{key}"] == value.value
+
+
+def test_a_merge_of_a_token_with_a_space_comes_back(folder: Path, tmp_path: Path) -> None:
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    for old, new in (("t0", "c d"), ("t1", "c dab"), ("t2", "c"), ("t3", " d")):
+        vocabulary[new] = vocabulary.pop(old)
+    tokenizer["model"]["merges"] += [["c", " d"], ["c d", "ab"]]
+    path.write_text(json.dumps(tokenizer))
+    stored = path.read_bytes()
+    squish.convert(folder, tmp_path / "m.gguf")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "safetensors:max_shard_size=1GB")
+    assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == stored
 
 
 def test_a_damaged_vocabulary_is_an_error_where_it_is_read(folder: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from squish_models.tokenizer import (
     Kind,
     Tokenizer,
+    Vocabulary,
     gguf_keys,
     huggingface_files,
     read_gguf,
@@ -123,8 +124,8 @@ def test_gemmas_runs_of_spaces_are_marks_in_a_folder_and_spaces_in_gguf() -> Non
     tokens = ("<unk>", "<bos>", SPACE, "  ", "a")
     kinds = np.array([2, 3, 1, 4, 1], np.int32)
     gemma = Tokenizer(
-        model="spm", tokens=tokens, kinds=kinds, scores=np.zeros(5, np.float32), special={"unk": 0, "bos": 1},
-        space_prefix=False, add={"bos": True, "eos": False},
+        model="spm", vocabulary=Vocabulary(tokens=tokens, kinds=kinds, scores=np.zeros(5, np.float32)),
+        special={"unk": 0, "bos": 1}, space_prefix=False, add={"bos": True, "eos": False},
     )  # fmt: skip
     written = huggingface_files(gemma, gemma=True)
     assert json.loads(written["tokenizer.json"])["model"]["vocab"][SPACE * 2] == 3
@@ -134,7 +135,8 @@ def test_gemmas_runs_of_spaces_are_marks_in_a_folder_and_spaces_in_gguf() -> Non
 
 @pytest.mark.parametrize("pretokenizer", PRETOKENIZERS, ids=lambda each: each.names[0])
 def test_every_pretokenizer_is_known_by_its_steps(pretokenizer: Any) -> None:
-    tokenizer = Tokenizer(model="bpe", tokens=("a",), kinds=np.ones(1, np.int32), pre=pretokenizer.names[-1])
+    vocabulary = Vocabulary(tokens=("a",), kinds=np.ones(1, np.int32))
+    tokenizer = Tokenizer(model="bpe", vocabulary=vocabulary, pre=pretokenizer.names[-1])
     back = read_huggingface(huggingface_files(tokenizer), {})
     assert back is not None
     assert back.pre is not None
@@ -211,13 +213,31 @@ def test_keys_that_contradict_each_other_are_refused(case: str) -> None:
 def tiny() -> Tokenizer:
     kinds = np.array([2, 1, 1], np.int32)
     scores = np.arange(3, dtype=np.float32)
-    return Tokenizer(model="spm", tokens=("<unk>", "ab", "\u4e00"), kinds=kinds, scores=scores, space_prefix=True)
+    vocabulary = Vocabulary(tokens=("<unk>", "ab", "\u4e00"), kinds=kinds, scores=scores)
+    return Tokenizer(model="spm", vocabulary=vocabulary, space_prefix=True)
 
 
 def test_tokenizer_model_holds_pieces_scores_and_kinds(tiny: Tokenizer) -> None:
     pieces = sentencepiece.parse(sentencepiece.write(tiny))
     assert (pieces.tokens, pieces.scores.tolist(), pieces.kinds.tolist()) == (tiny.tokens, [0, 1, 2], [2, 1, 1])
     assert pieces.space_prefix
+
+
+def test_pieces_in_another_form_are_read_too(tiny: Tokenizer) -> None:
+    long = "x" * 200
+    pieces = [
+        b"\x15\x00\x00\x80\x3f\x0a\x02ab",  # the score before the text
+        b"\x0a\x01c",  # neither score nor kind
+        b"\x0a\xc8\x01" + long.encode() + b"\x15\x00\x00\x00\x40",
+        b"\x0a\x01d\x15\x00\x00\x40\x40\x18\x84\x80\x00",  # a kind of three bytes
+        b"\x0a\x01e\x18\x03\x15\x00\x00\x80\x40",  # the kind before the score
+    ]
+    sizes = [bytes([len(piece)]) if len(piece) < 128 else b"\xd0\x01" for piece in pieces]
+    data = b"".join(b"\x0a" + size + piece for size, piece in zip(sizes, pieces))
+    parsed = sentencepiece.parse(data + sentencepiece.write(tiny))
+    assert parsed.tokens == ("ab", "c", long, "d", "e", *tiny.tokens)
+    assert parsed.scores.tolist() == [1, 0, 2, 3, 4, 0, 1, 2]
+    assert parsed.kinds.tolist() == [1, 1, 1, 4, 3, *tiny.kinds]
 
 
 def test_a_cut_tokenizer_model_gives_no_piece_that_it_does_not_hold(tiny: Tokenizer) -> None:

@@ -86,6 +86,22 @@ def test_int8_becomes_int4_in_place(tmp_path: Path) -> None:
     assert (folder / ".squish_int4_ready").exists()
 
 
+def test_a_second_build_in_a_directory_is_refused(tmp_path: Path) -> None:
+    """It would take the first one's temporaries for leftovers."""
+    folder = directory(tmp_path, "int8")
+    refusals: list[squish.SquishError] = []
+
+    def build_another(name: str, done: int, total: int | None) -> None:
+        with pytest.raises(squish.WriteError) as caught:
+            cache.build(folder, "int4")
+        refusals.append(caught.value)
+
+    built = cache.build(folder, "finalized", build_another)
+    assert {(error.code, error.file) for error in refusals} == {("locked", str(folder))}
+    assert len(refusals) == built.built
+    assert cache.build(folder, "int4").built
+
+
 @pytest.mark.parametrize("tier", ["finalized", "int4"])
 def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = directory(tmp_path, "int8")

@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import squish_core as squish
 from squish_core.cli.app import run
-from squish_core.formats.protobuf import Message, message, number
+from squish_core.formats.protobuf import message, number
 
 ROWS, COLUMNS = 32, 64
 TRANSPOSE = message(5, message(1, "perm"), number(8, 1), number(8, 0), number(20, 7))
 
 
-def node(kind: str, inputs: list[str], outputs: list[str], *attributes: bytes) -> bytes:
-    """A node of a graph."""
-    return message(1, *(message(1, each) for each in inputs), *(message(2, each) for each in outputs), message(4, kind),
-                   *attributes)  # fmt: skip
-
-
-def tensor(name: str, values: np.ndarray) -> bytes:
-    """An initializer in f32."""
-    sizes = [number(1, size) for size in values.shape]
-    return message(5, *sizes, number(2, 1), message(8, name), message(9, values.astype("<f4").tobytes()))
-
-
-def value(tag: int, name: str) -> bytes:
-    """An input (11), output (12) or inner value (13) in f32."""
-    return message(tag, message(1, name), message(2, message(1, number(1, 1))))
-
-
-def model(*fields: bytes, ir: int = 10, opset: int = 17) -> bytes:
-    """A model with metadata after its graph."""
-    entry = message(14, message(1, "key"), message(2, "value"))
-    return number(1, ir) + message(7, *fields) + message(8, message(1, ""), number(2, opset)) + entry
-
-
-def fields(data: bytes, *numbers: int) -> list[bytes]:
-    """The fields of a model's graph with these numbers, as stored."""
-    graph = next(item for item in Message.of(data) if item.number == 7)
-    return [bytes(item.encoded) for item in graph.message if item.number in numbers]
-
-
-def kinds(data: bytes) -> list[str]:
-    """The operators of a graph in order."""
-    graph = next(item for item in Message.of(data) if item.number == 7)
-    return [each.text for item in graph.message if item.number == 1 for each in item.message if each.number == 4]
-
-
+GRAPH = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "data" / "graphs.py")))
+node, tensor, value, model = GRAPH.node, GRAPH.tensor, GRAPH.value, GRAPH.model
+fields, kinds = GRAPH.fields, GRAPH.kinds
 WEIGHT = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
 OTHER = tensor("other", np.arange(4.0))
 RELU = node("Relu", ["y"], ["z"])
@@ -101,10 +71,8 @@ def test_codes_are_those_of_the_source(convert, tmp_path):
     squish.save(tmp_path / "codes.gguf", {"w": WEIGHT}, encode="q4_0")
     convert(*GRAPHS["MatMul"], encode=None, source=tmp_path / "codes.gguf")
     with squish.open(tmp_path / "out" / "new.onnx") as file, squish.open(tmp_path / "codes.gguf") as source:
-        packed = file["w_quant"].numpy()
-        codes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(ROWS, -1, 32).astype(np.float32)
-        values = (codes - 8) * file["w_scales"].numpy().reshape(ROWS, -1, 1)
-        assert np.array_equal(values.reshape(WEIGHT.shape), source["w"].numpy())
+        assert file["w"].spec.encodings[0].codec.params["zero"] == 8
+        assert np.array_equal(file["w"].numpy(), source["w"].numpy())
 
 
 def test_names_map_tensors_to_initializers(convert):
@@ -239,10 +207,9 @@ def test_a_weight_whose_rows_are_inputs_has_codes_with_blocks_along_inputs(tmp_p
     assert "transposed=True" in report.steps[0].target
     assert kinds((tmp_path / "out" / "new.onnx").read_bytes()) == ["MatMulNBits", "Relu"]
     with squish.open(tmp_path / "out" / "new.onnx") as file:
-        packed, scales = file["w_quant"].numpy(), file["w_scales"].numpy().reshape(values.shape[1], -1, 1)
-    codes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*scales.shape[:2], -1).astype(np.float32)
-    error = np.abs(((codes - 8) * scales).reshape(values.T.shape) - values.T)
-    assert (error.reshape(codes.shape) <= scales * 0.51).all()
+        block = file["w"].spec.encodings[0].codec.params["group_size"]
+        scales = np.repeat(file["w"].parts()["scale"].numpy(), block, axis=-1)
+        assert (np.abs(file["w"].numpy() - values.T) <= scales * 0.51).all()
 
 
 def test_square_codes_of_a_model_behind_a_transposition_stay_its_own(tmp_path):

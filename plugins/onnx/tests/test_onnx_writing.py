@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_codecs.api import Scheme
 
 import squish_core as squish
 
@@ -67,9 +68,34 @@ def test_weights_lie_beside_the_model_on_pages_of_64_kib(model, tmp_path):
 def test_codes_scales_and_biases_are_stored_as_they_are(model, tmp_path):
     model(encode="affine:bits=4,group_size=32,offset=bias")
     with squish.open(tmp_path / "out" / "m.onnx") as file:
-        name = "model.layers.0.mlp.up_proj.weight"
-        shapes = {suffix: file[name + suffix].shape for suffix in ("_quant", "_scales", "_biases")}
-        assert shapes == {"_quant": (128, 2, 16), "_scales": (256,), "_biases": (128, 2)}
+        assert set(file) == set(tensors())
+        parts = file["model.layers.0.mlp.up_proj.weight"].spec.encodings[0].parts
+        assert {role: part.shape for role, part in parts.items()} == {
+            "data": (128, 32), "scale": (128, 2), "offset": (128, 2),
+        }  # fmt: skip
+        assert file["model.embed_tokens.weight"].spec.encodings[0].codec.params["offset"] == "bias"
+
+
+CODES = {
+    "half a range": "affine:bits=4,group_size=32,zero=8,signed=false,scale_dtype=f16",
+    "zero points": "affine:bits=4,group_size=32,axis=flat,offset=zero_point,offset_dtype=packed",
+    "8 bits": "affine:bits=8,group_size=64,zero=128,signed=false",
+    "2 bits": "affine:bits=2,group_size=16,axis=flat,offset=zero_point,offset_dtype=packed,scale_dtype=bf16",
+    "biases": "affine:bits=8,group_size=16,offset=bias",
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_codes_that_an_operator_has_are_written_and_read_as_they_are(model, tmp_path, name):
+    report = model(encode=CODES[name])
+    targets = {step.name: step.codec for step in report.steps if step.action == "encode"}
+    assert len(targets) == len(MATRICES) + 1
+    with squish.open(tmp_path / "out" / "m.onnx") as file, squish.open(tmp_path / "source") as source:
+        assert set(file) == set(source)
+        for each, target in targets.items():
+            assert Scheme.of(file[each].spec.encodings[0].codec.params) == Scheme.of(target.params)
+            step = file[each].parts()["scale"].numpy().astype(np.float32).max()
+            assert np.abs(file[each].numpy() - source[each].numpy()).max() <= step * 0.6
 
 
 def error(model, **changes) -> squish.SquishError:
@@ -119,3 +145,53 @@ def test_a_model_without_a_configuration_is_refused(tmp_path):
     with pytest.raises(squish.SquishError) as caught:
         squish.convert(tmp_path / "w.safetensors", tmp_path / "m.onnx")
     assert caught.value.code == "config"
+
+
+def test_a_compressed_target_is_refused(model, tmp_path):
+    model()
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(tmp_path / "source", tmp_path / "out" / "n.onnx.zst")
+    assert (caught.value.code, caught.value.expected) == ("format", "n.onnx")
+    assert not (tmp_path / "out" / "n.onnx.zst").exists()
+
+
+def test_config_and_tokenizer_beside_a_model_belong_to_it(model, tmp_path):
+    model(encode="q4_0")
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        assert set(file.assets) == {"config.json"}
+
+
+def test_the_weights_of_a_written_model_are_those_of_the_source_in_other_formats(model, tmp_path):
+    model(config={"max_position_embeddings": 64})
+    squish.convert(tmp_path / "source", tmp_path / "direct.gguf", encode="q4_1", rename="gguf")
+    (tmp_path / "q4_1").mkdir()
+    squish.convert(tmp_path / "direct.gguf", tmp_path / "q4_1" / "m.onnx", rename="hf")
+    report = squish.convert(tmp_path / "q4_1" / "m.onnx", tmp_path / "through.gguf", rename="gguf")
+    assert {step.exactness.kind for step in report.steps} == {"bytes", "values"}
+    assert "graph" in {item.kind for item in report.dropped}
+    difference = squish.diff(tmp_path / "direct.gguf", tmp_path / "through.gguf")
+    assert {row.state for row in difference.tensors} == {"bytes"}
+
+
+def test_a_model_that_has_no_path_is_written_with_the_graph_of_its_config(model, tmp_path):
+    model()
+    data = (tmp_path / "out" / "m.onnx").read_bytes()
+    (tmp_path / "other").mkdir()
+    squish.convert(data, tmp_path / "other" / "m.onnx", assets=tmp_path / "source")
+    assert {row.state for row in squish.diff(data, tmp_path / "other" / "m.onnx").tensors} == {"bytes"}
+    assert (tmp_path / "other" / "genai_config.json").exists()
+
+
+VISION = {"visual.patch_embed.weight": np.ones((4, 4), np.float32)}
+
+
+def test_the_text_part_of_a_multimodal_model_is_written(model, tmp_path):
+    report = model({**tensors(), **VISION}, config={"model_type": "qwen2_vl", "vision_config": {"depth": 1}})
+    assert [item.name for item in report.dropped if item.kind == "tensor"] == list(VISION)
+    with squish.open(tmp_path / "out" / "m.onnx") as file:
+        assert set(file) == set(tensors())
+
+
+def test_an_unused_tensor_of_a_text_model_is_refused(model):
+    refusal = error(model, arrays={**tensors(), **VISION})
+    assert (refusal.code, refusal.tensor) == ("tensor-unused", *VISION)

@@ -159,6 +159,17 @@ def test_a_model_on_the_device_compiles_as_one_graph(path: Path) -> None:
     assert tokens == greedy(model, 16, IDS.cuda())
 
 
+def test_accelerate_moves_parts_to_the_device_and_back(path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model = squish_torch.from_pretrained(path)
+    expected = logits(model)
+    accelerate.cpu_offload(model, execution_device=torch.device("cuda"))
+    for _ in range(2):
+        assert torch.allclose(logits(model, IDS.cuda()).cpu(), expected, atol=1e-3)
+    accelerate.hooks.remove_hook_from_module(model, recurse=True)
+    assert torch.equal(logits(model), expected)
+
+
 def test_few_values_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_ops, "LIMIT", 7 * 512)
     module, values = module_of(ENCODED["q4_1"])

@@ -30,6 +30,15 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(gguf: Path) -> None:
     assert greedy(model, 32) == greedy(reference, 32)
 
 
+@pytest.mark.parametrize("activations", ["int8", "bf16"])
+def test_a_byte_embedding_and_its_head_run_from_panels(gguf: Path, activations: str) -> None:
+    model = squish_torch.from_pretrained(gguf, backend=f"cpu:activations={activations},repack=rows")
+    assert isinstance(model.lm_head, squish_torch.CompressedLinear)
+    assert "q8_0" in model.lm_head.description
+    exact = logits(squish_torch.from_pretrained(gguf))
+    assert (logits(model) - exact).abs().max() <= 0.05 * exact.abs().max()
+
+
 def test_gemma_has_scaled_embeddings_and_norms_less_one(tmp_path: Path) -> None:
     path = converted(tiny_gemma(tmp_path / "hf"), tmp_path / "model.gguf", ENCODE)
     model, reference = squish_torch.from_pretrained(path), by_transformers(path)

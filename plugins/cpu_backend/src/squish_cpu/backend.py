@@ -35,7 +35,7 @@ from squish_core.api import (
 )  # fmt: skip
 
 from .layouts import layout_of
-from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned
+from .layouts.base import DENSE, TYPES, Layout, UncoveredError, aligned
 from .layouts.panels import Grid, repack
 from .library import Product, Tally, Weights, library, threads
 
@@ -135,14 +135,14 @@ class CpuBackend(Backend):
                   for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}  # fmt: skip
         layout = layout_of(codec_spec, spec)
         weights, arrays = weights_of(layout, arrays_by_role)
-        products, count = weights, threads(self.threads)
+        products, count, in_panels = weights, threads(self.threads), self.repack or layout.in_panels
         if self.repack and not layout.in_panels:
             products, copies = repack(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
             spec=spec, layout=layout, dtype=bound.dtype, arrays=arrays, weights=weights, products=products,
             threads=count, columns=columns,
-            activations=self.activations if products.kind == PANELS or ACTIVATION_NOTES[self.activations] else None,
+            activations=self.activations if in_panels or ACTIVATION_NOTES[self.activations] else None,
         )  # fmt: skip
 
     def dense(

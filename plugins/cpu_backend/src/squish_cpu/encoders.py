@@ -10,7 +10,7 @@ from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, ch
 from squish_core.api import BLOCK_TYPES, CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
 
 from . import library as native
-from .layouts.base import DENSE, GGML, GGML_FIRST, PANELS, TYPES, Array
+from .layouts.base import DENSE, GGML, GGML_FIRST, IQ4_NL, IQ4_XS, TYPES, Array
 from .library import library, threads
 from .metrics import EncoderMetrics
 
@@ -24,7 +24,7 @@ BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
 """Block types whose error weights are relative to the mean square of the whole row."""
 WITH_ACTIVATIONS = (*BY_ROW, "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 """Block types whose errors may be weighted by activations."""
-KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {"iq4_nl": PANELS + 1, "iq4_xs": PANELS + 2}
+KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {"iq4_nl": IQ4_NL, "iq4_xs": IQ4_XS}
 """Block type -> its number in native/weights.h."""
 
 

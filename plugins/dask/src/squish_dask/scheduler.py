@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -25,7 +26,7 @@ class DaskScheduler(Scheduler):
     ) -> Iterator[tuple[int, Any]]:
         """As in `Scheduler`; arguments and answers pass Dask's scheduler, data does not."""
         try:
-            from distributed import as_completed
+            from distributed import KilledWorker, as_completed
         except ModuleNotFoundError:
             raise MissingPluginError(
                 "the scheduler 'dask' needs distributed", code=ErrorCode.NOT_INSTALLED,
@@ -33,14 +34,23 @@ class DaskScheduler(Scheduler):
             ) from None  # fmt: skip
         with ExitStack() as stack:
             client = _client(address, stack)
-            futures = client.map(
-                function, items, key=f"squish-{os.urandom(8).hex()}", pure=False, resources=_resources(client, memory)
-            )
+            options: Any = {"pure": False, "resources": _resources(client, memory)}
+            futures = client.map(function, items, key=f"squish-{os.urandom(8).hex()}", **options)
             numbers = {future.key: number for number, future in enumerate(futures)}
             stack.callback(client.cancel, futures)
-            for future in as_completed(futures, loop=client.loop):
+            losses, completed = Counter[int](), as_completed(futures, loop=client.loop)
+            for future in completed:
                 number = numbers[future.key]
-                yield number, _answer(future, number)
+                try:
+                    yield number, _answer(future)
+                except KilledWorker as error:  # after as many losses as the cluster allows
+                    losses[number] += error.allowed_failures + 1
+                    if losses[number] > self.retries:
+                        raise lost_worker(number, f"at last {error.last_worker.address}") from error
+                    again = client.submit(function, items[number], key=f"{future.key}-{losses[number]}", **options)
+                    numbers[again.key] = number
+                    futures.append(again)
+                    completed.add(again)
                 future.release()
 
 
@@ -53,7 +63,8 @@ def _client(address: str, stack: ExitStack) -> Any:
         try:
             return default_client()
         except ValueError:  # there is none
-            cluster = LocalCluster(n_workers=workers(), threads_per_worker=1, dashboard_address=None)
+            with config.set({"distributed.scheduler.allowed-failures": Scheduler.retries}):
+                cluster = LocalCluster(n_workers=workers(), threads_per_worker=1, dashboard_address=None)
             address = stack.enter_context(cluster).scheduler_address
     try:
         client = Client(address or None, timeout=TIMEOUT, set_as_default=False)
@@ -71,14 +82,10 @@ def _resources(client: Any, memory: int) -> dict[str, int] | None:
     return {MEMORY: memory} if states and all(MEMORY in state["resources"] for state in states) else None
 
 
-def _answer(future: Any, number: int) -> Any:
+def _answer(future: Any) -> Any:
     """The answer of a task; its error as the worker raised it."""
-    from distributed import KilledWorker
-
     try:
         return future.result()
-    except KilledWorker as error:
-        raise lost_worker(number, f"at last {error.last_worker.address}") from error
     except ImportError as error:
         raise MissingPluginError(
             f"a worker cannot import {error.name}", code=ErrorCode.NOT_INSTALLED,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from attrs import evolve
-from squish_codecs.api import convert_global_scale, split_global_scale
+from squish_codecs.api import Mx, convert_global_scale, split_global_scale
 
 from squish_core.api import CodeLayout, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
@@ -16,13 +18,15 @@ from .small import E4M3
 NVFP4 = "ggml.nvfp4"
 SCALE = "global_scale"
 GROUP = 16
+_MX: Params = {"block_size": GROUP, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}
+"""Parameters of `mx` for the same codes and scales."""
 _ONE = 0x38
 """1 as a scale of a block."""
 
 
 class ScaledNvfp4(GgmlBlocks):
     """NVFP4 blocks in `data`, and `global_scale` f32, which is multiplied with the scales of the blocks: [], or one
-    for each matrix of a stack. Decodes and repacks; does not encode values.
+    for each matrix of a stack. The encoder is that of `mx` with the same scales, as in ModelOpt's checkpoints.
 
     Source: llama.cpp's converter and loader, which keep the scale in a tensor `NAME.scale`, f32 [1] or [experts].
     """
@@ -51,8 +55,21 @@ class ScaledNvfp4(GgmlBlocks):
         with np.errstate(all="ignore"):
             values *= steps[..., None]
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        raise self._cannot_encode()
+    def encode(
+        self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        lead, matrix = panel.shape[:-2], (1, *panel.shape)[-2:]
+        matrices = np.ascontiguousarray(panel, np.float32).reshape(dtypes.count(lead), *matrix)
+        data = np.empty((len(matrices), matrix[0], matrix[1] // self.block.elements * self.block.nbytes), np.uint8)
+        scales = np.empty(len(matrices), np.float32)
+        spec, region = TensorSpec(name="", shape=matrix, dtype="f32"), tuple(slice(0, size) for size in matrix)
+        for number, values in enumerate(matrices):
+            parts: Any = Mx().encode(values, _MX)
+            codes = Mx().codes(parts, spec, _MX, region)
+            assert codes is not None
+            unscaled, scale = split_global_scale(codes)
+            data[number], scales[number] = float4.blocks(NVFP4, unscaled), scale
+        return {"data": data.reshape(*panel.shape[:-1], data.shape[-1]), SCALE: scales.reshape(lead)}
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         return evolve(float4.layout(NVFP4, spec.shape), global_scale="multiply")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
@@ -31,6 +32,7 @@ class GgufArray(Sequence[Any]):
     def __init__(self, kind: str, count: int, raw: bytes) -> None:
         self.kind, self._count, self.raw = kind, count, raw
         self._starts: list[int] | None = None
+        self._decoded: list[str | bytes] | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -48,7 +50,7 @@ class GgufArray(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self.kind in SCALARS:
             return (unpack(self.kind, self.raw, at) for at in range(0, len(self.raw), SCALARS[self.kind].size))
-        return self._texts() if self.kind == "str" else map(self._item, range(self._count))
+        return iter(self._texts()) if self.kind == "str" else map(self._item, range(self._count))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, GgufArray):
@@ -68,7 +70,7 @@ class GgufArray(Sequence[Any]):
         return f"<{self._count} x {self.kind}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_starts": None}
+        return {**self.__dict__, "_starts": None, "_decoded": None}
 
     def _item(self, place: int) -> Any:
         if self.kind in SCALARS:
@@ -79,19 +81,19 @@ class GgufArray(Sequence[Any]):
             return text(item[8:])
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
 
-    def _texts(self) -> Iterator[str | bytes]:
-        """All texts in one pass."""
-        raw, length, at = self.raw, _U64.unpack_from, 0
-        for _ in range(self._count):
-            end = at + 8 + length(raw, at)[0]
-            yield text(raw[at + 8 : end])
-            at = end
+    def _texts(self) -> list[str | bytes]:
+        """All texts, decoded once: a vocabulary is read several times."""
+        if self._decoded is None:
+            self._decoded = [text(self.raw[start + 8 : end]) for start, end in pairwise(self._offsets())]
+        return self._decoded
 
     def _offsets(self) -> list[int]:
+        """The start of each element, and the end of the last one. The loop is kept tight for texts."""
         if self._starts is None:
-            starts = [0]
+            raw, length, starts, at = self.raw, _U64.unpack_from, [0], 0
             for _ in range(self._count):
-                starts.append(_end(self.raw, starts[-1], self.kind))
+                at = at + 8 + length(raw, at)[0] if self.kind == "str" else _end(raw, at, self.kind)
+                starts.append(at)
             self._starts = starts
         return self._starts
 
@@ -195,6 +197,20 @@ def pack_pair(key: str, value: Any) -> bytes | None:
         ) from None  # fmt: skip
 
 
+def pair_size(key: str, value: Any) -> int | None:
+    """Return the number of bytes that `pack_pair` returns, without packing each text of a list."""
+    entry = typed(value)
+    if entry is not None and entry.type == "array:str" and isinstance(entry.value, list):
+        try:
+            texts = "".join(entry.value).encode()
+        except (TypeError, ValueError):  # `pack_pair` raises the error, or packs bytes
+            pass
+        else:
+            return len(pack_pair(key, Typed(entry.type, [])) or b"") + _U64.size * len(entry.value) + len(texts)
+    packed = pack_pair(key, value)
+    return None if packed is None else len(packed)
+
+
 def typed(value: Any) -> Typed | None:
     """Return a value with its stored type; docs/formats/gguf.md has the rule for Python values."""
     if isinstance(value, Typed):
@@ -257,6 +273,15 @@ def _array(kind: str, values: Any) -> bytes:
     return ARRAY_HEAD.pack(code, len(values)) + _elements(kind, values)
 
 
+def _encoded(values: Iterable[str | bytes]) -> list[bytes]:
+    """Texts in UTF-8; bytes, which are texts that were read and are not UTF-8, stay the same."""
+    texts = list(values)
+    try:
+        return list(map(str.encode, texts))  # type: ignore[arg-type]
+    except TypeError:
+        return [value if isinstance(value, bytes) else value.encode() for value in texts]
+
+
 def _elements(kind: str, values: Any) -> bytes:
     if isinstance(values, GgufArray) and values.kind == kind:
         return values.raw
@@ -265,5 +290,8 @@ def _elements(kind: str, values: Any) -> bytes:
             return bytes(values.tobytes())
         return b"".join(pack_scalar(kind, value) for value in values)
     if kind == "str":
-        return b"".join(map(pack_string, values))
+        texts = _encoded(values)
+        lengths = list(map(len, texts))
+        packed = {length: _U64.pack(length) for length in set(lengths)}
+        return b"".join(chain.from_iterable(zip(map(packed.__getitem__, lengths), texts)))
     return b"".join(_array(_inner(kind), inner) for inner in values)

@@ -11,7 +11,6 @@ from squish_ggml.api import blocks_for
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
-    Dropped,
     Encoding,
     FormatError,
     OutgoingTensor,
@@ -28,24 +27,18 @@ from squish_core.api import (
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, WEIGHT, WRITTEN_CODES
-from .values import pack_pair, pack_string, typed
+from .values import pack_pair, pack_string, pair_size, typed
 
 VERSION = 3
 
 
 @frozen(kw_only=True)
-class FileLayout:
-    """The layout of a file: the head padded to the alignment, the size of each tensor, and the dropped metadata."""
+class TensorTable:
+    """The entries of the tensors in a file, and the space that their data takes."""
 
-    head: bytes
-    sizes: tuple[int, ...]
+    entries: tuple[bytes, ...]
     alignment: int
-    dropped: tuple[Dropped, ...]
-
-    @property
-    def size(self) -> int:
-        """Size of the file in bytes."""
-        return len(self.head) + sum(align_up(size, self.alignment) for size in self.sizes)
+    size: int
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -107,28 +100,33 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:
-    """Predict the exact size and the dropped metadata and assets."""
-    layout = file_layout(specs, meta)
-    return WritePlan(size=layout.size, dropped=(*layout.dropped, *dropped_assets(assets)))
+    """Predict the exact size and the dropped metadata and assets; FormatError if a value does not fit its type."""
+    sizes = {key: None if value is None else pair_size(key, value) for key, value in _described(meta, specs).items()}
+    table = tensor_table(specs, meta)
+    pairs = [size for size in sizes.values() if size is not None]
+    head = len(_start(table, len(pairs))) + sum(pairs) + sum(map(len, table.entries))
+    dropped = dropped_metadata(key for key, size in sizes.items() if size is None)
+    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *dropped_assets(assets)))
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:
     """Write the file in one pass."""
-    layout = file_layout([tensor.spec for tensor in tensors], meta)
-    sink.write(layout.head)
+    specs = [tensor.spec for tensor in tensors]
+    packed = (pack_pair(key, value) for key, value in _described(meta, specs).items() if value is not None)
+    pairs = [pair for pair in packed if pair is not None]
+    table = tensor_table(specs, meta)
+    head = b"".join([_start(table, len(pairs)), *pairs, *table.entries])
+    sink.write(head.ljust(align_up(len(head), table.alignment), b"\0"))
     for tensor in tensors:
         for role in _roles(tensor.spec):
             tensor.parts[role].write_to(sink)
-            sink.pad(layout.alignment)
+            sink.pad(table.alignment)
 
 
-def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLayout:
-    """Lay out a file; FormatError if a metadata value does not fit its stored type."""
-    described = with_file_type(meta, specs)
-    pairs = {key: pack_pair(key, described[key]) if key in described else None for key in meta}
+def tensor_table(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> TensorTable:
+    """Lay out the tensors one after the other."""
     alignment = check_alignment(typed(meta.get("general.alignment")))
-    packed = [pair for pair in pairs.values() if pair is not None]
-    sizes, table, offset = [], [], 0
+    entries, offset = [], 0
     names = {spec.name for spec in specs}
     for spec in specs:
         for role, part in _roles(spec).items():
@@ -137,15 +135,21 @@ def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLay
                 name, shape, code = f"{name.removesuffix(WEIGHT)}{SCALE}", part.shape or (1,), DENSE_CODES["f32"]
             if name != spec.name and name in names:
                 raise FormatError("the name belongs to the global scale of another tensor", tensor=name, code="name")
-            table.append(_entry(name, shape, code, offset))
-            sizes.append(part.nbytes)
+            entries.append(_entry(name, shape, code, offset))
             offset += align_up(part.nbytes, alignment)
-    counts = len(table).to_bytes(8, "little") + len(packed).to_bytes(8, "little")
-    head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *packed, *table])
-    return FileLayout(
-        head=head.ljust(align_up(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
-        dropped=dropped_metadata(key for key, pair in pairs.items() if pair is None),
-    )  # fmt: skip
+    return TensorTable(entries=tuple(entries), alignment=alignment, size=offset)
+
+
+def _described(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """The metadata of the file that is written; None for keys that do not describe it."""
+    described = with_file_type(meta, specs)
+    return {key: described.get(key) for key in meta}
+
+
+def _start(table: TensorTable, pairs: int) -> bytes:
+    """The bytes before the metadata."""
+    counts = len(table.entries).to_bytes(8, "little") + pairs.to_bytes(8, "little")
+    return MAGIC + VERSION.to_bytes(4, "little") + counts
 
 
 def _roles(spec: TensorSpec) -> Mapping[str, Part]:

@@ -19,6 +19,8 @@ from .tokenizer import SpecialTokens
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 OUTPUT = "output.weight"
+STORAGE = {"general.file_type": 0, "general.quantization_version": 2}
+"""Keys that describe the stored types of tensors; the writer corrects them."""
 
 
 def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -32,7 +34,7 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
         **gguf_keys(family.keys, family.architecture, settings), **scaling,
-        "general.file_type": Typed("u32", 0), "general.quantization_version": Typed("u32", 2),
+        **{key: Typed("u32", value) for key, value in STORAGE.items()},
     }  # fmt: skip
     return keys, constants
 

@@ -10,17 +10,22 @@ from typing import Any
 from squish_core.api import ErrorCode, FormatError, Model, SquishError
 
 from .config_file import config_agrees, config_keys, dump_json, respelled, undeclared, vector_dtype, written_config
-from .keep import KEYS_FILE, kept_keys, restored_files, same_value
+from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
-    TEMPLATE_FOLDER,
+    Content,
+    EncodedFiles,
     Tokenizer,
+    Vocabulary,
+    describes_tokenizer,
     generation_config,
-    huggingface_files,
+    huggingface_content,
+    parse_files,
+    read_content,
     read_gguf,
-    read_huggingface,
     read_special,
+    stored_keys,
 )
 from .tokenizer import gguf_keys as tokenizer_keys
 
@@ -33,14 +38,21 @@ VOCABULARIES = frozenset(("tokenizer.json", "tokenizer.model"))
 class GgufFiles(Mapping[str, bytes]):
     """The files of a GGUF: kept ones and those beside it that agree with its keys; the others are rebuilt.
 
+    Parameters
+    ----------
+    vocabulary
+        That of the keys, if it is read already.
+
     Attributes
     ----------
     vectors
         The dtype of dense tensors that the config states.
     """
 
-    def __init__(self, family: TextSettings, model: Model, settings: Mapping[str, Any]) -> None:
-        self._family, self._model = family, model
+    def __init__(
+        self, family: TextSettings, model: Model, settings: Mapping[str, Any], vocabulary: Vocabulary | None = None
+    ) -> None:
+        self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
         lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
         if CONFIG in lent and not config_agrees(family, model, lent[CONFIG]):
@@ -75,38 +87,66 @@ class GgufFiles(Mapping[str, bytes]):
         return files
 
     @cached_property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that the files describe."""
-        files = self._all
-        return self._agreeing or read_huggingface(files, json.loads(files[CONFIG]))
+    def tokenizer_keys(self) -> Mapping[str, Any]:
+        """GGUF's keys for the tokenizer that the files describe."""
+        if self._is_unchanged:
+            return stored_keys(self._model.meta)
+        tokenizer = self._agreeing or read_content(self._described[1], json.loads(self._files[CONFIG]))
+        return tokenizer_keys(tokenizer) if tokenizer is not None else {}
 
     @cached_property
-    def _all(self) -> Mapping[str, bytes]:
-        tokenizer, names, files = read_gguf(self._model.meta), self._names, self._files
-        if tokenizer is None:
-            return files
-        from_keys = huggingface_files(tokenizer, gemma=self._family.gemma_tokenizer)
-        rebuilt = {name: data for name, data in from_keys.items() if not names or name in names}
-        describing = {name for name in files if name in FILES}
-        own = {} if "tokenizer.json" in files and not names else rebuilt
-        if not describing or self._agrees({**own, **files}):
-            return {**own, **files}
-        return {**rebuilt, **{name: data for name, data in files.items() if name not in describing}}
-
-    def _agrees(self, files: Mapping[str, bytes]) -> bool:
-        """Whether the tokenizer in files agrees with the keys; if so, it is kept."""
-        try:
-            tokenizer = read_huggingface(files, json.loads(files[CONFIG]))
-        except SquishError:
+    def _is_unchanged(self) -> bool:
+        """Whether the keys and the kept files are those that were written together."""
+        meta, files = self._model.meta, self._files
+        if DIGEST not in meta:
             return False
+        kept = {name: data for name, data in files.items() if describes_tokenizer(name)}
+        return same_value(meta[DIGEST], tokenizer_digest(stored_keys(meta), kept, json.loads(files[CONFIG])))
+
+    @property
+    def _all(self) -> Mapping[str, bytes]:
+        if self._is_unchanged and not set(self._names).difference(self._files, self._without_vocabulary):
+            return {**self._without_vocabulary, **self._files}
+        return self._described[0]
+
+    @cached_property
+    def _described(self) -> tuple[Mapping[str, bytes], Content]:
+        """All files, and what those of the tokenizer contain: files that agree with the keys, else rebuilt ones."""
+        tokenizer, names, files = read_gguf(self._model.meta, self._vocabulary), self._names, self._files
+        if tokenizer is None:
+            return files, parse_files(files)
+        content = huggingface_content(tokenizer, gemma=self._family.gemma_tokenizer)
+        rebuilt = content.select(names) if names else content
+        own = Content() if "tokenizer.json" in files and not names else rebuilt
+        if self._is_unchanged:
+            return EncodedFiles(tokenizer, own, files), own
+        others = {name: data for name, data in files.items() if name not in FILES}
+        if len(others) < len(files) and (agreeing := self._agreeing_content(files, own)) is not None:
+            return EncodedFiles(tokenizer, own, files), agreeing
+        base = own if len(others) == len(files) else rebuilt
+        return EncodedFiles(tokenizer, base, others), parse_files(others, base)
+
+    def _agreeing_content(self, files: Mapping[str, bytes], own: Content) -> Content | None:
+        """The content of files whose tokenizer agrees with the keys; None if it does not."""
+        try:
+            content = parse_files(files, own)
+            tokenizer = read_content(content, json.loads(files[CONFIG]))
+        except SquishError:
+            return None
         keys, meta = {} if tokenizer is None else tokenizer_keys(tokenizer), self._model.meta
-        agrees = all(same_value(meta[key], value) for key, value in keys.items() if key in meta)
-        self._agreeing = tokenizer if agrees else None
-        return agrees
+        if not all(same_value(meta[key], value) for key, value in keys.items() if key in meta):
+            return None
+        self._agreeing = tokenizer
+        return content
+
+    def gives(self, name: str, data: bytes) -> bool:
+        """Whether a file has these bytes."""
+        files = self._all
+        return files.gives(name, data) if isinstance(files, EncodedFiles) else self.get(name) == data
 
     def __getitem__(self, name: str) -> bytes:
         files = self._without_vocabulary
-        if name in files or not (name in self._files or name in FILES or name.startswith(TEMPLATE_FOLDER)):
+        if name in files or not (name in self._files or describes_tokenizer(name)):
             return files[name]
         return self._all[name]
 
@@ -129,8 +169,7 @@ class FolderFiles(Mapping[str, bytes]):
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
         keys, _ = config_keys(self._family, self._settings)
-        tokenizer = self.files.tokenizer
-        return kept_keys(self._model.meta, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {}))
+        return kept_keys(self._model.meta, {**keys, **self.files.tokenizer_keys})
 
     def __getitem__(self, name: str) -> bytes:
         if name == CONFIG:

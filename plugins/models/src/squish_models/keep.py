@@ -12,23 +12,50 @@ import zstandard
 
 from squish_core.api import FormatError, Model, Typed
 
-FILE, NAMES = "squish.hf.", "squish.files"
-"""GGUF keys for the source's files (u8, compressed with zstd), and for the names of all its files."""
+from .tokenizer import CONFIG_KEYS
+
+FILE, NAMES, DIGEST = "squish.hf.", "squish.files", "squish.tokenizer"
+"""GGUF keys for the source's files (u8, compressed with zstd), for the names of all its files, and for a digest of its
+tokenizer."""
 KEYS_FILE = "squish.gguf.json"
 """File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
 MOST = 256 << 20
 """Maximum size of a kept file, in bytes."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
 """Numbers of `general.file_type` for files of a single type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
-SMALL = 1 << 20
+SMALL = 1 << 16
 """Bytes of files that the slowest compression handles in no noticeable time."""
 
 
-def kept_files(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Typed]:
-    """GGUF keys for files, and for the names of all files of the source."""
-    pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 6).compress
+def kept_files(files: Mapping[str, bytes], names: Sequence[str], digest: Typed | None = None) -> dict[str, Typed]:
+    """GGUF keys for files, for the names of all files of the source, and for the digest of its tokenizer."""
+    pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 3).compress
     packed = {f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8)) for name, data in files.items()}
-    return {**packed, NAMES: Typed("array:str", sorted(names))}
+    return {**packed, NAMES: Typed("array:str", sorted(names)), **({DIGEST: digest} if digest is not None else {})}
+
+
+def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config: Mapping[str, Any]) -> Typed | None:
+    """A digest of a tokenizer's keys, of its kept files, and of the settings it depends on; None if a key has another
+    type.
+
+    While it stays the same, the files describe the tokenizer in the keys, so neither needs to be parsed.
+    """
+    digest = sha256(json.dumps([config.get(key) for key in CONFIG_KEYS]).encode())
+    try:
+        for key, value in sorted(keys.items()):
+            content = value.value
+            if value.type == "array:str":
+                data = "\0".join([str(len(content)), *content]).encode()
+            elif value.type.startswith("array:"):
+                data = np.asarray(content).tobytes()
+            else:
+                data = repr(content).encode()
+            digest.update(f"\0{key} {value.type} {len(data)}\0".encode() + data)
+    except (TypeError, ValueError):
+        return None
+    for name, data in sorted(files.items()):
+        digest.update(f"\0{name} {len(data)}\0".encode() + data)
+    return Typed("str", digest.hexdigest())
 
 
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -76,7 +103,7 @@ def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
     keys, added, order = stored.get("keys"), stored.get("added"), stored.get("order")
     if not isinstance(keys, dict) or not isinstance(added, dict) or not isinstance(order, list):
         raise FormatError("has no keys, added and order", part=KEYS_FILE, code="kept")
-    merged = {key: value for key, value in rebuilt.items() if added.get(key, "") != _digest(value)}
+    merged = {key: value for key, value in rebuilt.items() if key not in added or added[key] != _digest(value)}
     for key, entry in keys.items():
         value, instead_of = _typed(key, entry)
         if instead_of == _digest(rebuilt.get(key)):
@@ -89,6 +116,8 @@ def same_value(one: Any, other: Any) -> bool:
     """Whether two metadata values have the same type and content."""
     if not isinstance(one, Typed) or not isinstance(other, Typed) or one.type != other.type:
         return False
+    if one.value is other.value:
+        return True
     if not one.type.startswith("array:"):
         return bool(one.value == other.value)
     if one.type[6:] in ("str", "bool") or one.type.startswith("array:array:"):
@@ -102,7 +131,7 @@ def _is_inferred(key: str, value: Any) -> bool:
 
 
 def _is_kept(key: str) -> bool:
-    return key.startswith(FILE) or key == NAMES
+    return key.startswith(FILE) or key in (NAMES, DIGEST)
 
 
 def _digest(value: Any) -> str | None:

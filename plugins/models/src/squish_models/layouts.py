@@ -11,12 +11,12 @@ from attrs import evolve
 from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec
 
 from .config.spelling import has_other_parts
-from .config_file import OUTPUT, config_keys, respelled, undeclared
+from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
-from .keep import KEYS_FILE, kept_files, restored_keys
+from .keep import KEYS_FILE, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
+from .tokenizer import Tokenizer, Vocabulary, describes_tokenizer, read_huggingface, stored_keys
 from .tokenizer import gguf_keys as tokenizer_keys
-from .tokenizer import read_huggingface
 
 FRAMEWORK = ("format",)
 """Metadata of a checkpoint that names the framework that saved it."""
@@ -30,23 +30,30 @@ def carry_to_gguf(
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
-    if tokenizer is not None:
-        keys |= tokenizer_keys(tokenizer)
-    meta = restored_keys(model, keys)
+    described = tokenizer_keys(tokenizer) if tokenizer is not None else {}
+    meta = restored_keys(model, keys | described)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     if has_other_parts(model.config()):  # GGUF stores only the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
-    rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
-    differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
+    is_stored = tokenizer is not None and _has(meta, described)
+    vocabulary = tokenizer.vocabulary if tokenizer is not None and is_stored and _keeps_merges(tokenizer) else None
+    rebuilt = _rebuilt(family, meta, constants, settings, vocabulary) if files else None
+    differing = {name: data for name, data in files.items() if rebuilt is None or not _gives(rebuilt, name, data)}
     dropped = tuple(Dropped("metadata", key) for key in model.meta if key not in FRAMEWORK)
     if options.get("keep") == "no":
         dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
-    elif differing or files.keys() != rebuilt.keys():
-        meta = {**meta, **kept_files(differing, list(files))}
+    elif differing or (rebuilt is not None and files.keys() != set(rebuilt)):
+        kept = {name: data for name, data in differing.items() if describes_tokenizer(name)}
+        unchanged = stored_keys(meta).keys() == described.keys() and all(
+            meta[key] is described[key] for key in described
+        )
+        digest = tokenizer_digest(described, kept, settings) if unchanged else None
+        meta = {**meta, **kept_files(differing, list(files), digest)}
     return Carried(
-        meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings, layout)
-    )
+        meta=meta, storage=tuple(STORAGE), constants=constants, missing=missing, dropped=dropped,
+        notes=family.ignored(settings, layout),
+    )  # fmt: skip
 
 
 def carry_to_folder(
@@ -57,17 +64,35 @@ def carry_to_folder(
     if model.layout == "gguf":
         files = FolderFiles(family, model, settings, layout)
         missing = () if files.files.has_vocabulary else ("tokenizer",)
-        return Carried(meta={"format": "pt"}, assets=files, vectors=files.files.vectors, missing=missing, notes=notes)
+        return Carried(
+            meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
+            notes=notes,
+        )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
     return Carried(meta=model.meta, assets=assets, missing=missing, notes=notes)
 
 
+def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer's keys are those in the metadata, with the same values."""
+    stored = stored_keys(meta)
+    return stored.keys() == keys.keys() and all(stored[key] is keys[key] for key in stored)
+
+
+def _keeps_merges(tokenizer: Tokenizer) -> bool:
+    """Whether GGUF stores the merges as they are: not those of tokens with a space."""
+    return not tokenizer.merges or " " not in "".join(tokenizer.tokens)
+
+
 def _rebuilt(
-    family: TextSettings, meta: Mapping[str, Any], constants: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[str, bytes]:
-    """The files that can be rebuilt from GGUF's keys and tensors alone; none without settings."""
+    family: TextSettings,
+    meta: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    vocabulary: Vocabulary | None,
+) -> GgufFiles | None:
+    """The files that can be rebuilt from GGUF's keys and tensors alone; None without settings or a tokenizer."""
     shape = (settings["vocab_size"], settings["hidden_size"])
     tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
     if not settings["tie_word_embeddings"]:
@@ -76,14 +101,16 @@ def _rebuilt(
         name="", layout="gguf", meta=meta, assets={}, tensors=tensors, vectors=constants, limits=None,
     )  # fmt: skip
     try:
-        return dict(GgufFiles(family, model, family.settings(model)))
+        files = GgufFiles(family, model, family.settings(model), vocabulary)
+        list(files)
     except SquishError:
-        return {}
+        return None
+    return files
 
 
-def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
+def _gives(rebuilt: GgufFiles, name: str, data: bytes) -> bool:
     """Whether a file is rebuilt exactly, apart from a config's description of quantization, which is not kept."""
-    if rebuilt is None or rebuilt == data:
-        return rebuilt == data
+    if rebuilt.gives(name, data):
+        return True
     config = undeclared(data) if name == CONFIG else data
-    return config != data and json.loads(config) == json.loads(rebuilt)
+    return config != data and json.loads(config) == json.loads(rebuilt[name])

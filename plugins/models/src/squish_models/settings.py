@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, Model, Rule
 
 from .config.keys import Key, check_settings, settings_of
-from .config.rope import DYNAMIC, rope_kind, rope_settings
+from .config.rope import ignored_scaling, rope_settings
 from .config.spelling import old_spelling, text_config
 from .tables import Row
 
@@ -157,10 +157,7 @@ class TextSettings(Family):
         window = settings.get("sliding_window")
         if window is not None and settings.get("use_sliding_window") is not False and layout in self.windowless:
             notes.append(f"{ENGINES[layout]} ignores the sliding window of {window}: it attends to older tokens, too")
-        if layout == "gguf" and rope_kind(settings.get("rope_scaling")) == DYNAMIC:
-            length = settings["max_position_embeddings"]
-            notes.append(f"llama.cpp has no dynamic RoPE scaling: it differs beyond {length} tokens")
-        return tuple(notes)
+        return (*notes, *ignored_scaling(settings, layout))
 
     @property
     def experts(self) -> str | None:

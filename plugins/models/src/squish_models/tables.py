@@ -24,7 +24,7 @@ class Row:
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `squeeze`: GGUF leaves its middle axis out. `transpose`: Hugging Face stores it as [in, out].
-    `layer` precedes the name in a layer.
+    `layer` precedes the name in a layer, `suffix` ends the name of its weight.
     """
 
     hf: str
@@ -42,6 +42,7 @@ class Row:
     squeeze: bool = False
     transpose: bool = False
     layer: str = LAYER
+    suffix: str = ".weight"
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
@@ -49,15 +50,16 @@ class Row:
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight and its bias."""
-        yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
+        yield FamilyTensor(self.module(self.suffix), self.shape, self.required, self.tied_to)
         if self.bias or self.biased:
-            yield FamilyTensor(self.module(".bias"), self.shape[-1:] if self.transpose else self.shape[:1], self.biased)
+            outputs = self.shape[-1:] if self.transpose else self.shape[:-1] or self.shape
+            yield FamilyTensor(self.module(".bias"), outputs, self.biased)
 
     def rules(self) -> Iterator[Rule]:
         """The rules for GGUF."""
         name = f"{'' if self.top else BLOCK}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
-        yield Rule(f"{name}.weight", self.expression(".weight"), vector)
+        yield Rule(f"{name}.weight", self.expression(self.suffix), vector)
         if self.bias or self.biased:
             yield Rule(f"{name}.bias", self.expression(".bias"), "f32")
 
@@ -70,7 +72,7 @@ class Row:
             expression = Add(expression, self.add)
         if self.squeeze:
             expression = Squeeze(expression)
-        if self.transpose and suffix == ".weight":
+        if self.transpose and suffix == self.suffix:
             expression = Transpose(expression)
         return Stack(expression) if "{e}" in self.hf else expression
 

@@ -8,6 +8,13 @@ IR_VERSION = b"\x08"
 """Key of the first field of a model, its IR version."""
 MODEL = "model.onnx"
 """The model of a folder."""
+CONFIG, GENAI = "config.json", "genai_config.json"
+"""What describes a model to transformers and to onnxruntime-genai."""
+ASSETS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
+)  # fmt: skip
+"""Files of a model that onnxruntime-genai and transformers read beside it."""
 
 
 @hookimpl

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from attrs import evolve
+from squish_codecs.api import Affine
 
 from squish_core.api import (
     DENSE,
@@ -20,6 +23,7 @@ from squish_core.api import (
     OutgoingTensor,
     Part,
     Refusal,
+    Segment,
     Sink,
     Source,
     TensorSpec,
@@ -28,7 +32,8 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import MODEL
+from . import ASSETS, CONFIG, MODEL
+from .coded import CodedWeight
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
 from .tensor import TensorProto
@@ -36,6 +41,8 @@ from .write import accept, existing, writer
 
 Record = tuple[TensorProto, int, int]
 """Tensor, and the file and offset of its values; file -1 if they are in the tensor."""
+CodedRecord = tuple[CodedWeight, Mapping[str, Record]]
+"""A quantized matrix, and the records of its parts."""
 
 
 class Onnx(Container):
@@ -47,30 +54,31 @@ class Onnx(Container):
     def read_index(self, source: Source, limits: Limits) -> Index:
         file = source.member(MODEL) if source.is_dir else source
         model = read_model(file, limits)
-        external = ExternalFiles(source, file)
-        records: dict[str, Record] = {}
-        extents: list[tuple[int, int, int, str]] = []
-        numbers: dict[str, int] = {}
-        for name, tensor in model.tensors.items():
-            records[name] = tensor, -1, 0
-            if tensor.problem or tensor.values is not None:
-                continue
-            number, (offset, size) = 0, tensor.raw or (0, 0)
-            if tensor.external is not None:
-                place = external.place(tensor, tensor.external)
-                number = numbers.setdefault(place.path, len(numbers) + 1)
-                offset, size = place.offset, place.size
-            records[name] = tensor, number, offset
-            extents.append((number, offset, size, name))
-        files = (FileRef(file.filename, file.size), *(FileRef(path, external.files[path].size) for path in numbers))
-        shared, _ = check_extents(extents, files)
+        places = _Places(ExternalFiles(source, file))
+        parts = {part: weight for weight in model.weights.values() for part in weight.parts.values()}
+        stored = {name: places.record(tensor) for name, tensor in model.tensors.items()}
+        records: dict[str, Record | CodedRecord] = {}
+        for name, record in stored.items():
+            weight = parts.get(name)
+            if weight is None:
+                records[name] = record
+            elif weight.name not in records:
+                records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
+        files = (FileRef(file.filename, file.size), *places.files)
+        shared, _ = check_extents(places.extents, files)
+        beside = [file.member(name) for name in _assets_beside(file)]
         return Index(
             format="onnx",
             version=str(model.ir_version),
-            files=files,
-            tensors=LazyTensors(records, build, extents),
+            files=(*files, *(FileRef(each.filename, each.size) for each in beside)),
+            tensors=LazyTensors(records, build, places.extents),
             meta=dict(model.meta),
+            assets={
+                each.filename: Part(dtype="u8", shape=(each.size,), segments=(Segment(number, 0, each.size),))
+                for number, each in enumerate(beside, len(files))
+            },
             problems=tuple(shared),
+            graph=f"of {model.nodes} nodes" if model.nodes else "",
         )
 
     def naming(self, options: Options) -> str:
@@ -88,6 +96,9 @@ class Onnx(Container):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, any_name=existing.GRAPH in options)
 
+    def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
+        return {} if existing.GRAPH in options else writer.omitted(names, assets)
+
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         return existing.choose(specs, codec, options)
 
@@ -103,8 +114,42 @@ class Onnx(Container):
         writer.write(sink, tensors, meta, assets, options)
 
 
-def build(name: str, record: Record) -> DenseFields | TensorSpec:
-    """The spec of an initializer, or the fields of its record."""
+def _assets_beside(file: Source) -> list[str]:
+    """Names of the files beside a model whose config.json is there."""
+    members = file.members(likely=ASSETS)
+    return [name for name in ASSETS if name in members] if CONFIG in members else []
+
+
+class _Places:
+    """Where the values of initializers lie. `extents`: their byte ranges."""
+
+    def __init__(self, external: ExternalFiles) -> None:
+        self._external = external
+        self._numbers: dict[str, int] = {}
+        self.extents: list[tuple[int, int, int, str]] = []
+
+    @property
+    def files(self) -> Iterator[FileRef]:
+        """The files beside the model."""
+        return (FileRef(path, self._external.files[path].size) for path in self._numbers)
+
+    def record(self, tensor: TensorProto) -> Record:
+        """The record of an initializer."""
+        if tensor.problem or tensor.values is not None:
+            return tensor, -1, 0
+        number, (offset, size) = 0, tensor.raw or (0, 0)
+        if tensor.external is not None:
+            place = self._external.place(tensor, tensor.external)
+            number = self._numbers.setdefault(place.path, len(self._numbers) + 1)
+            offset, size = place.offset, place.size
+        self.extents.append((number, offset, size, tensor.name))
+        return tensor, number, offset
+
+
+def build(name: str, record: Record | CodedRecord) -> DenseFields | TensorSpec:
+    """The spec of an initializer or a quantized matrix, or the fields of a dense record."""
+    if isinstance(record[0], CodedWeight):
+        return _quantized(*record)
     tensor, file, offset = record
     if tensor.problem:
         return TensorSpec(name=name, shape=tensor.shape, dtype=tensor.dtype, problem=tensor.problem)
@@ -117,3 +162,14 @@ def build(name: str, record: Record) -> DenseFields | TensorSpec:
     return TensorSpec(
         name=name, shape=tensor.shape, dtype=tensor.dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
     )
+
+
+def _quantized(weight: CodedWeight, records: Mapping[str, Record]) -> TensorSpec:
+    """The spec of a matrix whose codes, scales and offsets are initializers."""
+    spec = TensorSpec(name=weight.name, shape=weight.shape, dtype="f32", encodings=())
+    parts = {}
+    for role, (dtype, shape) in Affine().parts(spec, weight.params).items():
+        tensor, file, offset = records[role]
+        segments = (Segment(file, offset, tensor.nbytes),) if file >= 0 else ()
+        parts[role] = Part(dtype=dtype, shape=shape, segments=segments, data=tensor.values if file < 0 else None)
+    return evolve(spec, encodings=(Encoding(codec=CodecSpec("affine", weight.params), parts=parts),))

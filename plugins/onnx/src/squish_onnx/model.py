@@ -8,28 +8,42 @@ from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
 
+from .coded import CodedWeight, Graph
+from .codes import coded_weights
+from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
+from .types import (
+    ATTRIBUTE_GRAPH,
+    ATTRIBUTE_GRAPHS,
+    GRAPH,
+    INITIALIZER,
+    METADATA,
+    NODE,
+    NODE_ATTRIBUTE,
+    NODE_NAME,
+    SPARSE_INITIALIZER,
+)
 
-GRAPH, METADATA = 7, 14
 _TEXTS = {2: "producer_name", 3: "producer_version", 4: "domain", 6: "doc_string"}
 _NUMBERS = {1: "ir_version", 5: "model_version"}
 OWN_KEYS = "onnx."
 """Prefix of the metadata keys for a model's own fields; other formats carry them along with the tensors."""
 _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 """Fields of ModelProto."""
-NODE, INITIALIZER, SPARSE_INITIALIZER = 1, 5, 15
-"""Fields of GraphProto that are read."""
-NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE = 3, 4, 5
-ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
 
 
 @frozen(kw_only=True)
 class Model:
-    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields."""
+    """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields.
+
+    `weights`: quantized matrices whose parts are among the tensors. `nodes`: how many the graph has.
+    """
 
     ir_version: int
     meta: dict[str, str | int] = field(factory=dict)
     tensors: dict[str, TensorProto] = field(factory=dict)
+    weights: dict[str, CodedWeight] = field(factory=dict)
+    nodes: int = 0
 
 
 def looks_like_model(source: Source) -> bool:
@@ -86,14 +100,29 @@ def read_model(source: Source, limits: Limits) -> Model:
                 "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
             )
         reader.names[tensor.name] = tensor
-    return Model(ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names)
+    weights = _coded_weights(source, graph, reader.names, limits)
+    return Model(
+        ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights,
+        nodes=reader.nodes,
+    )  # fmt: skip
+
+
+def _coded_weights(
+    source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
+) -> dict[str, CodedWeight]:
+    """The quantized weights; nodes are read only if there are matrices of bytes."""
+    if not any(tensor.dtype == "u8" and len(tensor.shape) in (2, 3) for tensor in tensors.values()):
+        return {}
+    nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
+    return coded_weights(nodes, Graph(Flow(nodes), tensors, source, limits))
 
 
 class GraphReader:
-    """Walks graphs, within limits. `names`: the tensors by name."""
+    """Walks graphs, within limits. `names`: the tensors by name; `nodes`: how many the graphs have."""
 
     def __init__(self, limits: Limits) -> None:
         self.names: dict[str, TensorProto] = {}
+        self.nodes = 0
         self._limits, self._size = limits, 0
 
     def count(self, item: protobuf.Field) -> None:
@@ -125,6 +154,7 @@ class GraphReader:
             elif item.number == NODE:
                 yield from self.in_node(item, prefix, nodes, depth)
                 nodes += 1
+        self.nodes += nodes
 
     def in_node(self, node: protobuf.Field, prefix: str, number: int, depth: int) -> Iterator[TensorProto]:
         """Yield the initializers of the graphs in a node's attributes."""

@@ -25,3 +25,13 @@ VALUES = {
 """Field with values -> dtypes that are stored in it."""
 FIXED = {FLOATS: 4, DOUBLES: 8}
 """Bytes of a number in the fields that are no varints."""
+
+GRAPH, METADATA = 7, 14
+"""Fields of ModelProto."""
+NODE, INITIALIZER, SPARSE_INITIALIZER = 1, 5, 15
+GRAPH_INPUT, GRAPH_OUTPUT, VALUE_INFO = 11, 12, 13
+"""Fields of GraphProto."""
+NODE_NAME, NODE_TYPE, NODE_ATTRIBUTE = 3, 4, 5
+"""Fields of NodeProto."""
+ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 6, 11
+"""Fields of AttributeProto."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -70,13 +71,13 @@ class Store:
             },
         }  # fmt: skip
         self._deadline = deadline
-        if url.startswith(("http://", "https://")):
-            client |= {"allow_http": True} if url.startswith("http://") else {}
-            self._store: Any = HTTPStore.from_url(url, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-        else:
-            allows = os.environ.get(_ALLOW_HTTP.get(url.partition(":")[0], ""), "").lower() in ("1", "true")
-            client |= {"allow_http": True} if allows else {}
-            self._store = from_url(url, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+        is_web = url.startswith(("http://", "https://"))
+        allows = os.environ.get(_ALLOW_HTTP.get(url.partition(":")[0], ""), "").lower() in ("1", "true")
+        client |= {"allow_http": True} if url.startswith("http://") or (allows and not is_web) else {}
+        make: Any = HTTPStore.from_url if is_web else from_url
+        self._store: Any = make(url, client_options=client, retry_config=retry)
+        once: Any = {**retry, "max_retries": 0}
+        self._first: Any = None if url.startswith("http://") else make(url, client_options=client, retry_config=once)
 
     async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
         """A byte range; `tag`: only if the content still has it."""
@@ -91,13 +92,13 @@ class Store:
 
     async def names(self, folder: str) -> list[str]:
         """Names of the files in a folder."""
-        listing = await self._within(obstore.list_with_delimiter_async(self._store, folder or None))
+        listing = await self._read(lambda store: obstore.list_with_delimiter_async(store, folder or None))
         return [meta["path"].rpartition("/")[2] for meta in listing["objects"]]
 
     async def has(self, path: str) -> bool:
         """Whether there is an object."""
         try:
-            await self._within(obstore.head_async(self._store, path))
+            await self._read(lambda store: obstore.head_async(store, path))
         except RequestError as failure:
             if failure.kind == "missing":
                 return False
@@ -106,7 +107,7 @@ class Store:
 
     async def below(self, folder: str) -> list[str]:
         """Paths of all objects in a folder and the folders in it."""
-        listing = await self._within(_collected(obstore.list(self._store, folder)))
+        listing = await self._read(lambda store: _collected(obstore.list(store, folder)))
         return [meta["path"].removeprefix(f"{folder}/") for meta in listing]
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
@@ -126,10 +127,10 @@ class Store:
         await self._within(obstore.delete_async(self._store, path))
 
     async def _answer(self, path: str, options: dict[str, Any], most: int | None) -> Answer:
-        return await self._within(self._get(path, options, most))
+        return await self._read(lambda store: self._get(store, path, options, most))
 
-    async def _get(self, path: str, options: Any, most: int | None) -> Answer:
-        result = await obstore.get_async(self._store, path, options=options)
+    async def _get(self, store: Any, path: str, options: Any, most: int | None) -> Answer:
+        result = await obstore.get_async(store, path, options=options)
         meta = result.meta
         if most is not None and meta["size"] > most:
             raise RequestError("range")
@@ -141,8 +142,28 @@ class Store:
             version=meta["version"], encoding=result.attributes.get("Content-Encoding"),
         )  # fmt: skip
 
-    async def _within(self, request: Any) -> Any:
-        return await self._mapped(asyncio.wait_for(request, self._deadline))
+    async def _read(self, request: Callable[[Any], Any]) -> Any:
+        """The answer to a request of a store; the first one over TLS ends at once if no retry can help.
+
+        The client retries an untrusted certificate and a redirect that it refuses until the deadline.
+        """
+        begin, first, self._first = time.monotonic(), self._first, None
+        if first is None:
+            return await self._within(request(self._store))
+        try:
+            return await self._within(request(first))
+        except RequestError as failure:
+            rest = self._deadline - (time.monotonic() - begin)
+            if failure.kind != "unreachable" or rest <= 0:
+                raise
+        try:
+            return await self._within(request(self._store), rest)
+        except RequestError as failure:
+            failure.retries = None if failure.retries is None else failure.retries + 1
+            raise
+
+    async def _within(self, request: Any, seconds: float | None = None) -> Any:
+        return await self._mapped(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
 
     async def _mapped(self, request: Any) -> Any:
         """The answer to a request; RequestError for every error of the client."""

@@ -78,16 +78,19 @@ class BucketTarget(RemoteTarget):
 
     @contextmanager
     def finishing(self, path: str) -> Iterator[None]:
-        """Only one writer at a time completes a large file that must not be there yet."""
-        owner = {"host": platform.node(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
+        """Only one writer at a time completes a large file that must not be there yet; or processes of one job."""
+        owner = {
+            "host": platform.node(), "process": os.getpid(), "since": datetime.now(UTC).isoformat(), "job": self.job,
+        }  # fmt: skip
         lock = self.key(path) + LOCK
         try:
             self.run(self._store.put(lock, json.dumps(owner).encode(), create=True), path)
         except WriteError:
-            raise WriteError(
-                "another writer completes it", file=self.address(path), code="locked",
-                hint=f"If none is running, remove {self.address(path)}{LOCK}.",
-            ) from None  # fmt: skip
+            if not self._is_lock_of_job(lock):
+                raise WriteError(
+                    "another writer completes it", file=self.address(path), code="locked",
+                    hint=f"If none is running, remove {self.address(path)}{LOCK}.",
+                ) from None  # fmt: skip
         try:
             if self.run(self._store.has(self.key(path)), path):
                 raise target_exists(self.address(path))
@@ -95,6 +98,13 @@ class BucketTarget(RemoteTarget):
         finally:
             with suppress(SquishError):
                 self.run(self._store.remove(lock), path)
+
+    def _is_lock_of_job(self, lock: str) -> bool:
+        """Whether a process of the same job left the lock: it was killed, or writes the same bytes."""
+        with suppress(SquishError, ValueError):
+            owner = json.loads(self.run(self._store.whole(lock, 1 << 16)).data.tobytes())
+            return bool(self.job) and isinstance(owner, dict) and owner.get("job") == self.job
+        return False
 
 
 class _Upload:

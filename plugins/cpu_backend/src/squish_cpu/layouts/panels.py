@@ -1,4 +1,4 @@
-"""Repacking of 4-bit codes at load time: panels of 16 rows, one per lane (native/panels.h)."""
+"""Repacking at load time: panels of 16 rows, one per lane (native/panels.h, native/byte_panels.h)."""
 
 from __future__ import annotations
 
@@ -10,58 +10,94 @@ from attrs import frozen
 from squish_core.api import dtypes
 
 from ..library import Weights, library
-from .base import GGML_FIRST, PANELS, TYPES, Array, Layout, UncoveredError, aligned
+from .base import (
+    AFFINE_FIRST,
+    BYTE_PANELS,
+    GGML,
+    GGML_FIRST,
+    PANELS,
+    SIX_PANELS,
+    TYPES,
+    Array,
+    Layout,
+    UncoveredError,
+    aligned,
+)  # fmt: skip
 
 ROWS = 16
 MOST_ZERO = 128
-Q4_0, Q4_1, Q4_K, AFFINE_4 = GGML_FIRST, GGML_FIRST + 1, 11, 18
+BITS = {PANELS: 4, BYTE_PANELS: 8, SIX_PANELS: 6}
+SUPER_BLOCK = 256
 NAMES = {number: name for name, number in TYPES.items()}
+
+
+@frozen
+class Form:
+    """Panels of a codec: their kind, the columns of a scale, the zero point, and exact dtypes of scales and offsets.
+
+    `factors` are the positions, in a block of 256 columns, of the float16 factors of integer scales and minima.
+    """
+
+    kind: int
+    group: int
+    zero: int
+    scale: str
+    offset: str | None = None
+    factors: tuple[int, ...] = ()
+
+
+_BLOCKS = {
+    "q4_0": Form(PANELS, 32, 8, "f16"), "q4_1": Form(PANELS, 32, 0, "f16", "f16"),
+    "q4_k": Form(PANELS, 32, 0, "u8", "u8", (0, 2)), "q8_0": Form(BYTE_PANELS, 32, 128, "f16"),
+    "q6_k": Form(SIX_PANELS, 16, 32, "i8", None, (208,)),
+}  # fmt: skip
+FORMS = {GGML_FIRST + GGML.index(name): form for name, form in _BLOCKS.items()}
+AFFINE = {AFFINE_FIRST + 3: PANELS, AFFINE_FIRST + 7: BYTE_PANELS}
 
 
 @frozen(kw_only=True)
 class Grid:
-    """The dimensions of panels, and the dtypes in which scales and offsets are exact.
-
-    With `nested`, scales and offsets are integers with float16 factors per eight groups.
-    """
+    """Panels of a matrix: their number, the matrix's columns, and their form."""
 
     panels: int
     columns: int
-    group: int
-    zero: int
-    scale: str
-    offset: str | None
-    nested: bool
+    form: Form
 
     @classmethod
     def of(cls, layout: Layout) -> Grid:
-        """Return the grid; UncoveredError unless codes have 4 bits and rows have whole groups of a multiple of 32."""
-        kind, fields = layout.fields["kind"], layout.fields
-        if kind not in (Q4_0, Q4_1, Q4_K, AFFINE_4) or not layout.in_units:
-            raise UncoveredError("a repack needs 4-bit codes in rows of whole groups", code="repack")
-        if not -MOST_ZERO <= fields.get("zero", 0) <= MOST_ZERO:
-            raise UncoveredError("zero point too large for exact bf16 codes", code="repack")
-        group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "u8"}.get(kind)
-        scale = "u8" if kind == Q4_K else "f16"
-        if kind == AFFINE_4:
-            group, zero = fields["group_columns"], fields["zero"]
-            scale = _exact(fields["scale_type"])
-            if "offset" in layout.pointers:  # a zero point becomes a float32 offset, -zero * scale
-                offset = _exact(fields["offset_type"]) if fields["bias"] else "f32"
-        return cls(
-            panels=-(-layout.rows // ROWS), columns=layout.columns, group=group, zero=zero, scale=scale, offset=offset,
-            nested=kind == Q4_K,
-        )  # fmt: skip
+        """Return the grid; UncoveredError unless panels have these codes, and rows whole groups of a multiple of 32."""
+        kind = layout.fields["kind"]
+        if (kind not in FORMS and kind not in AFFINE) or not layout.in_units:
+            raise UncoveredError("a repack needs codes of 4 or 8 bits or Q6_K, in rows of whole groups", code="repack")
+        form = FORMS.get(kind) or _affine_form(layout)
+        return cls(panels=-(-layout.rows // ROWS), columns=layout.columns, form=form)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return self.panels, self.columns // self.group, ROWS
+        """Shape of the scales."""
+        return self.panels, self.columns // self.form.group, ROWS
+
+    @property
+    def factor_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the factors of integer scales."""
+        return self.panels, self.columns // SUPER_BLOCK, len(self.form.factors), ROWS
 
     @property
     def nbytes(self) -> int:
         """Size in memory, in bytes."""
-        cells = sum(dtypes.nbytes(dtype, self.shape) for dtype in (self.scale, self.offset) if dtype)
-        return self.panels * ROWS * (self.columns // 2 + self.nested * self.columns // 64) + cells
+        form = self.form
+        cells = sum(dtypes.nbytes(dtype, self.shape) for dtype in (form.scale, form.offset) if dtype)
+        factors = dtypes.nbytes("f16", self.factor_shape) if form.factors else 0
+        return self.panels * ROWS * self.columns * BITS[form.kind] // 8 + cells + factors
+
+
+def _affine_form(layout: Layout) -> Form:
+    fields, offset = layout.fields, None
+    if not -MOST_ZERO <= fields["zero"] <= MOST_ZERO:
+        raise UncoveredError("zero point too large for exact bf16 codes", code="repack")
+    if "offset" in layout.pointers:  # a zero point becomes a float32 offset, -zero * scale
+        offset = _exact(fields["offset_type"]) if fields["bias"] else "f32"
+    return Form(AFFINE[fields["kind"]], fields["group_columns"], fields["zero"], _exact(fields["scale_type"]), offset)
 
 
 def repack(
@@ -69,19 +105,20 @@ def repack(
 ) -> tuple[Weights, Mapping[str, Array]]:
     """Repack a matrix to panels; returns its description and arrays. `arrays_by_role` are the arrays of `weights`."""
     grid = Grid.of(layout)
-    codes, scale = _zeros((grid.panels, grid.columns * ROWS // 2), "u8"), _zeros(grid.shape, "f32")
-    offset = _zeros(grid.shape, "f32") if grid.offset else None
+    form = grid.form
+    codes = _zeros((grid.panels, grid.columns * ROWS * BITS[form.kind] // 8), "u8")
+    scale, offset = _zeros(grid.shape, "f32"), _zeros(grid.shape, "f32") if form.offset else None
     offset_pointer = None if offset is None else offset.ctypes.data
     if not library().repack(weights, codes.ctypes.data, scale.ctypes.data, offset_pointer, threads):
         raise UncoveredError("no compiled repack for these codes", code="repack")
-    arrays = {"data": codes, "scale": _cells(scale, grid.scale)}
+    arrays = {"data": codes, "scale": _cells(scale, form.scale)}
     panel_weights = Weights(
-        rows=layout.rows, columns=grid.columns, kind=PANELS, group_rows=1, group_columns=grid.group, zero=grid.zero,
-        scale_type=TYPES[grid.scale],
+        rows=layout.rows, columns=grid.columns, kind=form.kind, group_rows=1, zero=form.zero,
+        group_columns=SUPER_BLOCK if form.kind == SIX_PANELS else form.group, scale_type=TYPES[form.scale],
     )  # fmt: skip
-    if offset is not None and grid.offset:
-        arrays["offset"], panel_weights.offset_type = _cells(offset, grid.offset), TYPES[grid.offset]
-    if grid.nested:
+    if offset is not None and form.offset:
+        arrays["offset"], panel_weights.offset_type = _cells(offset, form.offset), TYPES[form.offset]
+    if form.factors:
         arrays["rest"] = _factors(arrays_by_role["data"], grid, layout.rows)
     for name, array in arrays.items():
         setattr(panel_weights, name, array.ctypes.data)
@@ -89,13 +126,14 @@ def repack(
 
 
 def _factors(blocks: Array, grid: Grid, rows: int) -> Array:
-    """Return d and -dmin of Q4_K blocks as float16 [.., 2, lane]."""
-    count = grid.columns // 256
-    pairs = _zeros((grid.panels * ROWS, count, 2), "f16")
-    pairs[:rows] = blocks.reshape(rows, count, -1)[..., :4].copy().view("<f2")
-    np.negative(pairs[..., 1], out=pairs[..., 1])
-    factors = aligned((grid.panels, count, 2, ROWS), "f16")
-    factors[...] = np.moveaxis(pairs.reshape(grid.panels, ROWS, count, 2), 1, -1)
+    """Return the factors of blocks as float16 [.., factor, lane]: of scales, then minus that of minima."""
+    panels, count, number, _ = grid.factor_shape
+    values = _zeros((panels * ROWS, count, number), "f16")
+    for index, place in enumerate(grid.form.factors):
+        values[:rows, :, index] = blocks.reshape(rows, count, -1)[..., place : place + 2].copy().view("<f2")[..., 0]
+    np.negative(values[..., 1:], out=values[..., 1:])
+    factors = aligned(grid.factor_shape, "f16")
+    factors[...] = np.moveaxis(values.reshape(panels, ROWS, count, number), 1, -1)
     return factors
 
 

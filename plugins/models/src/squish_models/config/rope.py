@@ -20,6 +20,8 @@ USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 _YARN = {
     "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
 }  # fmt: skip
+_ASSUMED = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
+"""What llama.cpp takes for these settings of YaRN, whatever a GGUF states."""
 DYNAMIC = "dynamic"
 """A scaling that begins at `max_position_embeddings` tokens; llama.cpp has none."""
 Scaling = Mapping[str, Any]
@@ -29,6 +31,23 @@ def rope_kind(scaling: Scaling | None) -> str:
     """The kind of a scaling, under either key; "" for none."""
     kind = (scaling or {}).get("rope_type", (scaling or {}).get("type"))
     return "" if kind in (None, "default") else str(kind)
+
+
+def ignored_scaling(settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+    """Settings of the scaling that the engine of a layout ignores, as notes."""
+    scaling, kind = settings.get("rope_scaling") or {}, rope_kind(settings.get("rope_scaling"))
+    notes = []
+    if layout == "gguf" and kind == DYNAMIC:
+        length = settings["max_position_embeddings"]
+        notes.append(f"llama.cpp has no dynamic RoPE scaling: it differs beyond {length} tokens")
+    if layout == "gguf" and kind == "yarn":
+        stated = {name: scaling[name] for name in _ASSUMED if scaling.get(name) is not None}
+        notes += [
+            f"llama.cpp ignores YaRN's {name} of {value}" for name, value in stated.items() if value != _ASSUMED[name]
+        ]
+    if layout in ("gguf", "mlx") and kind == "yarn" and scaling.get("truncate") is False:
+        notes.append(f"{'llama.cpp' if layout == 'gguf' else 'mlx-lm'} ignores YaRN's truncate of false")
+    return tuple(notes)
 
 
 def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:

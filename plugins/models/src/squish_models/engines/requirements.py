@@ -123,6 +123,7 @@ MLX = Engine(
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
         "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
+        "gpt_oss": ("model_type",),
         "gpt2": (
             "model_type", "n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon", "vocab_size",
         ),
@@ -143,6 +144,7 @@ MLX = Engine(
         "gemma2": {"rope_theta": 10000.0},
         "gemma3_text": {**_rope(1000000.0), "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6},
         "olmo2": {**_rope(10000.0), "tie_word_embeddings": True},
+        "gpt_oss": _rope(150000.0),
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
     },

@@ -1,11 +1,13 @@
 """Tokenizers between the files of a Hugging Face folder and GGUF's metadata."""
 
-from .base import Kind, SpecialTokens, Tokenizer
-from .files import generation_config, huggingface_files
-from .gguf import gguf_keys, read_gguf, read_special
-from .huggingface import FILES, TEMPLATE_FOLDER, read_huggingface
+from .base import Kind, SpecialTokens, Tokenizer, Vocabulary
+from .content import FILES, Content, describes_tokenizer, parse_files
+from .files import EncodedFiles, generation_config, huggingface_content, huggingface_files
+from .gguf import gguf_keys, read_gguf, read_special, stored_keys
+from .huggingface import CONFIG_KEYS, read_content, read_huggingface
 
 __all__ = [
-    "FILES", "TEMPLATE_FOLDER", "Kind", "SpecialTokens", "Tokenizer", "generation_config", "gguf_keys",
-    "huggingface_files", "read_gguf", "read_huggingface", "read_special",
+    "CONFIG_KEYS", "FILES", "Content", "EncodedFiles", "Kind", "SpecialTokens", "Tokenizer", "Vocabulary",
+    "describes_tokenizer", "generation_config", "gguf_keys", "huggingface_content", "huggingface_files",
+    "parse_files", "read_content", "read_gguf", "read_huggingface", "read_special", "stored_keys",
 ]  # fmt: skip

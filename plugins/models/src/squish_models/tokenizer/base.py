@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from enum import IntEnum
 
 import numpy as np
@@ -49,13 +49,11 @@ class SpecialTokens:
 
 
 @frozen(kw_only=True, eq=False)
-class Tokenizer:
-    """A tokenizer without its file format.
+class Vocabulary:
+    """Tokens by id, and the merges that make them; checked once, and shared by tokenizers with other settings.
 
     Parameters
     ----------
-    model
-        "bpe": byte-level BPE, with merges. "spm": SentencePiece-style, with scores and byte tokens.
     tokens
         Text by id, as the vocabulary has it (byte-level or with U+2581).
     kinds
@@ -64,6 +62,33 @@ class Tokenizer:
         f32 by id ("spm").
     merges
         Pairs of tokens by rank ("bpe").
+
+    Raises
+    ------
+    FormatError
+        `tokenizer` for arrays of different lengths, an unknown kind, a token that appears twice, and a merge of a text
+        that is not a token.
+    """
+
+    tokens: tuple[str, ...]
+    kinds: np.ndarray
+    scores: np.ndarray | None = None
+    merges: tuple[tuple[str, str], ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        _check(self)
+
+
+@frozen(kw_only=True, eq=False)
+class Tokenizer:
+    """A tokenizer without its file format.
+
+    Parameters
+    ----------
+    model
+        "bpe": byte-level BPE, with merges. "spm": SentencePiece-style, with scores and byte tokens.
+    vocabulary
+        The tokens, their kinds, scores and merges.
     pre
         llama.cpp's name of the pre-tokenizer ("bpe").
     special
@@ -79,10 +104,7 @@ class Tokenizer:
     """
 
     model: str
-    tokens: tuple[str, ...]
-    kinds: np.ndarray
-    scores: np.ndarray | None = None
-    merges: tuple[tuple[str, str], ...] = ()
+    vocabulary: Vocabulary
     pre: str | None = None
     special: Mapping[str, int] = field(factory=dict)
     add: Mapping[str, bool] = field(factory=dict)
@@ -91,26 +113,42 @@ class Tokenizer:
     chat_templates: Mapping[str, str] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        _check(self)
+        SpecialTokens(self.special, self.end_ids).check(len(self.tokens))
+        _check_templates(self.chat_templates)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return self.vocabulary.tokens
+
+    @property
+    def kinds(self) -> np.ndarray:
+        return self.vocabulary.kinds
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        return self.vocabulary.scores
+
+    @property
+    def merges(self) -> tuple[tuple[str, str], ...]:
+        return self.vocabulary.merges
 
 
-def _check(tokenizer: Tokenizer) -> None:
-    """Check for wrong lengths, ids out of range, duplicate tokens, and merges that are not tokens."""
-    check_count("tokens", tokenizer.tokens, MOST_TOKENS)
-    check_count("merges", tokenizer.merges, MOST_MERGES)
-    count = len(tokenizer.tokens)
-    for name, values in (("kinds", tokenizer.kinds), ("scores", tokenizer.scores)):
+def _check(vocabulary: Vocabulary) -> None:
+    """Check for wrong lengths, duplicate tokens, and merges that are not tokens."""
+    check_count("tokens", vocabulary.tokens, MOST_TOKENS)
+    check_count("merges", vocabulary.merges, MOST_MERGES)
+    count = len(vocabulary.tokens)
+    for name, values in (("kinds", vocabulary.kinds), ("scores", vocabulary.scores)):
         if values is not None and len(values) != count:
             raise tokenizer_error(f"the tokenizer has a different number of {name} than of tokens", count, len(values))
-    _check_texts(tokenizer)
-    kinds = set(np.unique(tokenizer.kinds).tolist())
-    if kinds - set(Kind):
-        raise tokenizer_error("a token has an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
-    ids = dict(zip(tokenizer.tokens, range(count)))
+    _check_text("token", vocabulary.tokens)
+    unknown = vocabulary.kinds[(vocabulary.kinds < min(Kind)) | (vocabulary.kinds > max(Kind))]
+    if len(unknown):
+        raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()))
+    ids = dict(zip(vocabulary.tokens, range(count)))
     if len(ids) < count:
-        _check_duplicates(tokenizer)
-    SpecialTokens(tokenizer.special, tokenizer.end_ids).check(count)
-    for rank, (left, right) in enumerate(tokenizer.merges):
+        _check_duplicates(vocabulary)
+    for rank, (left, right) in enumerate(vocabulary.merges):
         if left not in ids or right not in ids or left + right not in ids:
             raise tokenizer_error(
                 f"merge {rank} joins or makes a text that is not a token",
@@ -119,17 +157,17 @@ def _check(tokenizer: Tokenizer) -> None:
             )
 
 
-def _check_duplicates(tokenizer: Tokenizer) -> None:
+def _check_duplicates(vocabulary: Vocabulary) -> None:
     """Check that only unused tokens repeat others."""
     ids: dict[str, int] = {}
-    for number, (token, kind) in enumerate(zip(tokenizer.tokens, tokenizer.kinds.tolist())):
+    for number, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds.tolist())):
         if ids.setdefault(token, number) != number and kind != Kind.UNUSED:
             raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
 
 
-def _check_texts(tokenizer: Tokenizer) -> None:
-    """Check for texts that cannot be written as UTF-8, and templates that are too long."""
-    for name, text in tokenizer.chat_templates.items():
+def _check_templates(templates: Mapping[str, str]) -> None:
+    """Check for templates that are not text, or too long."""
+    for name, text in templates.items():
         if not isinstance(text, str):
             raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__)
         if len(text) > MOST_TEMPLATE:
@@ -137,14 +175,18 @@ def _check_texts(tokenizer: Tokenizer) -> None:
                 "a chat template is too long", expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
                 code="size",
             )  # fmt: skip
-    for what, texts in (("token", tokenizer.tokens), ("chat template", tuple(tokenizer.chat_templates.values()))):
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError as error:
-            raise FormatError(
-                f"a {what} contains half a character (a surrogate)", expected="text that UTF-8 can hold",
-                found=repr(error.object[error.start : error.end]), code="encoding",
-            ) from None  # fmt: skip
+    _check_text("chat template", templates.values())
+
+
+def _check_text(what: str, texts: Iterable[str]) -> None:
+    """Check for texts that cannot be written as UTF-8."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(
+            f"a {what} contains half a character (a surrogate)", expected="text that UTF-8 can hold",
+            found=repr(error.object[error.start : error.end]), code="encoding",
+        ) from None  # fmt: skip
 
 
 def check_count(what: str, values: Sized, limit: int) -> None:
@@ -160,11 +202,11 @@ def tokenizer_error(message: str, expected: object, found: object) -> FormatErro
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:
     """Text by id as in SentencePiece: a token of spaces becomes a run of U+2581."""
-    kinds = tokenizer.kinds.tolist()
-    return [
-        SPACE * len(token) if kind == Kind.USER_DEFINED and token and not token.strip(" ") else token
-        for token, kind in zip(tokenizer.tokens, kinds)
-    ]
+    texts = list(tokenizer.tokens)
+    for number in np.flatnonzero(tokenizer.kinds == Kind.USER_DEFINED).tolist():
+        if texts[number] and not texts[number].strip(" "):
+            texts[number] = SPACE * len(texts[number])
+    return texts
 
 
 def looks_special(token: str) -> bool:
@@ -189,12 +231,14 @@ def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -
 
 def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Every split of a token into two tokens, the token of the highest rank first, then in order of the parts' ids."""
-    ids = {token: number for number, token in enumerate(tokens) if kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED)}
-    merges = []
-    for whole, number in ids.items():
-        splits = [(whole[:at], whole[at:]) for at in range(1, len(whole))]
-        pairs = [(left, right) for left, right in splits if left in ids and right in ids]
-        pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        merges += [(float(ranks[number]), pair) for pair in pairs]
-    merges.sort(key=lambda each: -each[0])
-    return tuple(pair for _, pair in merges)
+    numbers = np.flatnonzero(np.isin(kinds, (Kind.NORMAL, Kind.USER_DEFINED)))
+    ids = {tokens[number]: number for number in numbers.tolist()}
+    wholes, order = list(ids), np.argsort(-np.asarray(ranks)[list(ids.values())], kind="stable")
+    merges: list[tuple[str, str]] = []
+    for whole in map(wholes.__getitem__, order.tolist()):
+        places = range(1, len(whole))
+        pairs = [(left, right) for at in places if (left := whole[:at]) in ids and (right := whole[at:]) in ids]
+        if len(pairs) > 1:
+            pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += pairs
+    return tuple(merges)

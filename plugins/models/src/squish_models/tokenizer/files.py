@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from . import sentencepiece
 from .base import SPACE, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
-from .huggingface import TEMPLATE_FOLDER
+from .content import TEMPLATE_FOLDER, Content
 from .pretokenizers import BY_NAME
+from .sentencepiece import Pieces
 
 _ROLE_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
               "mask": "mask_token"}  # fmt: skip
@@ -36,25 +38,59 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
     FormatError
         `tokenizer` where the pre-tokenizer has no known form in tokenizer.json.
     """
-    if tokenizer.model == "bpe":
-        stored = _byte_level(tokenizer)
-    else:
-        stored = _sentencepiece(tokenizer, gemma)
-    options = _options(tokenizer, gemma)
-    files = {
-        "tokenizer.json": stored,
-        "tokenizer_config.json": options,
+    return dict(EncodedFiles(tokenizer, huggingface_content(tokenizer, gemma=gemma)))
+
+
+def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content:
+    """The content of `huggingface_files`."""
+    values = {
+        "tokenizer.json": _byte_level(tokenizer) if tokenizer.model == "bpe" else _sentencepiece(tokenizer, gemma),
+        "tokenizer_config.json": _options(tokenizer, gemma),
+        "generation_config.json": _generation(tokenizer),
     }
-    # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
-    encoded = {
-        name: json.dumps(value, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2).encode()
-        for name, value in files.items()
-    }
-    encoded["generation_config.json"] = generation_config(tokenizer)
-    if tokenizer.model == "spm":
-        encoded["tokenizer.model"] = sentencepiece.write(tokenizer)
-    others = {name: text for name, text in tokenizer.chat_templates.items() if name}
-    return encoded | {f"{TEMPLATE_FOLDER}{name}.jinja": text.encode() for name, text in others.items()}
+    templates = {f"{TEMPLATE_FOLDER}{name}.jinja": text for name, text in tokenizer.chat_templates.items() if name}
+    pieces = None
+    if tokenizer.scores is not None:
+        texts = tuple(piece_texts(tokenizer))
+        pieces = Pieces(texts, tokenizer.scores, tokenizer.kinds, bool(tokenizer.space_prefix))
+    return Content(values=values, pieces=pieces, templates=templates)
+
+
+class EncodedFiles(Mapping[str, bytes]):
+    """The files of a tokenizer: those that exist, and the others with this content, encoded when they are read."""
+
+    def __init__(self, tokenizer: Tokenizer, content: Content, files: Mapping[str, bytes] | None = None) -> None:
+        self._tokenizer, self._content = tokenizer, content
+        self._files = dict(files or {})
+        self._names = list(dict.fromkeys((*content.names, *self._files)))
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._files and name in self._names:
+            self._files[name] = self._encode(name)
+        return self._files[name]
+
+    def _encode(self, name: str) -> bytes:
+        if name in self._content.templates:
+            return self._content.templates[name].encode()
+        if name == "tokenizer.model":
+            return sentencepiece.write(self._tokenizer)
+        # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
+        indent = None if name == "tokenizer.json" else 2
+        return json.dumps(self._content.values[name], ensure_ascii=False, indent=indent).encode()
+
+    def gives(self, name: str, data: bytes) -> bool:
+        """Whether a file has these bytes; a vocabulary is not encoded if the text before it differs."""
+        if name == "tokenizer.json" and name not in self._files and name in self._names:
+            head = {key: value for key, value in self._content.values[name].items() if key != "model"}
+            if not data.startswith(json.dumps(head, ensure_ascii=False)[:-1].encode()):
+                return False
+        return self.get(name) == data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -184,7 +220,10 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
 
 def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
     """generation_config.json: the ids, including all that end a text."""
+    return json.dumps(_generation(ids), ensure_ascii=False, indent=2).encode()
+
+
+def _generation(ids: Tokenizer | SpecialTokens) -> dict[str, Any]:
     numbers = {f"{role}_token_id": ids.special[role] for role in ("bos", "pad") if role in ids.special}
     ends = list(ids.end_ids) or [ids.special[role] for role in ("eos",) if role in ids.special]
-    settings = numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
-    return json.dumps(settings, ensure_ascii=False, indent=2).encode()
+    return numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})

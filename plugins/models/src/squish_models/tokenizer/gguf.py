@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from squish_core.api import FormatError, Typed
 
-from .base import MOST_MERGES, MOST_TOKENS, Kind, SpecialTokens, Tokenizer, check_count, tokenizer_error
+from .base import MOST_MERGES, MOST_TOKENS, Kind, SpecialTokens, Tokenizer, Vocabulary, check_count, tokenizer_error
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -29,8 +29,15 @@ END_TEXTS = frozenset((
 """Tokens at which llama.cpp stops generation, regardless of the ids."""
 
 
-def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
+def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None) -> Tokenizer | None:
     """The tokenizer in a GGUF file's metadata; None if there is none.
+
+    Parameters
+    ----------
+    metadata
+        The file's keys.
+    vocabulary
+        The vocabulary in these keys, if it is read already.
 
     Raises
     ------
@@ -40,25 +47,30 @@ def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
     values = _values(metadata)
     if values is None:
         return None
-    model, tokens = MODELS[values[f"{PREFIX}model"]], tuple(values[f"{PREFIX}tokens"])
-    kinds = values.get(f"{PREFIX}token_type")
-    scores, merges = values.get(f"{PREFIX}scores"), values.get(f"{PREFIX}merges")
-    special = _special(values, model, len(tokens))
-    templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
-    templates |= {
-        str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
-    }
     with _typed_values():
+        model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
+        vocabulary = vocabulary or _vocabulary(values, model)
+        special = _special(values, model, len(vocabulary.tokens))
+        templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
+        templates |= {
+            str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
+        }
         return Tokenizer(
-            model=model, tokens=tokens, special=special, chat_templates=templates,
-            kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
-            scores=np.asarray(scores, np.float32) if model == "spm" else None,
-            merges=tuple(map(_pair, merges or ())) if model == "bpe" else (),
+            model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
             pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
             add={role: bool(values[key]) for role in ("bos", "eos") if (key := f"{PREFIX}add_{role}_token") in values},
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
-            end_ids=_end_ids(tokens, kinds, special),
+            end_ids=_end_ids(vocabulary.tokens, kinds, special),
         )  # fmt: skip
+
+
+def _vocabulary(values: Mapping[str, Any], model: str) -> Vocabulary:
+    tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
+    return Vocabulary(
+        tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
+        scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
+        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" else (),
+    )  # fmt: skip
 
 
 def read_special(metadata: Mapping[str, Any]) -> SpecialTokens | None:
@@ -80,9 +92,14 @@ def read_special(metadata: Mapping[str, Any]) -> SpecialTokens | None:
     return ids
 
 
+def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a GGUF's tokenizer, undecoded."""
+    return {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+
+
 def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
-    values = {key: getattr(value, "value", value) for key, value in metadata.items() if key.startswith("tokenizer.")}
+    values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     name = values.get(f"{PREFIX}model")
     if name in (None, "none"):
         return None
@@ -120,11 +137,14 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, mark, right = merge.partition(" ")
-    if not (left and mark and right):
-        raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(merge[:40]))
-    return left, right
+def _pairs(merges: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    parts = [merge.partition(" ") for merge in merges]
+    if not all(map(all, parts)):
+        left, mark, right = next(part for part in parts if not all(part))
+        raise tokenizer_error(
+            "a merge is not a pair", "two tokens and a space between", repr(f"{left}{mark}{right}"[:40])
+        )
+    return tuple((left, right) for left, _, right in parts)
 
 
 def _joined(merges: Sequence[tuple[str, str]]) -> list[str]:
@@ -150,9 +170,9 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     Examples
     --------
     >>> import numpy as np
-    >>> from squish_models.tokenizer import Tokenizer, gguf_keys
-    >>> tiny = Tokenizer(model="bpe", tokens=("a", "b", "ab"), kinds=np.ones(3, np.int32), merges=(("a", "b"),),
-    ...                  pre="gpt-2", special={"eos": 2})
+    >>> from squish_models.tokenizer import Tokenizer, Vocabulary, gguf_keys
+    >>> vocabulary = Vocabulary(tokens=("a", "b", "ab"), kinds=np.ones(3, np.int32), merges=(("a", "b"),))
+    >>> tiny = Tokenizer(model="bpe", vocabulary=vocabulary, pre="gpt-2", special={"eos": 2})
     >>> {key: value.value for key, value in gguf_keys(tiny).items()}["tokenizer.ggml.merges"]
     ['a b']
     """

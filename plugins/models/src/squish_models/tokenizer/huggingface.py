@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from squish_core.api import FormatError, LimitError, SquishError
+from squish_core.api import LimitError, SquishError
 
-from . import sentencepiece
-from .base import MOST_TOKENS, SPACE, Kind, Tokenizer, looks_special, scores_of_merges, tokenizer_error
+from .base import MOST_TOKENS, SPACE, Kind, Tokenizer, Vocabulary, looks_special, scores_of_merges, tokenizer_error
+from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
 
-FILES = (
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja",
-)  # fmt: skip
-"""Files of a folder that define its tokenizer."""
-TEMPLATE_FOLDER = "additional_chat_templates/"
-_MOST_BYTES, _MOST_NODES = 64 << 20, 8 << 20
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
 _TOKEN_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
                "mask": "mask_token"}  # fmt: skip
+CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in _TOKEN_KEYS.values()))
+"""Settings of config.json that a tokenizer depends on."""
 
 
 def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
@@ -45,10 +40,23 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
     LimitError
         `count` or `size` beyond what vocabularies have.
     """
+    with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
+        return read_content(parse_files(files), config)
+
+
+def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
+    """The tokenizer in parsed files, like `read_huggingface`."""
+    with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
+        return _read(content, config)
+
+
+@contextmanager
+def _typed_values(part: str) -> Iterator[None]:
+    """Errors that name the tokenizer's file, also for values of the wrong type."""
     try:
-        return _read(files, config)
+        yield
     except SquishError as error:
-        raise error.within(part="tokenizer.json" if "tokenizer.json" in files else "tokenizer.model") from None
+        raise error.within(part=part) from None
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise tokenizer_error(
             "a value in the tokenizer's files has the wrong type",
@@ -57,55 +65,29 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
         ).within(part="tokenizer.json") from None
 
 
-def _read(files: Mapping[str, bytes], config: Mapping[str, Any]) -> Tokenizer | None:
-    settings = {name: parse_json(files[name], name) for name in FILES if name.endswith(".json") and name in files}
+def _read(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
+    settings = content.values
     stored = settings.get("tokenizer.json")
-    if stored is None and "tokenizer.model" not in files:
+    if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
-    model = "spm" if stored is None or stored.get("model", {}).get("byte_fallback") else "bpe"
-    vocabulary = _Vocabulary(config.get("vocab_size"))
-    common: dict[str, Any] = {"chat_templates": _templates(files, options)}
-    if model == "bpe":
-        assert stored is not None
-        common |= _byte_level(stored, vocabulary)
+    table = _TokenTable(config.get("vocab_size"))
+    if is_sentencepiece(settings):
+        scores, space_prefix = _sentencepiece(content, table)
+        rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
+        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
     else:
-        common |= _sentencepiece(files, settings, vocabulary)
-    special = _special(vocabulary, config, end, options, settings.get("special_tokens_map.json", {}), stored or {})
+        merges, pre = _byte_level(settings["tokenizer.json"], table)
+        rules = {"model": "bpe", "pre": pre}
+        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges)
+    special = _special(table, config, end, options, settings.get("special_tokens_map.json", {}), stored or {})
     return Tokenizer(
-        model=model, tokens=tuple(vocabulary.tokens), kinds=vocabulary.kinds, special=special,
-        add=_added(stored, options, special, vocabulary), end_ids=_end_ids(vocabulary, special, config, end), **common,
+        vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
+        end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content.templates, options),
     )  # fmt: skip
 
 
-def parse_json(data: bytes, name: str) -> dict[str, Any]:
-    """The object of a file, each key once; bounded by its size and by the number of its values."""
-    if len(data) > _MOST_BYTES:
-        raise LimitError(f"{name} is too large", expected=f"at most {_MOST_BYTES} bytes", found=len(data), code="size")
-    nodes = data.count(b",") + data.count(b"[") + data.count(b"{")
-    if nodes > _MOST_NODES:
-        raise LimitError(f"{name} has too many values", expected=f"at most {_MOST_NODES}", found=nodes, code="count")
-    try:
-        parsed = json.loads(data, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{name} is not JSON", found=str(error), code="json") from None
-    if not isinstance(parsed, dict):
-        raise FormatError(f"{name} is not a JSON object", found=type(parsed).__name__, code="json")
-    return parsed
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        keys = [key for key, _ in pairs]
-        key = next(key for key in members if keys.count(key) > 1)
-        raise FormatError("a key appears twice", found=repr(key[:80]), code="duplicate")
-    return members
-
-
-class _Vocabulary:
+class _TokenTable:
     """Collects tokens and kinds by id."""
 
     def __init__(self, size: Any) -> None:
@@ -126,7 +108,8 @@ class _Vocabulary:
                 "the tokenizer has more tokens than the config", f"vocab_size {self.size}", largest + 1
             )
         count = self.size if self.size is not None and self.size <= MOST_TOKENS else largest + 1
-        self.tokens = [texts.get(number, "") for number in range(count)]
+        in_order = len(texts) == count and list(texts) == list(range(count))
+        self.tokens = list(texts.values()) if in_order else [texts.get(number, "") for number in range(count)]
         self.kinds = np.full(count, Kind.NORMAL, np.int32)
         if len(texts) < count:
             for number in set(range(count)).difference(texts):
@@ -157,20 +140,22 @@ def _texts(stored: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[dict[in
     return texts, added
 
 
-def _mark_added(vocabulary: _Vocabulary, added: list[dict[str, Any]]) -> None:
+def _mark_added(table: _TokenTable, added: list[dict[str, Any]]) -> None:
     for each in added:
         token = each["content"]
         special = bool(each.get("special")) or looks_special(token)
-        vocabulary.mark(token, Kind.CONTROL if special else Kind.USER_DEFINED)
+        table.mark(token, Kind.CONTROL if special else Kind.USER_DEFINED)
         if not special:  # llama.cpp searches the raw text for these, before it replaces spaces by U+2581
-            vocabulary.tokens[vocabulary.ids[token]] = token.replace(SPACE, " ")
+            table.tokens[table.ids[token]] = token.replace(SPACE, " ")
 
 
 def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Merges: pairs, or text separated by a space in files from before 2024."""
     merges = model.get("merges") or []
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
-    lists = {*map(type, pairs)} <= {list} and {*map(len, pairs)} <= {2}
+    pairs = merges
+    if str in {*map(type, merges)}:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    lists = {*map(type, pairs)} <= {list, tuple} and {*map(len, pairs)} <= {2}
     if not lists or not {*map(type, chain.from_iterable(pairs))} <= {str}:
         is_pair = [isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in pairs]
         rank = is_pair.index(False)
@@ -178,7 +163,8 @@ def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(map(tuple, pairs))
 
 
-def _byte_level(stored: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str, Any]:
+def _byte_level(stored: Mapping[str, Any], table: _TokenTable) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Merges and the name of the pre-tokenizer."""
     model = stored.get("model") or {}
     pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=bool(model.get("ignore_merges")))
     if model.get("type", "BPE") != "BPE":
@@ -187,39 +173,37 @@ def _byte_level(stored: Mapping[str, Any], vocabulary: _Vocabulary) -> dict[str,
         steps = "; ".join(" ".join(step) for step in structure(stored.get("pre_tokenizer"))) or "none"
         raise tokenizer_error("llama.cpp has no name for this pre-tokenizer", "one of docs/tokenizers.md", steps[:400])
     texts, added = _texts(stored, model)
-    vocabulary.fill(texts)
+    table.fill(texts)
     merges = _merges(model)
-    _mark_added(vocabulary, added)
-    return {"merges": merges, "pre": pretokenizer.names[0]}
+    _mark_added(table, added)
+    return merges, pretokenizer.names[0]
 
 
-def _sentencepiece(
-    files: Mapping[str, bytes], settings: Mapping[str, Mapping[str, Any]], vocabulary: _Vocabulary
-) -> dict[str, Any]:
+def _sentencepiece(content: Content, table: _TokenTable) -> tuple[np.ndarray, bool]:
     """Scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
+    settings, pieces = content.values, content.pieces
     stored = settings.get("tokenizer.json", {})
     texts, added = _texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
     prefix = _prepends_space(stored)
-    if "tokenizer.model" in files:
-        pieces = sentencepiece.parse(files["tokenizer.model"])
+    if pieces is not None:
         prefix = pieces.space_prefix
-        vocabulary.fill({**texts, **dict(enumerate(pieces.tokens)), **{each["id"]: each["content"] for each in added}})
-        scores = np.full(len(vocabulary.tokens), -10000, np.float32)
+        table.fill({**texts, **dict(enumerate(pieces.tokens)), **{each["id"]: each["content"] for each in added}})
+        scores = np.full(len(table.tokens), -10000, np.float32)
         scores[: len(pieces.scores)] = pieces.scores
-        vocabulary.kinds[: len(pieces.kinds)] = pieces.kinds
+        table.kinds[: len(pieces.kinds)] = pieces.kinds
         kinds = dict(enumerate(pieces.kinds.tolist()))
-        _mark_added(vocabulary, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
+        _mark_added(table, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
     else:
-        vocabulary.fill(texts)
-        scores = scores_of_merges(vocabulary.tokens, _merges(stored["model"]))
+        table.fill(texts)
+        scores = scores_of_merges(table.tokens, _merges(stored["model"]))
         for number in range(256):
-            vocabulary.mark(f"<0x{number:02X}>", Kind.BYTE)
-        _mark_added(vocabulary, added)
+            table.mark(f"<0x{number:02X}>", Kind.BYTE)
+        _mark_added(table, added)
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
-            vocabulary.mark(unknown, Kind.UNKNOWN)
-    scores[vocabulary.kinds == Kind.UNUSED] = -10000
-    return {"scores": scores, "space_prefix": prefix}
+            table.mark(unknown, Kind.UNKNOWN)
+    scores[table.kinds == Kind.UNUSED] = -10000
+    return scores, prefix
 
 
 def _added_tokens(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -241,7 +225,7 @@ def _prepends_space(stored: Mapping[str, Any]) -> bool:
 
 
 def _special(
-    vocabulary: _Vocabulary, config: Mapping[str, Any], end: Mapping[str, Any], *named: Mapping[str, Any]
+    table: _TokenTable, config: Mapping[str, Any], end: Mapping[str, Any], *named: Mapping[str, Any]
 ) -> dict[str, int]:
     """Ids by role: from texts in the tokenizer's files, else from numbers in config.json and generation_config.json."""
     options, listed, stored = named
@@ -249,7 +233,7 @@ def _special(
     for role, key in _TOKEN_KEYS.items():
         texts = [value.get("content") if isinstance(value, dict) else value
                  for value in (options.get(key), listed.get(key))]  # fmt: skip
-        numbers = [vocabulary.ids[text] for text in texts if isinstance(text, str) and text in vocabulary.ids]
+        numbers = [table.ids[text] for text in texts if isinstance(text, str) and text in table.ids]
         for source in (config, end):
             number = source.get(f"{key}_id")
             number = number[0] if isinstance(number, list) and number else number
@@ -258,13 +242,13 @@ def _special(
         if numbers:
             special[role] = numbers[0]
     unknown = (stored.get("model") or {}).get("unk_token")
-    if "unk" not in special and isinstance(unknown, str) and unknown in vocabulary.ids:
-        special["unk"] = vocabulary.ids[unknown]
+    if "unk" not in special and isinstance(unknown, str) and unknown in table.ids:
+        special["unk"] = table.ids[unknown]
     return special
 
 
 def _end_ids(
-    vocabulary: _Vocabulary, special: Mapping[str, int], config: Mapping[str, Any], end: Mapping[str, Any]
+    table: _TokenTable, special: Mapping[str, int], config: Mapping[str, Any], end: Mapping[str, Any]
 ) -> tuple[int, ...]:
     ids = [special["eos"]] if "eos" in special else []
     for source in (config, end):
@@ -274,7 +258,7 @@ def _end_ids(
 
 
 def _added(
-    stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], vocabulary: _Vocabulary
+    stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], table: _TokenTable
 ) -> dict[str, bool]:
     """Whether bos and eos are added: according to the post-processor, as in transformers, else to the settings."""
     if stored is None:
@@ -283,15 +267,15 @@ def _added(
     steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
     template = next((step for step in steps if isinstance(step, dict) and step.get("type") == "TemplateProcessing"), {})
     single = [each.get("SpecialToken", {}).get("id") for each in template.get("single", ()) if isinstance(each, dict)]
-    count = len(vocabulary.tokens)
-    texts = {role: vocabulary.tokens[number] for role, number in special.items() if number < count}
+    count = len(table.tokens)
+    texts = {role: table.tokens[number] for role, number in special.items() if number < count}
     return {
         "bos": bool(single) and single[0] is not None and single[0] == texts.get("bos"),
         "eos": bool(single) and single[-1] is not None and single[-1] == texts.get("eos"),
     }
 
 
-def _templates(files: Mapping[str, bytes], options: Mapping[str, Any]) -> dict[str, str]:
+def _templates(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
     """Chat templates from tokenizer_config.json, else from the template files."""
     templates: dict[str, str] = {}
     template = options.get("chat_template")
@@ -300,12 +284,9 @@ def _templates(files: Mapping[str, bytes], options: Mapping[str, Any]) -> dict[s
     elif isinstance(template, list):
         pairs = [each for each in template if isinstance(each, dict) and isinstance(each.get("template"), str)]
         templates = {"" if each.get("name") == "default" else str(each.get("name")): each["template"] for each in pairs}
-    try:
-        if "" not in templates and "chat_template.jinja" in files:
-            templates[""] = files["chat_template.jinja"].decode()
-        for name, data in files.items():
-            if name.startswith(TEMPLATE_FOLDER) and name.endswith(".jinja"):
-                templates.setdefault(name[len(TEMPLATE_FOLDER) : -6], data.decode())
-    except UnicodeDecodeError as error:
-        raise FormatError("a chat template is not UTF-8", found=str(error), code="encoding") from None
+    if "" not in templates and "chat_template.jinja" in files:
+        templates[""] = files["chat_template.jinja"]
+    for name, text in files.items():
+        if name.startswith(TEMPLATE_FOLDER):
+            templates.setdefault(name[len(TEMPLATE_FOLDER) : -6], text)
     return templates

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from glob import escape
 from pathlib import Path
@@ -21,13 +22,17 @@ from squish_core.api import (
     Params,
     SquishError,
     TensorSpec,
+    WriteError,
     atomic_file,
     convert,
+    locked_file,
     parse_spec,
 )  # fmt: skip
 from squish_core.api import open as open_model
 
+from ..read.awq import INDEX
 from ..read.dialects import PANELS
+from ..read.manifest import MANIFEST
 from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
 from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
@@ -93,6 +98,8 @@ def build(
         The tier or an option is unknown, or the directory cannot be read or has no tensors for this tier.
     LimitError
         Memory or disk space is insufficient.
+    WriteError
+        Another build is running in this directory (code `locked`).
     """
     spec = parse_spec(tier)
     tier, params = spec.id, spec.params
@@ -112,15 +119,34 @@ def build(
     job = Job(folder=Path(path) / f"{TEMPORARY}{tier}", scheduler=scheduler, task_bytes=task_bytes, resume=resume)
     make = partial(_int4, params=params) if params else BUILDERS[tier][2]
     try:
-        result = _build(path, tier, make, progress, gate, job)
-        if delete_source:
-            delete_eights(Path(path))
-            _seal(Path(path))
+        with _only_build(Path(path)):
+            result = _build(path, tier, make, progress, gate, job)
+            if delete_source:
+                delete_eights(Path(path))
+                _seal(Path(path))
     except SquishError:
         raise
     except OSError as error:
         raise FormatError(f"cannot build the tier {tier}: {error}", file=str(path), code="os") from error
     return result
+
+
+@contextmanager
+def _only_build(folder: Path) -> Iterator[None]:
+    """Refuse a second build in a directory, which would remove the first one's temporaries as leftovers."""
+    index = next((path for name in (MANIFEST, INDEX) if (path := folder / name).is_file()), None)
+    if index is None:  # opening it says what is missing
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_file(index.resolve(), seconds=0))
+        except WriteError:
+            raise WriteError(
+                "another build of a cache tier is running in this directory", file=str(folder), code="locked",
+                hint="Try again when it is done.",
+            ) from None  # fmt: skip
+        yield
 
 
 def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None, job: Job) -> Built:

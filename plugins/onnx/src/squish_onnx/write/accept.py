@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from squish_codecs.api import Affine
+from squish_codecs.api import Affine, Scheme
 
 from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
 
-from .graph import HALF_BLOCKS
+from ..coded import HALF_BLOCKS, SCALES
 from .proto import CODES
 
 DENSE_DTYPES = ("f32", "f16", "bf16")
@@ -16,7 +16,12 @@ WEIGHT = ".weight"
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) -> Encoding | Refusal:
-    """Accept dense floats, or any dtype of ONNX; codes come through `accepts_codes`."""
+    """Accept dense floats, or any dtype of ONNX, and codes as MatMulNBits has them; others come as `accepts_codes`."""
+    if encoding.codec.id == "affine" and (any_dtype or spec.name.endswith(WEIGHT)) and _is_native(spec, encoding.codec):
+        parts = Affine().parts(spec, encoding.codec.params).items()
+        return Encoding(
+            codec=encoding.codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts}
+        )
     if encoding.codec.id != "dense":
         return Refusal(
             why=f"ONNX has no operator for {encoding.codec.id}; ask for int8 or int4 with --encode", code="codec"
@@ -68,10 +73,30 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
     if across:
         params["transposed"] = True
     try:
-        parts = Affine().parts(spec, params)
+        return _encoding(spec, CodecSpec("affine", params))
     except SquishError as error:
         return Refusal(why=error.message, code="shape")
-    return Encoding(
-        codec=CodecSpec("affine", params),
-        parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()},
-    )
+
+
+def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
+    """Parts of the codec `affine`, without places."""
+    parts = Affine().parts(spec, codec.params)
+    return Encoding(codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()})
+
+
+def _is_native(spec: TensorSpec, codec: CodecSpec) -> bool:
+    """Whether codes are stored as MatMulNBits has them, with scales of any width and packed zero points."""
+    scheme = Scheme.of(codec.params)
+    if len(spec.shape) != 2 or scheme.bits not in HALF_BLOCKS or scheme.group_size not in BLOCKS:
+        return False
+    if spec.shape[1] % scheme.group_size or scheme.signed or scheme.transposed or scheme.scale_dtype not in SCALES:
+        return False
+    if (scheme.word, scheme.order, scheme.pack_axis) != ("u8", "lsb", -1):
+        return False
+    blocks = spec.shape[1] // scheme.group_size
+    forms = {
+        "none": scheme.axis == -1 and scheme.zero == HALF_BLOCKS[scheme.bits],
+        "bias": scheme.axis == -1 and scheme.offset_dtype == "f32",
+        "zero_point": scheme.flat and scheme.packed_zeros and scheme.zero == 0 and blocks * scheme.bits % 8 == 0,
+    }
+    return forms[scheme.offset]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
         A tensor of the family is missing.
     """
     graph = Graph(specs, axes=2)
-    prefix = next((prefix for prefix in HEADS if prefix + EMBEDDING in graph), "model.")
+    prefix = text_prefix(graph)
     _declare(graph, decoder)
     shared = Shared(
         {window: _mask(graph, window) for window in dict.fromkeys(decoder.windows)},
@@ -69,6 +69,11 @@ def decoder_graph(decoder: Decoder, specs: Sequence[TensorSpec]) -> Graph:
         logits = graph.op("Mul", logits, graph.constant(decoder.logits_factor))
     graph.op("Identity", capped(graph, logits, decoder.logits_cap), output="logits")
     return graph
+
+
+def text_prefix(names: Container[str]) -> str:
+    """The prefix of the text model's tensors."""
+    return next((prefix for prefix in HEADS if prefix + EMBEDDING in names), "model.")
 
 
 def _declare(graph: Graph, decoder: Decoder) -> None:

@@ -8,13 +8,16 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from attrs import evolve, field, frozen
+from squish_codecs.api import Scheme
 
 from squish_core.api import CodecSpec, FormatError, Limits, Options, TensorSpec, load_json, open_source
 
+from ..coded import CodedWeight, CodeUse
 from ..model import OWN_KEYS
+from ..tensor import TensorProto
 from . import proto
-from .graph import MICROSOFT, Graph, dense_dtype, is_dense
-from .nodes import SUBGRAPH, ExistingModel, Node
+from .graph import MICROSOFT, Graph, Initializer, dense_dtype, is_dense
+from .source_graph import SUBGRAPH, ExistingModel
 from .uses import columns_first, unused, uses_of
 
 GRAPH = "graph"
@@ -31,7 +34,8 @@ class Rewritten:
 
     `tensors`: initializer -> tensor of the source. `removed`: values that no longer exist. `produced`: initializers
     that are now outputs of `first`. `as_stored`: tensors are laid out as in the graph, not [N, K].
-    `moved`: offsets of initializers inside nodes whose values change or lie in another file.
+    `moved`: offsets of initializers inside nodes whose values change or lie in another file. `replaced`: initializers
+    that are not copied.
     """
 
     model: ExistingModel
@@ -43,6 +47,7 @@ class Rewritten:
     nodes: dict[int, list[bytes]] = field(factory=dict)
     removed: set[str] = field(factory=set)
     produced: set[str] = field(factory=set)
+    replaced: set[str] = field(factory=set)
 
 
 def upright(spec: TensorSpec) -> TensorSpec:
@@ -95,19 +100,21 @@ def rewritten(
     prefix = "squish."
     while any(name.startswith(prefix) for name in model.names):
         prefix += "_."
-    places = model.initializers | model.nested
+    places: Mapping[str, TensorProto | CodedWeight] = {**model.initializers, **model.nested, **model.weights}
     same_shapes = all(spec.shape == places[spec.name].shape for spec in renamed)
     as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
     result = Rewritten(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
     result.moved.update(place.offset for place in model.nested.values() if place.external is not None)
     for spec in renamed:
-        if spec.name in model.nested:
+        if spec.name in model.weights:
+            _put_parts(result, spec, model.weights[spec.name])
+        elif spec.name in model.nested:
             _put_inside(result, spec)
         elif is_dense(spec):
             _put_values(result, spec)
         else:
             _put_codes(result, spec)
-    if taken := sorted((set(result.graph.initializers) - set(tensors)) & model.names):
+    if taken := sorted((set(result.graph.initializers) - result.replaced) & model.names):
         raise FormatError("the graph has a value of this name already", tensor=taken[0], code="duplicate")
     return result
 
@@ -146,7 +153,7 @@ def _check(
     if len(tensors) < len(specs):
         raise FormatError("two tensors are mapped to one initializer", file=model.source.name, code="names")
     for spec in specs:
-        if spec.name not in model.initializers and spec.name not in model.nested:
+        if not any(spec.name in places for places in (model.initializers, model.nested, model.weights)):
             mapped = spec.name in names.values()
             raise FormatError(
                 "the graph has no initializer for a tensor", file=model.source.name, tensor=tensors[spec.name],
@@ -160,6 +167,7 @@ def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     """Replace an initializer by dense values, through a cast or a transposition if need be."""
     model, graph = result.model, result.graph
     place, dtype = model.initializers[spec.name], dense_dtype(spec)
+    result.replaced.add(spec.name)
     rows_first = place.shape == spec.shape
     if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
@@ -194,7 +202,7 @@ def _put_inside(result: Rewritten, spec: TensorSpec) -> None:
 
 def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
     """Replace the nodes that use an initializer by nodes that use codes."""
-    model, graph, stored = result.model, result.graph, upright(spec)
+    model, stored = result.model, upright(spec)
     place = model.initializers[spec.name]
     uses, aliases = uses_of(model, spec.name)
     if not uses:
@@ -206,27 +214,64 @@ def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
         if place.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
             raise _wrong_shape(model, stored, place.shape)
     for use in uses:
-        graph.nodes = []
-        _replace(graph, spec.name, model.nodes[use.number], place.dtype)
-        result.nodes[use.number] = graph.nodes
+        _compute(result, spec.name, use.code, place.dtype)
     result.nodes.update((number, []) for number in aliases)
+    result.replaced.add(spec.name)
     result.removed.update((spec.name, *(name for number in aliases for name in model.nodes[number].outputs)))
 
 
-def _replace(graph: Graph, name: str, node: Node, dtype: str) -> None:
-    """The nodes for a node that uses codes; the graph computes with `dtype`, the codes with f32."""
-    output, is_f32 = node.outputs[0], dtype == "f32"
-    bias = node.inputs[2] if node.kind == "Gemm" and len(node.inputs) > 2 else ""
+def _put_parts(result: Rewritten, spec: TensorSpec, weight: CodedWeight) -> None:
+    """Replace the parts of a quantized matrix; the nodes that compute with it, too, if the new codes have another
+    form."""
+    model, graph = result.model, result.graph
+    if spec.shape != weight.shape:
+        raise _wrong_shape(model, spec, weight.shape)
+    codec = spec.encodings[0].codec
+    if codec.id == "affine" and Scheme.of(codec.params) == Scheme.of(weight.params):
+        result.replaced.update(weight.parts.values())
+        for role, name in weight.parts.items():
+            place = model.initializers[name]
+            graph.initializers[name] = Initializer(name, place.dtype, place.shape, spec.name, role)
+        return
+    if any(part in model.elsewhere for part in weight.parts.values()):
+        raise unused(model, spec.name, "a graph inside a node, or an output")
+    dtype = weight.params.get("scale_dtype", "f32")
+    for use in weight.uses:
+        _compute(result, spec.name, use, dtype)
+    _remove(result, weight)
+
+
+def _remove(result: Rewritten, weight: CodedWeight) -> None:
+    """Remove the nodes of a quantized matrix, and its parts, where nothing else reads them."""
+    model = result.model
+    replaced = {node for use in weight.uses for node in use.nodes if result.nodes.get(node)}
+    for number in sorted({node for use in weight.uses for node in use.nodes} - replaced, reverse=True):
+        outputs = model.nodes[number].outputs
+        readers = {reader for output in outputs for reader in model.readers(output)}
+        if all(reader in result.nodes for reader in readers) and not any(each in model.elsewhere for each in outputs):
+            result.nodes[number] = []
+            result.removed.update(outputs)
+    for part in weight.parts.values():
+        if all(reader in result.nodes for reader in model.readers(part)):
+            result.replaced.add(part)
+            result.removed.add(part)
+
+
+def _compute(result: Rewritten, name: str, use: CodeUse, dtype: str) -> None:
+    """Put nodes that use codes in the place of a use; the graph computes with `dtype`, the codes with f32."""
+    graph, output, bias, is_f32 = result.graph, use.output, use.bias, dtype == "f32"
+    graph.nodes = []
     last = output if is_f32 and not bias else ""
-    if node.kind == "Gather":
-        y = graph.embedding(name, node.inputs[1], last)
+    if use.rows:
+        y = graph.embedding(name, use.x, last)
     else:
-        x = node.inputs[0] if is_f32 else graph.op("Cast", node.inputs[0], to=proto.CODES["f32"])
+        x = use.x if is_f32 else graph.op("Cast", use.x, to=proto.CODES["f32"])
         y = graph.linear(name, x, output=last)
     if not is_f32:
         y = graph.op("Cast", y, to=proto.CODES[dtype], output="" if bias else output)
     if bias:
         graph.op("Add", y, bias, output=output)
+    result.nodes[max(use.nodes)] = graph.nodes
 
 
 def _blocks_across(model: ExistingModel, spec: TensorSpec) -> FormatError:

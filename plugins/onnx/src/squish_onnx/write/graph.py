@@ -10,11 +10,10 @@ from attrs import frozen
 
 from squish_core.api import TensorSpec
 
+from ..coded import HALF_BLOCKS
 from . import proto
 
 MICROSOFT = "com.microsoft"
-HALF_BLOCKS = {2: 2, 4: 8, 8: 128}
-"""Bits -> what MatMulNBits subtracts from a code."""
 
 
 @frozen
@@ -51,7 +50,7 @@ class Graph:
         self._count = 0
         self.domains: set[str] = set()
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._specs
 
     def spec(self, name: str) -> TensorSpec:
@@ -120,27 +119,42 @@ class Graph:
         """MatMulNBits on the codes; biases through the sums of x over the blocks.
 
         A value is `code * scale + bias`, MatMulNBits multiplies by `(code - half) * scale`, so what is missing is the
-        sum of the block times `bias + half * scale`.
+        sum of the block times `bias + half * scale`. Zero points are an input of their own.
         """
         params = spec.encodings[0].codec.params
         bits, block, (rows, columns) = params["bits"], params["group_size"], spec.shape
         blocks = columns // block
         data = self.part(spec.name, "data", "_quant", (rows, blocks, block * bits // 8))
-        scales = self.part(spec.name, "scale", "_scales", (rows * blocks,))
-        symmetric = params.get("offset", "none") == "none"
+        scales = self._scales(spec)
+        offset = params.get("offset", "none")
+        zeros = [self._zeros(spec)] if offset == "zero_point" else []
+        last = output if offset != "bias" else ""
         y = self.op(
-            "MatMulNBits", x, data, scales, domain=MICROSOFT, K=columns, N=rows, bits=bits, block_size=block,
-            accuracy_level=1, output=output if symmetric else "",
+            "MatMulNBits", x, data, scales, *zeros, output=last, domain=MICROSOFT, K=columns, N=rows, bits=bits,
+            block_size=block, accuracy_level=1,
         )  # fmt: skip
-        if symmetric:
+        if offset != "bias":
             return y
         biases = self.part(spec.name, "offset", "_biases")
         half = self.constant(HALF_BLOCKS[bits])
         offsets = self.op("Add", biases, self.op("Mul", self.op("Reshape", scales, self.integers(rows, blocks)), half))
         # Of no rows, onnxruntime sums over a negative axis wrongly.
-        last = self.integers(-1 if self._axes is None else self._axes + 1)
-        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), last, keepdims=0)
+        axis = self.integers(-1 if self._axes is None else self._axes + 1)
+        sums = self.op("ReduceSum", self._with_last(x, x, blocks, block), axis, keepdims=0)
         return self.op("Add", y, self.op("MatMul", sums, self.op("Transpose", offsets, perm=(1, 0))), output=output)
+
+    def _scales(self, spec: TensorSpec) -> str:
+        """The scales of a matrix as f32, in a row."""
+        (rows, columns), params = spec.shape, spec.encodings[0].codec.params
+        label = self.part(spec.name, "scale", "_scales", (rows * (columns // params["group_size"]),))
+        is_f32 = params.get("scale_dtype", "f32") == "f32"
+        return label if is_f32 else self.op("Cast", label, to=proto.CODES["f32"])
+
+    def _zeros(self, spec: TensorSpec) -> str:
+        """The packed zero points of a matrix by rows."""
+        (rows, columns), params = spec.shape, spec.encodings[0].codec.params
+        blocks = columns // params["group_size"]
+        return self.part(spec.name, "offset", "_zero_points", (rows, blocks * params["bits"] // 8))
 
     def _with_last(self, x: str, like: str, *sizes: int, missing: int = 1) -> str:
         """`x` with the leading axes of `like`, without its `missing` last ones, and last axes of these sizes."""
@@ -163,12 +177,17 @@ class Graph:
         blocks = columns // block
         packed = self.op("Gather", self.part(name, "data", "_quant", (spec.shape[0], *self._blocks(spec))), ids)
         codes = self._with_last(self._unpacked(packed, bits), ids, blocks, block, missing=0)
-        scales = self._rows_of(name, "scale", "_scales", (spec.shape[0] * blocks,), blocks, ids)
-        if params.get("offset", "none") == "none":
-            values = self.op("Mul", self.op("Sub", codes, self.constant(HALF_BLOCKS[bits])), scales)
-        else:
-            biases = self._rows_of(name, "offset", "_biases", (), blocks, ids)
+        scales = self._rows_of(self._scales(spec), blocks, ids)
+        offset = params.get("offset", "none")
+        if offset == "bias":
+            biases = self._rows_of(self.part(name, "offset", "_biases"), blocks, ids)
             values = self.op("Add", self.op("Mul", codes, scales), biases)
+        else:
+            zeros = self.constant(HALF_BLOCKS[bits])
+            if offset == "zero_point":
+                packed = self.op("Gather", self._zeros(spec), ids)
+                zeros = self._with_last(self._unpacked(packed, bits), ids, blocks, 1, missing=0)
+            values = self.op("Mul", self.op("Sub", codes, zeros), scales)
         shape = self.op("Concat", self.op("Shape", ids), self.integers(columns), axis=0)
         return self.op("Reshape", values, shape, output=output)
 
@@ -176,9 +195,8 @@ class Graph:
         params = spec.encodings[0].codec.params
         return spec.shape[-1] // params["group_size"], params["group_size"] * params["bits"] // 8
 
-    def _rows_of(self, name: str, role: str, suffix: str, shape: tuple[int, ...], blocks: int, ids: str) -> str:
+    def _rows_of(self, part: str, blocks: int, ids: str) -> str:
         """The scales or biases of rows, with an axis for the codes of a block."""
-        part = self.part(name, role, suffix, shape)
         grid = self.op("Reshape", part, self.integers(-1, blocks))
         return self.op("Unsqueeze", self.op("Gather", grid, ids), self.integers(-1))
 

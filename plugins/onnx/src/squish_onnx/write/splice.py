@@ -6,12 +6,13 @@ from bisect import bisect_left
 
 from squish_core.api import Sink, protobuf
 
-from ..model import GRAPH, INITIALIZER, NODE
+from ..nodes import value_name
 from ..tensor import TensorProto
+from ..types import GRAPH, GRAPH_INPUT, INITIALIZER, NODE, VALUE_INFO
 from . import proto
 from .existing import Rewritten, new_opsets
 from .graph import Initializer
-from .nodes import GRAPH_INPUT, VALUE_INFO, ExistingModel, value_name
+from .source_graph import ExistingModel
 from .weights import Weights
 
 Piece = bytes | memoryview
@@ -58,7 +59,7 @@ def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece
             first, number = [], number + 1
         elif item.number == INITIALIZER:
             name = next((each.text for each in item.message if each.number == _NAME), "")
-            pieces += [] if name in result.tensors else [_kept(model, item, model.initializers[name], weights, data)]
+            pieces += [] if name in result.replaced else [_kept(model, item, model.initializers[name], weights, data)]
         elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
             pieces.append(item.encoded)
     written = result.graph.initializers.values()

@@ -9,14 +9,16 @@ from attrs import frozen
 
 from squish_core.api import FormatError, TensorSpec
 
-from .nodes import ExistingModel, Node, is_transpose
+from ..coded import CodeUse
+from ..nodes import Node, is_transpose
+from .source_graph import ExistingModel
 
 
 @frozen
 class Use:
-    """A node that multiplies by a weight or gathers its rows. `rows_first`: the weight is [N, K] in the graph."""
+    """Nodes that multiply by a weight or gather its rows. `rows_first`: the weight is [N, K] in the graph."""
 
-    number: int
+    code: CodeUse
     rows_first: bool
 
 
@@ -29,15 +31,24 @@ def uses_of(model: ExistingModel, name: str) -> tuple[list[Use], list[int]]:
     for value in pending:
         if value in model.elsewhere:
             raise unused(model, name, model.elsewhere[value])
-        for number in model.consumers.get(value, ()):
+        for number in model.readers(value):
             node, same = model.nodes[number], values[value]
             if is_transpose(node) and node.outputs[0] not in values:
                 values[node.outputs[0]] = not same
                 pending.append(node.outputs[0])
                 aliases.append(number)
             else:
-                uses.append(Use(number, _rows_first(model, name, node, value, same)))
+                rows_first = _rows_first(model, name, node, value, same)
+                uses.append(Use(_code_use(node), rows_first))
     return uses, aliases
+
+
+def _code_use(node: Node) -> CodeUse:
+    """What a node would do with codes in the place of its matrix."""
+    is_gather = node.kind == "Gather"
+    bias = node.inputs[2] if node.kind == "Gemm" and len(node.inputs) > 2 else ""
+    x = node.inputs[1 if is_gather else 0]
+    return CodeUse(rows=is_gather, x=x, output=node.outputs[0], nodes=(node.number,), bias=bias)
 
 
 def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: bool) -> bool:

@@ -22,23 +22,19 @@ from squish_core.api import (
     load_json,
 )
 
-from .. import MODEL
+from .. import ASSETS, CONFIG, GENAI, MODEL
 from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
-from .decoder import decoder_graph
+from .decoder import HEADS, decoder_graph, text_prefix
 from .existing import GRAPH, existing_model, rewritten
 from .genai import genai_config
 from .graph import Graph
 from .splice import spliced
 from .weights import Weights
 
-CONFIG, GENAI = "config.json", "genai_config.json"
-ASSETS = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja",
-)  # fmt: skip
-"""Files of a model that onnxruntime-genai and transformers read beside it."""
+MODALITIES = ("vision_config", "audio_config")
+"""Keys of config.json for what a multimodal model has besides text."""
 IR_VERSION, OPSET = 10, 21
 
 
@@ -50,14 +46,27 @@ def decoder_of(assets: Mapping[str, Any]) -> Decoder:
             hint="Convert a complete model, such as a GGUF file or a folder with its config.json, or name a model with "
             "a graph: --graph MODEL.onnx.",
         )  # fmt: skip
+    return read_decoder(_config(assets))
+
+
+def omitted(names: Sequence[str], assets: Mapping[str, Any]) -> dict[str, str]:
+    """The tensors outside the text part of a multimodal model, with the reason."""
+    if CONFIG not in assets or not any(key in _config(assets) for key in MODALITIES):
+        return {}
+    prefix = text_prefix(names)
+    others = (name for name in names if not name.startswith(prefix) and name != HEADS[prefix])
+    return dict.fromkeys(others, "not part of the text model")
+
+
+def _config(assets: Mapping[str, Any]) -> Mapping[str, Any]:
     data = assets[CONFIG]
     raw = bytes(data.data or b"{}") if isinstance(data, Part) else bytes(data)
-    return read_decoder(load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True))
+    return load_json(raw, CONFIG, Limits(), piece=len(raw), constants=True)
 
 
 def with_own_graph(source: Source, index: Index, options: Options) -> Options:
-    """The options with `graph`: without one and without a config.json, a model on disk keeps its own graph."""
-    if index.format != "onnx" or GRAPH in options or CONFIG in index.assets or source.packed or source.path is None:
+    """The options with `graph`: without one, a model on disk keeps its own graph."""
+    if index.format != "onnx" or GRAPH in options or source.packed or source.path is None:
         return options
     return {**options, GRAPH: str((source.path / MODEL if source.is_dir else source.path).absolute())}
 
@@ -70,7 +79,8 @@ def plan_file(
     carried: Mapping[str, Any] = {}
     if GRAPH in options:
         with existing_model(options) as model:
-            kept = sorted({*model.initializers, *model.nested} - set(rewritten(model, options, specs, meta).tensors))
+            result = rewritten(model, options, specs, meta)
+            kept = sorted({*model.initializers, *model.nested} - {*result.replaced, *result.tensors})
             carried = read_model(model.source, Limits()).meta
         notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
     else:

@@ -1,0 +1,137 @@
+"""One conversion, carried out in many ways: the digests of what each of them writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+
+import squish_core as squish
+from squish_core.api import output_image, plan_conversion
+from squish_core.conversion import job_run, worker
+from squish_core.conversion.journal import Journal, journal_path
+from squish_core.conversion.tasks import JobLayout
+
+TASK = 1 << 20
+KILLED = "killed"
+CLIENT = """
+import sys
+import squish_core as squish
+
+if __name__ == "__main__":
+    squish.convert(sys.argv[1], sys.argv[2], encode="q4_k", scheduler="local:2", task_bytes=int(sys.argv[3]))
+"""
+
+
+def digests(folder: Path, quick: bool) -> list[str]:
+    """The rows of the table; a row on the job that was killed and resumed."""
+    source = folder / "in.safetensors"
+    random, rows = np.random.default_rng(0), 512 if quick else 2048
+    squish.save(source, {f"model.layers.{n}.mlp.up_proj.weight": random.standard_normal((rows, 4096), np.float32)
+                         for n in range(8)})  # fmt: skip
+    target = folder / "out.gguf"
+    found = {"without a scheduler": digest(source, target, None)}
+    for count in (1, 2, 4):
+        found[f"`local:{count}`"] = digest(source, target, f"local:{count}")
+    with patched_worker():
+        found["`local:2`, a worker killed in a task"] = digest(source, target, "local:2")
+    resumed, numbers = resumption(source, target)
+    found["`local:2`, the client killed at 50 %, resumed"] = resumed
+    for instructions in available_instructions():
+        os.environ["SQUISH_CPU_INSTRUCTIONS"] = instructions
+        found[f"`local:2`, {instructions} loops"] = digest(source, target, "local:2")
+    os.environ.pop("SQUISH_CPU_INSTRUCTIONS", None)
+    python = oracles.peer("dask").python
+    words = [str(python), "-m", "benchmarks.job_cluster", str(source), str(folder)]
+    answer = subprocess.run(words, cwd=oracles.ROOT, capture_output=True, text=True, check=True, timeout=300)
+    found |= json.loads(answer.stdout.splitlines()[-1])
+    common = len(set(found.values())) == 1
+    return [
+        f"{source.stat().st_size / 1e6:.0f} MB of f32 to q4_k: "
+        + (f"{len(found)} ways, one SHA-256." if common else "**the digests differ.**"), "",
+        "| | SHA-256 |", "|---|---|",
+        *(f"| {name} | `{value[:16]}...` |" for name, value in found.items()), "",
+        (f"The killed client left {numbers[0]} of {numbers[1]} tasks in its journal; the resumed job ran the other "
+        f"{numbers[2]}."), "",
+    ]  # fmt: skip
+
+
+def digest(source: Path, target: Path, scheduler: str | None, **more: Any) -> str:
+    """The digest of what a conversion writes."""
+    target.unlink(missing_ok=True)
+    arguments: dict[str, Any] = {"scheduler": scheduler, "task_bytes": TASK} if scheduler else {}
+    squish.convert(source, target, encode="q4_k", **arguments, **more)
+    return sha256(target.read_bytes()).hexdigest()
+
+
+def kill_once(message: worker.Message) -> worker.Answer:
+    """`write_task` that kills its process the first time it gets task 2."""
+    mark = Path(message.job).with_name(KILLED)
+    if message.task == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return worker.write_task(message)
+
+
+@contextmanager
+def patched_worker() -> Iterator[None]:
+    """Jobs whose workers run `kill_once`."""
+    original = job_run.write_task
+    setattr(job_run, "write_task", kill_once)  # noqa: B010 - for mypy
+    try:
+        yield
+    finally:
+        setattr(job_run, "write_task", original)  # noqa: B010
+
+
+def resumption(source: Path, target: Path) -> tuple[str, tuple[int, int, int]]:
+    """The digest of a job whose client was killed; the numbers of its tasks at the kill, of all, and run again."""
+    target.unlink(missing_ok=True)
+    with squish.open(source) as file:
+        plan = plan_conversion(file, target, encode="q4_k")
+        total = len(JobLayout(plan, output_image(plan, file), file, None).tasks(TASK))
+    (target.parent / "client.py").write_text(CLIENT)
+    client = subprocess.Popen([sys.executable, "client.py", str(source), str(target), str(TASK)], cwd=target.parent)
+    path = journal_path(target)
+    while client.poll() is None and not (path.exists() and path.read_bytes().count(b"\n") > total // 2):
+        time.sleep(0.002)
+    client.kill()
+    client.wait()
+    journal = Journal(path)
+    journal.read()
+    runs: list[int] = []
+    progress = TaskCount(runs)
+    value = digest(source, target, "local:2", resume=True, progress=progress)
+    return value, (len(journal.entries), total, len(runs))
+
+
+class TaskCount:
+    """A progress object that counts tasks."""
+
+    def __init__(self, runs: list[int]) -> None:
+        self._runs = runs
+
+    def __call__(self, tensor: str, written: int, total: int | None) -> None:
+        """Bytes are of no interest."""
+
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        """Count a task."""
+        self._runs.append(1)
+
+
+def available_instructions() -> tuple[str, ...]:
+    """Sets of instructions of this processor for which there are compiled loops."""
+    from squish_cpu.library import library
+
+    return tuple(library().instructions)

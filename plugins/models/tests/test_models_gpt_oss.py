@@ -1,0 +1,122 @@
+"""gpt-oss: experts whose codes are kept, and which Hugging Face transposes only where they are dense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_tokenizer import TOKENIZER
+from squish_models.api import check_model
+
+import squish_core as squish
+from squish_core.errors import SquishError
+from squish_core.testing import write_model
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_act": "silu",
+    "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "sliding_window": 32,
+    "rope_theta": 150000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+EXPERTS = "model.layers.0.mlp.experts."
+AS_CODES = {"*_exps.weight": "mxfp4"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "gpt-oss", squish.registry().family("gpt-oss"), CONFIG, dtype="f32", files=TOKENIZER)
+
+
+@pytest.fixture
+def coded(folder: Path, tmp_path: Path) -> Path:
+    squish.convert(folder, tmp_path / "m.gguf", encode=AS_CODES)
+    return tmp_path / "m.gguf"
+
+
+def states(one: Path, other: Path) -> set[str]:
+    return {item.state for item in squish.diff(one, other).tensors}
+
+
+def test_rows_of_gate_and_up_alternate_in_hugging_face(folder: Path, tmp_path: Path) -> None:
+    squish.convert(folder, tmp_path / "m.gguf")
+    with squish.open(folder) as source, squish.open(tmp_path / "m.gguf") as gguf:
+        fused, down = source[f"{EXPERTS}gate_up_proj"].numpy(), source[f"{EXPERTS}down_proj"].numpy()
+        bias = source[f"{EXPERTS}gate_up_proj_bias"].numpy()
+        for start, name in enumerate(("gate", "up")):
+            np.testing.assert_array_equal(
+                gguf[f"blk.0.ffn_{name}_exps.weight"].numpy().swapaxes(1, 2), fused[..., start::2]
+            )
+            np.testing.assert_array_equal(gguf[f"blk.0.ffn_{name}_exps.bias"].numpy(), bias[:, start::2])
+        np.testing.assert_array_equal(gguf["blk.0.ffn_down_exps.weight"].numpy(), down.swapaxes(1, 2))
+
+
+def test_codes_of_experts_are_kept_between_all_layouts(coded: Path, tmp_path: Path) -> None:
+    squish.convert(coded, tmp_path / "hf", "hf:method=mxfp4")
+    squish.convert(tmp_path / "hf", tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "again", "hf:method=mxfp4")
+    squish.convert(tmp_path / "again", tmp_path / "back.gguf")
+    assert states(coded, tmp_path / "back.gguf") == {"bytes"}
+    assert states(tmp_path / "hf", tmp_path / "again") == {"bytes"}
+    assert states(tmp_path / "hf", coded) == {"bytes", "values"}
+    assert states(coded, tmp_path / "hf") == {"bytes", "values"}
+    with squish.open(tmp_path / "hf") as file:
+        spec = file[f"{EXPERTS}gate_up_proj"].spec
+        assert (spec.shape, spec.encodings[0].codec.id) == ((4, 64, 64), "mx")
+
+
+def test_decoded_experts_are_transposed(coded: Path, tmp_path: Path) -> None:
+    squish.convert(coded, tmp_path / "hf", "hf:method=mxfp4")
+    squish.convert(tmp_path / "hf", tmp_path / "dense", "hf", "f32")
+    squish.convert(coded, tmp_path / "same", "hf", "f32")
+    assert states(tmp_path / "dense", tmp_path / "same") == {"bytes"}
+    with squish.open(tmp_path / "hf") as codes, squish.open(tmp_path / "dense") as floats:
+        for name in ("gate_up_proj", "down_proj"):
+            transposed = codes[f"{EXPERTS}{name}"].numpy().swapaxes(1, 2)
+            np.testing.assert_array_equal(floats[f"{EXPERTS}{name}"].numpy(), transposed)
+
+
+@pytest.mark.parametrize("encode", ["bf16", {"*.1.*_exps.weight": "bf16"}])
+def test_floats_among_codes_are_refused(encode: Any, coded: Path, tmp_path: Path) -> None:
+    """Transformers would read them transposed, silently where a matrix is square."""
+    with pytest.raises(SquishError) as caught:
+        squish.convert(coded, tmp_path / "hf", "hf:method=mxfp4", encode)
+    assert caught.value.code == "rows"
+    assert not (tmp_path / "hf").exists()
+
+
+def test_codes_without_their_method_are_refused(coded: Path, tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        squish.convert(coded, tmp_path / "hf", "hf")
+    assert caught.value.code == "refused"
+
+
+def test_settings_of_yarn_that_llama_cpp_ignores_are_reported(folder: Path, tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    own = {"beta_fast": 16.0, "beta_slow": 1.0, "truncate": False}
+    config = {**CONFIG, "rope_scaling": {**scaling, **own}}
+    (folder / "config.json").write_text(json.dumps(config))
+    notes = " ".join(squish.convert(folder, tmp_path / "m.gguf").notes)
+    assert [word for word in ("beta_fast", "beta_slow", "truncate") if word in notes] == ["beta_fast", "truncate"]
+
+
+def test_layers_that_do_not_alternate_are_refused(folder: Path, tmp_path: Path) -> None:
+    config = {**CONFIG, "layer_types": ["full_attention", "sliding_attention"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SquishError) as caught:
+        squish.convert(folder, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("config", "config.json")
+
+
+@pytest.mark.parametrize(
+    ("engine", "to"),
+    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4"), ("mistralrs", "uqff")],
+)
+def test_the_check_lets_what_is_written_pass(engine: str, to: str, folder: Path, coded: Path, tmp_path: Path) -> None:
+    target = tmp_path / f"checked.{to.partition(':')[0]}"
+    squish.convert(coded, target, to)
+    assert check_model(target, engine).problems == ()

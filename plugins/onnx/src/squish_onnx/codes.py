@@ -1,0 +1,149 @@
+"""Quantized weights: initializers that nodes declare to be the codes, scales and offsets of a matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import dtypes
+
+from .chains import block_sums, gathered_rows
+from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodeUse, Graph
+from .nodes import Node
+from .tensor import TensorProto
+
+PRODUCT, ROWS = "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
+_SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
+_QWEIGHT = re.compile(r"\.qweight$")
+
+
+def coded_weights(nodes: Sequence[Node], graph: Graph) -> dict[str, CodedWeight]:
+    """The quantized weights of a graph.
+
+    Parameters
+    ----------
+    nodes
+        The nodes in order.
+    graph
+        The values between them.
+
+    Returns
+    -------
+    dict
+        Weights by name: that of the codes without the suffix of their writer. Initializers whose nodes declare
+        something else, or contradict each other, are no weight.
+    """
+    weights: dict[str, CodedWeight | None] = {}
+    for node in nodes:
+        weight = _READERS[node.kind](node, graph) if node.kind in _READERS else None
+        if weight is None:
+            continue
+        other = weights.get(weight.name, weight)
+        uses = weight.uses if other is weight or other is None else (*other.uses, *weight.uses)
+        weights[weight.name] = evolve(weight, uses=uses) if other == weight else None
+    return dict(_named([weight for weight in weights.values() if weight is not None], graph.initializers))
+
+
+def _named(
+    weights: Sequence[CodedWeight], initializers: Mapping[str, TensorProto]
+) -> Iterator[tuple[str, CodedWeight]]:
+    """The weights under their own names; one that is taken gives way to that of the codes."""
+    parts = {part for weight in weights for part in weight.parts.values()}
+    names = set(initializers) - parts
+    for weight in weights:
+        name = _QWEIGHT.sub(".weight", _SUFFIX.sub("", weight.name))
+        name = name if name and name not in names else weight.name
+        names.add(name)
+        yield name, evolve(weight, name=name)
+
+
+def _product(node: Node, graph: Graph) -> CodedWeight | None:
+    """The weight of a MatMulNBits, with the biases that are added through the sums of blocks."""
+    x, data, scale, zero, order, bias, *_ = (*node.inputs, *("",) * 6)
+    rows, columns, bits, block = (_integer(node.attributes.get(key)) for key in ("N", "K", "bits", "block_size"))
+    if order or node.attributes.get("weight_prepacked") or len(node.outputs) != 1:
+        return None
+    parts = {"data": data, "scale": graph.stored(scale), "offset": zero}
+    weight = _matrix(graph, (rows, columns), bits, block, parts)
+    if weight is None:
+        return None
+    output, nodes = node.outputs[0], [node.number]
+    if not zero and (chain := block_sums(node, graph, weight)):
+        weight, output = _with_biases(weight, chain.biases), chain.output
+        nodes += chain.nodes
+    return evolve(weight, uses=(CodeUse(rows=False, x=x, output=output, nodes=tuple(nodes), bias=bias),))
+
+
+def _rows(node: Node, graph: Graph) -> CodedWeight | None:
+    """The weight of a GatherBlockQuantized."""
+    data, ids, scale, zero, *_ = (*node.inputs, *("",) * 4)
+    attributes = {"bits": 4, "block_size": 128, "quantize_axis": 1, "gather_axis": 0, **node.attributes}
+    tensor = graph.tensor(data, "u8")
+    if tensor is None or len(tensor.shape) != 2 or len(node.outputs) != 1:
+        return None
+    if attributes["quantize_axis"] not in (1, (1 << 64) - 1) or attributes["gather_axis"] not in (0, (1 << 64) - 2):
+        return None
+    bits, block = _integer(attributes["bits"]), _integer(attributes["block_size"])
+    if bits not in HALF_BLOCKS:
+        return None
+    shape = tensor.shape[0], tensor.shape[1] * 8 // bits
+    weight = _matrix(graph, shape, bits, block, {"data": data, "scale": scale, "offset": zero})
+    use = CodeUse(rows=True, x=ids, output=node.outputs[0], nodes=(node.number,))
+    return None if weight is None else evolve(weight, uses=(use,))
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _matrix(
+    graph: Graph, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
+) -> CodedWeight | None:
+    """A weight of these parts if they fill its shape; its name is that of the codes."""
+    data, scale = graph.tensor(parts["data"], "u8"), graph.tensor(parts["scale"], *SCALES)
+    rows, columns = shape
+    if data is None or scale is None or bits not in HALF_BLOCKS or block < 16 or block & (block - 1) or columns % block:
+        return None
+    blocks = columns // block
+    if data.nbytes != rows * columns * bits // 8 or dtypes.count(scale.shape) != rows * blocks or not data.nbytes:
+        return None
+    params: dict[str, Any] = {"bits": bits, "group_size": block}
+    if scale.dtype != "f32":
+        params["scale_dtype"] = scale.dtype
+    parts = {role: name for role, name in parts.items() if name}
+    if "offset" not in parts:
+        params |= {"zero": HALF_BLOCKS[bits], "signed": False}
+        return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
+    zeros = graph.tensor(parts["offset"], "u8")
+    if zeros is None or zeros.nbytes * 8 != rows * blocks * bits:  # rows of zero points are padded to bytes
+        return None
+    params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}
+    return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts)
+
+
+def _with_biases(weight: CodedWeight, biases: str) -> CodedWeight:
+    params = {key: value for key, value in weight.params.items() if key not in ("zero", "signed")}
+    params |= {"offset": "bias"} | ({"offset_dtype": "f32"} if "scale_dtype" in params else {})
+    return evolve(weight, params=params, parts={**weight.parts, "offset": biases})
+
+
+def _embedding(node: Node, graph: Graph) -> CodedWeight | None:
+    """The weight whose codes, scales and biases are gathered apart, as Squish writes it."""
+    chain = gathered_rows(node, graph)
+    if chain is None:
+        return None
+    parts = {"data": node.inputs[0], "scale": graph.stored(chain.scale), "offset": chain.zeros}
+    weight = _matrix(graph, chain.shape, chain.bits, chain.block, parts)
+    if weight is None:
+        return None
+    weight = _with_biases(weight, chain.biases) if chain.biases else weight
+    return evolve(weight, uses=(CodeUse(rows=True, x=node.inputs[1], output=chain.output, nodes=chain.nodes),))
+
+
+_READERS: dict[str, Callable[[Node, Graph], CodedWeight | None]] = {
+    PRODUCT: _product, ROWS: _rows, "Gather": _embedding,
+}  # fmt: skip
+"""Operator -> what it declares about its initializers."""

@@ -1,0 +1,177 @@
+"""The nodes of a graph: operators, the values between them, and attributes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.api import LimitError, Limits, protobuf
+
+from .types import ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, GRAPH_OUTPUT, NODE
+
+_MOST_VALUES = 1 << 16
+"""Inputs or outputs of a node."""
+_NODE_SIZE = 8
+"""What a node counts for among values."""
+_LONGEST_TEXT = 64
+"""Bytes of the longest attribute that is read as text."""
+
+
+@frozen
+class Node:
+    """A node of the graph: its field, operator, inputs and outputs, and attributes that are read.
+
+    `kind`: the operator, behind its domain unless that is ONNX's own. `attributes`: numbers, lists of integers, short
+    texts, tensors (fields), or None. `graphs`: those inside the node.
+    """
+
+    item: protobuf.Field
+    number: int
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any] = field(factory=dict)
+    graphs: tuple[protobuf.Field, ...] = ()
+
+
+Pattern = str | tuple[Any, ...]
+"""A name for a value, or a node: (operator, attributes, input, ...)."""
+
+
+class Flow:
+    """Which nodes make and read each value. `producers`: value -> node; `consumers`: value -> nodes."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.producers = {output: node for node in nodes for output in node.outputs if output}
+        self.consumers: dict[str, list[Node]] = {}
+        for node in nodes:
+            for name in dict.fromkeys(node.inputs):
+                self.consumers.setdefault(name, []).append(node)
+
+    def reader(self, value: str) -> Node | None:
+        """The only node that reads a value, if it has one output."""
+        nodes = self.consumers.get(value, ())
+        return nodes[0] if len(nodes) == 1 and len(nodes[0].outputs) == 1 else None
+
+    def matches(self, value: str, pattern: Pattern, values: dict[str, str], nodes: list[int]) -> bool:
+        """Whether nodes like those of a pattern make a value; collects them, and what its names stand for.
+
+        Examples
+        --------
+        >>> add = Node(None, 0, "Add", ("a", "b"), ("c",))
+        >>> values, nodes = {}, []
+        >>> Flow([add]).matches("c", ("Add", {}, "left", "right"), values, nodes), values, nodes
+        (True, {'left': 'a', 'right': 'b'}, [0])
+        """
+        if isinstance(pattern, str):
+            return values.setdefault(pattern, value) == value
+        kind, attributes, *inputs = pattern
+        node = self.producers.get(value)
+        if node is None or node.kind != kind or len(node.inputs) != len(inputs) or len(node.outputs) != 1:
+            return False
+        nodes.append(node.number)
+        return all(node.attributes.get(key) == expected for key, expected in attributes.items()) and all(
+            self.matches(own, each, values, nodes) for own, each in zip(node.inputs, inputs, strict=True)
+        )
+
+
+def read_nodes(items: Iterable[protobuf.Field], limits: Limits) -> list[Node]:
+    """The nodes of a graph; LimitError if they have too many values to keep in memory."""
+    nodes: list[Node] = []
+    count = 0
+    for item in items:
+        node = read_node(item, len(nodes))
+        count += _NODE_SIZE + len(node.inputs) + len(node.outputs)
+        if count > limits.tensors:
+            raise LimitError(
+                "the nodes have too many values", offset=item.offset, expected=f"at most {limits.tensors}",
+                code="count", limit="tensors",
+            )  # fmt: skip
+        nodes.append(node)
+    return nodes
+
+
+def read_node(item: protobuf.Field, number: int) -> Node:
+    """A node of a graph."""
+    kind, domain = "", ""
+    names: dict[int, list[str]] = {1: [], 2: []}
+    attributes: dict[str, Any] = {}
+    graphs: list[protobuf.Field] = []
+    for each in item.message:
+        if each.number in names:
+            if len(names[each.number]) == _MOST_VALUES:
+                raise LimitError(
+                    "a node has too many values", offset=each.offset, expected=f"at most {_MOST_VALUES}", code="count",
+                    limit="tensors",
+                )  # fmt: skip
+            names[each.number].append(each.text)
+        elif each.number == 4:
+            kind = each.text
+        elif each.number == 7:
+            domain = each.text
+        elif each.number == 5:
+            key, value, inner = _attribute(each)
+            attributes[key] = value
+            graphs += inner
+    kind = f"{domain}::{kind}" if domain not in ("", "ai.onnx") else kind
+    return Node(item, number, kind, tuple(names[1]), tuple(names[2]), attributes, tuple(graphs))
+
+
+def value_name(item: protobuf.Field) -> str:
+    """The name of a ValueInfoProto."""
+    return next((each.text for each in item.message if each.number == 1), "")
+
+
+def _attribute(item: protobuf.Field) -> tuple[str, Any, list[protobuf.Field]]:
+    """Name, value and graphs of an attribute."""
+    name, value = "", None
+    integers: list[int] = []
+    graphs: list[protobuf.Field] = []
+    for each in item.message:
+        if each.number == 1:
+            name = each.text
+        elif each.number == 2 and each.size == 4:
+            (value,) = struct.unpack("<f", each.bytes)
+        elif each.number == 3:
+            value = each.integer
+        elif each.number == 4 and each.size <= _LONGEST_TEXT:
+            value = bytes(each.bytes)
+        elif each.number == 5:
+            value = each
+        elif each.number == 8:
+            integers += each.integers
+        elif each.number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+            graphs.append(each)
+    return name, integers or value, graphs
+
+
+def names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator[str]:
+    """Every name that a graph inside a node reads or returns."""
+    if depth > limits.depth:
+        raise LimitError(
+            "graphs are nested too deeply", offset=graph.offset, expected=f"at most {limits.depth} levels",
+            code="depth", limit="depth",
+        )  # fmt: skip
+    for item in graph.message:
+        if item.number == GRAPH_OUTPUT:
+            yield value_name(item)
+        if item.number != NODE:
+            continue
+        for each in item.message:
+            if each.number == 1:
+                yield each.text
+            elif each.number == 5:
+                for inner in _attribute(each)[2]:
+                    yield from names_inside(inner, limits, depth + 1)
+
+
+def is_transpose(node: Node) -> bool:
+    """Whether a node swaps the axes of a matrix."""
+    return (
+        node.kind == "Transpose"
+        and len(node.inputs) == len(node.outputs) == 1
+        and node.attributes.get("perm") in (None, [1, 0])
+    )

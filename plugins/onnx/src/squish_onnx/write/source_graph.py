@@ -1,0 +1,72 @@
+"""The model whose graph is kept, and what each of its values is used for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squish_core.api import Limits, Source, protobuf
+
+from ..coded import Graph
+from ..codes import coded_weights
+from ..external import ExternalFiles
+from ..model import GraphReader
+from ..nodes import Flow, Node, names_inside, read_nodes, value_name
+from ..tensor import TensorProto, read_tensor
+from ..types import GRAPH, GRAPH_OUTPUT, INITIALIZER, NODE
+
+IR, OPSETS = 1, 8
+SUBGRAPH = "a graph inside a node"
+OUTPUT = "the outputs of the graph"
+
+
+class ExistingModel:
+    """A model whose graph is kept: its fields in file order, its nodes and initializers.
+
+    `nested`: initializers of graphs inside nodes, as `node/attribute/name`. `weights`: quantized matrices whose parts
+    are initializers. `elsewhere`: value -> where else than by a node it is used.
+    """
+
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self.source = source
+        self.items = list(protobuf.Message.of(source))
+        graphs = [item for item in self.items if item.number == GRAPH]
+        self.graph = list(graphs[-1].message) if graphs else []
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, TensorProto] = {}
+        self.nested: dict[str, TensorProto] = {}
+        self.elsewhere: dict[str, str] = {}
+        self.opsets = dict(_opset(item) for item in self.items if item.number == OPSETS)
+        self.ir_version = next((item.integer for item in self.items if item.number == IR), 0)
+        self.external = ExternalFiles(source, source)
+        self._read(limits)
+        self.flow = Flow(self.nodes)
+        self.weights = coded_weights(self.nodes, Graph(self.flow, self.initializers, source, limits))
+
+    @property
+    def names(self) -> set[str]:
+        """All names of values."""
+        return {*self.initializers, *self.flow.consumers, *self.elsewhere, *self.flow.producers}
+
+    def readers(self, value: str) -> list[int]:
+        """The numbers of the nodes that read a value."""
+        return [node.number for node in self.flow.consumers.get(value, ())]
+
+    def _read(self, limits: Limits) -> None:
+        reader, items = GraphReader(limits), [item for item in self.graph if item.number == NODE]
+        for number, item in enumerate(items):
+            self.nested.update((tensor.name, tensor) for tensor in reader.in_node(item, "", number, 0))
+        self.nodes = read_nodes(items, limits)
+        inside = (graph for node in self.nodes for graph in node.graphs)
+        self.elsewhere.update((name, SUBGRAPH) for graph in inside for name in names_inside(graph, limits, 1))
+        for item in self.graph:
+            if item.number == INITIALIZER:
+                tensor = read_tensor(item, "", limits)
+                self.initializers[tensor.name] = tensor
+            elif item.number == GRAPH_OUTPUT:
+                self.elsewhere[value_name(item)] = OUTPUT
+
+
+def _opset(item: protobuf.Field) -> tuple[str, int]:
+    values: dict[int, Any] = {each.number: each for each in item.message}
+    domain = values[1].text if 1 in values else ""
+    return ("" if domain == "ai.onnx" else domain), values[2].integer if 2 in values else 0

@@ -1,0 +1,24 @@
+"""What a format predicts of the file that it will write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import field, frozen
+from attrs.validators import deep_iterable, instance_of
+
+from squish_core.formats.dropped import Dropped
+
+
+@frozen(kw_only=True)
+class WritePlan:
+    """Prediction of a written file.
+
+    `size`: total bytes; None if unknown before compression. `dropped`: what the format cannot store. `notes`:
+    sentences for the user. `stacks`: name of a stacked tensor -> names of the tensors in its rows, in order.
+    """
+
+    size: int | None
+    dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
+    notes: tuple[str, ...] = ()
+    stacks: Mapping[str, Sequence[str]] = field(factory=dict)
