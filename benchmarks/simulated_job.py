@@ -73,7 +73,11 @@ def simulated(quick: bool, rates: Rates) -> str:
         stored = sparse_checkpoint(source, 5 if quick else LAYERS)
         registry = squish.Registry(extra=[SimpleNamespace(squish_schedulers=squish_schedulers)])
         for title, target, arguments in (
-            ("copied into 5 GB shards", "copy", {"to": "safetensors:max_shard_size=5GB", "source_format": "safetensors"}),
+            (
+                "copied into 5 GB shards",
+                "copy",
+                {"to": "safetensors:max_shard_size=5GB", "source_format": "safetensors"},
+            ),
             ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
         ):
             rows, facts = one_job(title, source, place / target, registry, **arguments)
