@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from squish_core.conversion import job_run
 from squish_core.conversion.distribution import JobOptions
 from squish_core.conversion.job import dumps
 from squish_core.conversion.tasks import TASK_BYTES, JobLayout, Task
-from squish_core.conversion.worker import Answer, Job, OpenJob, PanelError, read_task
+from squish_core.conversion.worker import Answer, Job, PanelError, opened_job, read_task
 
 HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
 """Sizes of DeepSeek V3, with the layer that predicts a second token."""
@@ -73,7 +74,11 @@ def simulated(quick: bool, rates: Rates) -> str:
         stored = sparse_checkpoint(source, 5 if quick else LAYERS)
         registry = squish.Registry(extra=[SimpleNamespace(squish_schedulers=squish_schedulers)])
         for title, target, arguments in (
-            ("copied into 5 GB shards", "copy", {"to": "safetensors:max_shard_size=5GB", "format": "safetensors"}),
+            (
+                "copied into 5 GB shards",
+                "copy",
+                {"to": "safetensors:max_shard_size=5GB", "source_format": "safetensors"},
+            ),
             ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
         ):
             rows, facts = one_job(title, source, place / target, registry, **arguments)
@@ -91,12 +96,12 @@ def one_job(
     source: Path,
     target: Path,
     registry: Any,
-    format: str | None = None,
-    **arguments: Any,  # noqa: A002
+    source_format: str | None = None,
+    **arguments: Any,
 ) -> tuple[list[str], JobFacts]:
     """Rows with the times of a job's steps, and what the model of the job needs."""
     clock = Clock()
-    with squish.open(source, format, registry=registry) as file:
+    with squish.open(source, source_format, registry=registry) as file:
         clock.lap("open")
         to, encode = arguments.get("to"), arguments.get("encode")
         plan = plan_conversion(
@@ -168,9 +173,13 @@ def worker_opening(
         tasks=layout.tasks(options.task_bytes),
     )  # fmt: skip
     data = pickle.dumps(job, protocol=5)
+    path = target.with_name("job")
+    path.write_bytes(data)
     started = time.perf_counter()
-    OpenJob(pickle.loads(data))
-    return job.tasks, len(data), time.perf_counter() - started
+    opened_job(str(path), sha256(data).hexdigest())
+    seconds = time.perf_counter() - started
+    opened_job.cache_clear()
+    return job.tasks, len(data), seconds
 
 
 class Clock:
