@@ -30,8 +30,18 @@ class _Window:
             self._data = self.source.view(offset, min(_WINDOW, self.source.size - offset))
         return self._data[at]
 
+    def view(self, offset: int, length: int) -> memoryview:
+        """A range of the source; a short one of the bytes around the last position."""
+        at = offset - self._start
+        if length <= _WINDOW and 0 <= at <= len(self._data) - length:
+            return self._data[at : at + length]
+        return self.source.view(offset, length)
+
     def varint(self, offset: int, end: int) -> tuple[int, int]:
         """A number and the offset after it."""
+        at = offset - self._start
+        if offset < end and 0 <= at < len(self._data) and (byte := self._data[at]) < 128:
+            return byte, offset + 1
         value = 0
         for count in range(_LONGEST):
             if offset + count >= end:
@@ -138,7 +148,7 @@ class Field(NamedTuple):
     def bytes(self) -> memoryview:
         """The bytes of a string, a fixed-size number or a packed list."""
         message = self.message
-        return self.window.source.view(message.offset, message.length)
+        return self.window.view(message.offset, message.length)
 
     @property
     def text(self) -> str:

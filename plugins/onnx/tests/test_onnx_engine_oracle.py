@@ -59,6 +59,17 @@ def test_stored_codes_run_as_their_values(folder, encoding, tmp_path):
     assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_codes_with_zero_points_run_as_their_values(folder, bits, tmp_path):
+    source = folder / "codes"
+    if not source.exists():
+        families.make("llama", source, **WIDE)
+    codes = f"affine:bits={bits},group_size=64,axis=flat,offset=zero_point,offset_dtype=packed,scale_dtype=f16"
+    squish.convert(source, tmp_path / "model.onnx", encode=codes)
+    squish.convert(tmp_path / "model.onnx", tmp_path / "values", "hf", encode="f32")
+    assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
+
+
 @pytest.mark.parametrize("family", ["mixtral", "lfm2"])
 def test_codes_of_experts_and_convolutions_run_as_their_values(folder, family, tmp_path):
     source = families.make(family, folder / f"{family}-codes")

@@ -95,3 +95,24 @@ def test_a_decoder_with_codes_in_its_graph_is_the_decoder_with_codes(tmp_path):
         engines.ask("onnxruntime", Path(tmp_path / name / "m.onnx"), ids, tokens=8) for name in ("direct", "codes")
     )
     assert engines.difference(direct, codes, 1e-5) == ""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("encode", ["int4", "affine:bits=8,group_size=32,offset=bias"])
+def test_codes_of_a_model_compute_in_its_own_graph_as_their_values(tmp_path, encode, dtype):
+    """Weights of [K, N] too; the values take the place of the codes again."""
+    peer, graph = oracles.peer("onnxruntime"), tmp_path / "graph.onnx"
+    peer.run(save_graph, path=str(graph), dtype=dtype, shapes=SHAPES, external=True)
+    for name in ("codes", "copy", "values"):
+        (tmp_path / name).mkdir()
+    report = squish.convert(graph, tmp_path / "codes" / "m.onnx", encode=encode)
+    assert {step.name for step in report.steps if step.action == "encode"} == set(SHAPES)
+    report = squish.convert(tmp_path / "codes" / "m.onnx", tmp_path / "copy" / "m.onnx")
+    assert {step.exactness.kind for step in report.steps} == {"bytes"}
+    squish.convert(tmp_path / "codes" / "m.onnx", tmp_path / "values" / "m.onnx", encode=dtype)
+    codes, copy, values = (
+        peer.run(outputs, path=str(tmp_path / name / "m.onnx")) for name in ("codes", "copy", "values")
+    )
+    for one, same, other in zip(codes, copy, values, strict=True):
+        assert np.array_equal(one, same)
+        assert np.abs(one - other).max() <= (1e-4 if dtype == "f32" else 2e-3) * np.abs(other).max()

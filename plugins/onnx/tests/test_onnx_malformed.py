@@ -169,6 +169,28 @@ def test_external_data_in_a_folder_of_the_model_is_read(folder):
         assert file["w"].numpy().tolist() == [2, 3]
 
 
+BYTES = tensor(message(9, bytes(2)), name="codes", dtype=2, dims=(1, 2))
+"""A matrix of bytes, for which nodes are read."""
+
+
+@pytest.mark.parametrize(
+    ("node", "code"), [(message(1, *[message(1, "x")] * 70_000), "count"), (b"\n\0" * 40, "header")]
+)
+def test_nodes_with_too_many_values_are_refused(node, code):
+    with pytest.raises(squish.LimitError) as caught:
+        squish.open(model(BYTES, node), format="onnx", limits=squish.Limits(header=10_000 if code == "header" else MiB))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("kind", ["MatMulNBits", "Gather", "GatherBlockQuantized"])
+@pytest.mark.parametrize("inputs", [0, 1, 2, 9])
+def test_operators_without_their_inputs_declare_nothing(kind, inputs):
+    names = [message(1, "codes")] * inputs
+    node = message(1, *names, message(4, kind), b"" if kind == "Gather" else message(7, "com.microsoft"))
+    with squish.open(model(BYTES, node), format="onnx") as file:
+        assert list(file) == ["codes"]
+
+
 @pytest.mark.parametrize("number_", [1, 10])
 def test_a_header_of_2_gib_costs_nothing(tmp_path, number_):
     """A node or a text of 2 GiB: the file is sparse, and no page of it is read."""

@@ -111,8 +111,9 @@ def gathered_rows(node: Node, graph: Graph) -> CodeChain | None:
         for pattern in ROWS:
             values: dict[str, str] = {"data": node.inputs[0], "ids": node.inputs[1]}
             nodes: list[int] = []
-            if graph.flow.matches(output, pattern, values, nodes):
-                return _rows(values, nodes, packed.shape, output, graph)
+            is_match = graph.flow.matches(output, pattern, values, nodes)
+            if is_match and (chain := _rows(values, nodes, packed.shape, output, graph)):
+                return chain
     return None
 
 

@@ -14,8 +14,8 @@ from .types import ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, GRAPH_OUTPUT, NODE
 
 _MOST_VALUES = 1 << 16
 """Inputs or outputs of a node."""
-_NODE_SIZE = 8
-"""What a node counts for among values."""
+_NODE_SIZE, _VALUE_SIZE = 256, 32
+"""Bytes of a header that nodes and their values count for."""
 _LONGEST_TEXT = 64
 """Bytes of the longest attribute that is read as text."""
 
@@ -81,14 +81,14 @@ class Flow:
 def read_nodes(items: Iterable[protobuf.Field], limits: Limits) -> list[Node]:
     """The nodes of a graph; LimitError if they have too many values to keep in memory."""
     nodes: list[Node] = []
-    count = 0
+    size = 0
     for item in items:
         node = read_node(item, len(nodes))
-        count += _NODE_SIZE + len(node.inputs) + len(node.outputs)
-        if count > limits.tensors:
+        size += _NODE_SIZE + _VALUE_SIZE * (len(node.inputs) + len(node.outputs))
+        if size > limits.header:
             raise LimitError(
-                "the nodes have too many values", offset=item.offset, expected=f"at most {limits.tensors}",
-                code="count", limit="tensors",
+                "the graph has too many nodes", offset=item.offset, expected=f"at most {limits.header} bytes of them",
+                code="header", limit="header",
             )  # fmt: skip
         nodes.append(node)
     return nodes
@@ -105,7 +105,6 @@ def read_node(item: protobuf.Field, number: int) -> Node:
             if len(names[each.number]) == _MOST_VALUES:
                 raise LimitError(
                     "a node has too many values", offset=each.offset, expected=f"at most {_MOST_VALUES}", code="count",
-                    limit="tensors",
                 )  # fmt: skip
             names[each.number].append(each.text)
         elif each.number == 4:

@@ -28,6 +28,7 @@ numbers = [
     for dtype in NUMBERS
 ]
 save("types.onnx", [*raw, *numbers, numpy_helper.from_array(np.array(7, np.int64), "scalar")])
+(HERE / "external.data").unlink(missing_ok=True)
 large = np.arange(4096, dtype=np.float32).reshape(64, 64)
 save(
     "external.onnx", [numpy_helper.from_array(large, "large"), numpy_helper.from_array(-large, "negative")],
@@ -39,3 +40,14 @@ branches = [
 ]
 node = helper.make_node("If", [], [], "choice", then_branch=branches[0], else_branch=branches[1])
 save("nested.onnx", [numpy_helper.from_array(np.zeros(2, np.float32), "w")], [node])
+rng = np.random.default_rng(0)
+codes = [rng.integers(0, 256, shape, np.uint8) for shape in ((6, 2, 16), (6, 1), (8, 32), (8, 1))]
+scales = [rng.random((rows, 2), np.float32) for rows in (6, 8)]
+names = ["w_Q4", "w_zero_points", "e_Q4", "e_zero_points", "w_scales", "e_scales"]
+domain = {"domain": "com.microsoft", "bits": 4, "block_size": 32}
+nodes = [
+    helper.make_node("MatMulNBits", ["x", "w_Q4", "w_scales", "w_zero_points"], ["y"], N=6, K=64, **domain),
+    helper.make_node("GatherBlockQuantized", ["e_Q4", "ids", "e_scales", "e_zero_points"], ["rows"], **domain),
+]
+arrays = [numpy_helper.from_array(array, name) for array, name in zip((*codes, *scales), names)]
+save("codes.onnx", arrays, nodes)
