@@ -18,6 +18,8 @@ from squish_core.api import FormatError, WriteError
 from squish_core.conversion.job_run import VERIFY, JobRun
 from squish_core.conversion.journal import Journal
 from squish_core.conversion.worker import opened_job
+from squish_core.io.staging import Staging
+from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 
 RANDOM = np.random.default_rng(5)
@@ -142,12 +144,25 @@ def test_a_job_that_is_killed_after_the_rename_is_complete(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted((name, "serial"))
 
 
+def test_a_folder_that_is_complete_is_refused_without_a_journal(source: Path, tmp_path: Path) -> None:
+    target, to = tmp_path / "shards", PLACED[1][1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staging, "remove", Staging.close)  # killed after it removed the journal
+        squish.convert(source, target, to, "f16", **INLINE)
+    complete = files_of(target)
+    with pytest.raises(WriteError) as caught:
+        squish.convert(source, target, to, "f16", resume=True, **INLINE)
+    assert (caught.value.code, caught.value.file) == ("exists", str(target))
+    assert files_of(target) == complete
+
+
 def test_a_job_whose_output_is_gone_starts_anew_whatever_its_target_is(
     source: Path, tmp_path: Path, map_sizes: list[int]
 ) -> None:
     target = tmp_path / "out.gguf"
     target.write_bytes(b"old")
     assert killed_after(2, source, target, None, "q8_0") == 2
+    assert target.read_bytes() == b"old"
     next(tmp_path.glob(".out.gguf.*.part/output")).unlink()
     first = map_sizes[0]
     report = squish.convert(source, target, None, "q8_0", resume=True, **INLINE)
@@ -231,6 +246,9 @@ def test_a_job_that_is_killed_at_any_step_goes_on_to_the_serial_bytes(
     (tmp_path / "kills").mkdir()
     for folder in kills.kill_everywhere(WORK.format(arguments=(str(source), name, to, encode)), tmp_path / "kills"):
         assert not (folder / name).exists() or files_in(folder / name) == serial, folder
+        if (folder / name).exists() and not (folder / f"{name}.squish-journal").exists():
+            assert all(part.state == "dead" for part in temporaries(folder)), folder
+            continue  # it was complete
         squish.convert(source, folder / name, to, encode, resume=True, **INLINE)
         assert files_in(folder / name) == serial, folder
         assert [path.name for path in folder.iterdir()] == [name], folder

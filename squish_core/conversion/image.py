@@ -20,7 +20,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor, Stream
-from squish_core.guard import computing
+from squish_core.guard import computing, gc_paused
 from squish_core.io.sink import Sink
 from squish_core.io.source import check_file_name
 from squish_core.mapping.mapped import apply_map
@@ -101,6 +101,7 @@ class OutputImage:
         return {"files": [{"name": file.name, "size": file.size, "extents": _rows(file)} for file in self.files]}
 
 
+@gc_paused()
 def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     """Lay out a target without writing it.
 

@@ -20,6 +20,7 @@ from squish_core.conversion.step import Step
 from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
+from squish_core.guard import gc_paused
 from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
 from squish_core.model import CodecSpec
@@ -61,6 +62,7 @@ class JobFile:
             raise _differs(self._file, *difference)
 
 
+@gc_paused()
 def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of a conversion as plain data.
 

@@ -20,6 +20,7 @@ from squish_core.conversion.step import Step
 from squish_core.conversion.tasks import JobLayout, PieceRange, Task
 from squish_core.conversion.worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
 from squish_core.errors import SquishError, UsageError, WriteError
+from squish_core.guard import gc_paused
 from squish_core.io.remote_staging import RemoteStaging
 from squish_core.io.space import check_space
 from squish_core.io.staging import Staging
@@ -87,7 +88,8 @@ class JobRun:
 
     def work(self, workers: Workers, observer: ConversionObserver) -> None:
         """Run the tasks that are not done, then read what earlier runs have written and nobody has read since."""
-        data = pickle.dumps(self.job, protocol=5)
+        with gc_paused():
+            data = pickle.dumps(self.job, protocol=5)
         address, digest = self.staging.store_job(data), sha256(data).hexdigest()
         messages = {task.number: Message(address, digest, task.number) for task in self.job.tasks}
         for entry in self.journal.entries.values():

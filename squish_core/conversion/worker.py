@@ -38,7 +38,7 @@ from squish_core.conversion.streams import streams_of
 from squish_core.conversion.tasks import JobLayout, Piece, PieceRange, Task, steps_of
 from squish_core.errors import CodecError, FormatError, SquishError
 from squish_core.file import File
-from squish_core.guard import computing
+from squish_core.guard import computing, gc_paused
 from squish_core.io.remote_staging import upload
 from squish_core.io.source import Source
 from squish_core.limits import Limits
@@ -164,7 +164,8 @@ def opened_job(path: str, digest: str) -> OpenJob:
         ) from None  # fmt: skip
     if sha256(data).hexdigest() != digest:
         raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
-    return OpenJob(pickle.loads(data))
+    with gc_paused():
+        return OpenJob(pickle.loads(data))
 
 
 class OpenJob:

@@ -44,7 +44,7 @@ class Staging:
         """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
         if not self.is_folder:
             check_regular(self.target)
-        elif not self.is_published and (self.target.exists() or self.target.is_symlink()):
+        elif not (resume and self.is_published) and (self.target.exists() or self.target.is_symlink()):
             raise WriteError(
                 "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
             )
