@@ -6,14 +6,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.job_digests import digests
+from benchmarks.job_model import Rates
 from benchmarks.job_workers import workers
 from benchmarks.simulated_job import simulated
 
 
 def run(quick: bool) -> str:
     """The sections of the page."""
-    lines = ["## Jobs", ""]
-    for rows in (digests, workers):
-        with tempfile.TemporaryDirectory(prefix="squish-") as folder:
-            lines += rows(Path(folder), quick)
-    return "\n".join((*lines, simulated(quick)))
+    rates = Rates()
+    with tempfile.TemporaryDirectory(prefix="squish-") as folder:
+        lines = digests(Path(folder), quick)
+    with tempfile.TemporaryDirectory(prefix="squish-") as folder:
+        lines += workers(Path(folder), quick, rates)
+    return "\n".join(("## Jobs", "", *lines, simulated(quick, rates)))

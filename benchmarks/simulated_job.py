@@ -16,12 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import squish_core as squish
+from benchmarks.job_model import JobFacts, Rates, estimate
 from squish_core import dtypes
 from squish_core.api import Scheduler, SchedulerInfo, hookimpl, job_document, plan_conversion
 from squish_core.conversion import job_run
 from squish_core.conversion.distribution import JobOptions
 from squish_core.conversion.job import dumps
-from squish_core.conversion.tasks import TASK_BYTES, JobLayout
+from squish_core.conversion.tasks import TASK_BYTES, JobLayout, Task
 from squish_core.conversion.worker import Answer, Job, OpenJob, PanelError, read_task
 
 HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
@@ -63,9 +64,9 @@ def squish_schedulers() -> list[SchedulerInfo]:
     return [SchedulerInfo(id="simulated", title="no work", factory="benchmarks.simulated_job:Simulated")]
 
 
-def simulated(quick: bool) -> str:
-    """A full-size job; only the bytes of tensors are simulated."""
-    lines = []
+def simulated(quick: bool, rates: Rates) -> str:
+    """A full-size job; only the bytes of tensors are simulated. Then the estimate of the job on many machines."""
+    lines, jobs = [], []
     with tempfile.TemporaryDirectory(prefix="squish-") as folder, sparse_output():
         place = Path(folder)
         source = place / "checkpoint"
@@ -75,14 +76,25 @@ def simulated(quick: bool) -> str:
             ("copied into 5 GB shards", "copy", {"to": "safetensors:max_shard_size=5GB", "format": "safetensors"}),
             ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
         ):
-            lines += one_job(title, source, place / target, registry, **arguments)
+            rows, facts = one_job(title, source, place / target, registry, **arguments)
+            lines += rows
+            jobs.append(facts)
     shards, tensors, nbytes = stored
     head = f"{shards} sparse files of {nbytes / 1e9:.0f} GB with {tensors:,} tensors, as DeepSeek V3 has them."
-    return "\n".join(("## A simulated full-size job", "", head, "", "| | |", "|---|---|", *lines, ""))
+    return "\n".join(
+        ("## A simulated full-size job", "", head, "", "| | |", "|---|---|", *lines, "", *estimate(rates, jobs), "")
+    )
 
 
-def one_job(title: str, source: Path, target: Path, registry: Any, format: str | None = None, **arguments: Any) -> Any:  # noqa: A002
-    """Rows with the times of a job's steps."""
+def one_job(
+    title: str,
+    source: Path,
+    target: Path,
+    registry: Any,
+    format: str | None = None,
+    **arguments: Any,  # noqa: A002
+) -> tuple[list[str], JobFacts]:
+    """Rows with the times of a job's steps, and what the model of the job needs."""
     clock = Clock()
     with squish.open(source, format, registry=registry) as file:
         clock.lap("open")
@@ -108,16 +120,22 @@ def one_job(title: str, source: Path, target: Path, registry: Any, format: str |
         clock.lap("the other half, resumed")
         options = JobOptions.parse("simulated", None, False, None, registry)
         assert options is not None
-        worker_seconds = worker_opening(file, plan, target, options)
+        plan_tasks, nbytes, opening = worker_opening(file, plan, target, options)
         tensors = len(file)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    yield f"| **{title}** | {tensors:,} tensors |"
-    yield from (f"| {name} | {seconds:.1f} s |" for name, seconds in clock.laps.items())
-    yield f"| first task sent: of the new job, of the resumed job | {fresh:.1f} s, {resumed:.1f} s |"
-    yield f"| plan as JSON | {size / 1e6:.0f} MB |"
-    yield f"| {worker_seconds['tasks']:.0f} tasks; a worker reads the job of | {worker_seconds['bytes'] / 1e6:.0f} MB |"
-    yield f"| and has it open after | {worker_seconds['seconds']:.1f} s |"
-    yield f"| peak memory of the client | {peak / 1e6:.0f} MB |"
+    facts = JobFacts(
+        title=title, tasks=len(plan_tasks), read=sum(step.stored for step in plan.steps), written=plan.size or 0,
+        encoded=sum(step.spec.elements for step in plan.steps if step.action == "encode"), client=fresh, worker=opening,
+    )  # fmt: skip
+    return [
+        f"| **{title}** | {tensors:,} tensors |",
+        *(f"| {name} | {seconds:.1f} s |" for name, seconds in clock.laps.items()),
+        f"| first task sent: of the new job, of the resumed job | {fresh:.1f} s, {resumed:.1f} s |",
+        f"| plan as JSON | {size / 1e6:.0f} MB |",
+        f"| {len(plan_tasks):,} tasks; a worker reads the job of | {nbytes / 1e6:.0f} MB |",
+        f"| and has it open after | {opening:.1f} s |",
+        f"| peak memory of the client | {peak / 1e6:.0f} MB |",
+    ], facts
 
 
 def interruption(target: Path) -> Callable[..., None]:
@@ -133,8 +151,10 @@ def interruption(target: Path) -> Callable[..., None]:
     return progress
 
 
-def worker_opening(file: squish.File, plan: Any, target: Path, options: JobOptions) -> dict[str, float]:
-    """What the first task of a worker costs before it writes."""
+def worker_opening(
+    file: squish.File, plan: Any, target: Path, options: JobOptions
+) -> tuple[tuple[Task, ...], int, float]:
+    """The tasks of a job, the bytes of its description, and the seconds until a worker has it open."""
     from squish_core.conversion.canaries import canaries
     from squish_core.conversion.image import output_image
 
@@ -150,7 +170,7 @@ def worker_opening(file: squish.File, plan: Any, target: Path, options: JobOptio
     data = pickle.dumps(job, protocol=5)
     started = time.perf_counter()
     OpenJob(pickle.loads(data))
-    return {"seconds": time.perf_counter() - started, "bytes": len(data), "tasks": len(job.tasks)}
+    return job.tasks, len(data), time.perf_counter() - started
 
 
 class Clock:

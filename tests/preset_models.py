@@ -76,6 +76,7 @@ OVERRIDDEN: dict[str, tuple[Request, ...]] = {
         ("q3_k_m", {}, True),
         ("iq4_nl", {}, True),
         ("iq4_xs", {}, True),
+        ("q4_k_m", {"attn_q": "iq2_s"}, False),
     ),
     "llama, 33 layers, tied": (
         ("q4_k_m", {"output": "q8_0"}, False),
@@ -138,9 +139,15 @@ def _typed(value: object) -> object:
     return value if isinstance(value, str) else Typed("u32" if isinstance(value, int) else "f32", value)
 
 
+def is_low(preset: str) -> bool:
+    """Whether a preset has types of 1 to 3 bits that only libggml encodes."""
+    return preset.startswith(("iq1", "iq2", "iq3"))
+
+
 def requests(model: str, presets: tuple[str, ...]) -> Iterator[Request]:
-    """All presets by themselves, then those of OVERRIDDEN."""
+    """All presets by themselves, those of 1 to 3 bits with statistics too, then those of OVERRIDDEN."""
     yield from ((preset, {}, False) for preset in presets)
+    yield from ((preset, {}, True) for preset in presets if is_low(preset))
     yield from OVERRIDDEN.get(model, ())
 
 

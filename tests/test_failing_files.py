@@ -190,6 +190,16 @@ def test_a_link_to_itself_is_skipped_and_blocks_no_other_file(tmp_path: Path) ->
         gc.collect()
 
 
+def test_a_broken_link_and_a_url_with_one_slash_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").symlink_to("absent.gguf")
+    with pytest.raises(squish.MissingFileError) as caught:
+        squish.open(tmp_path / "model.gguf")
+    assert (caught.value.code, caught.value.found) == ("missing", "absent.gguf")
+    with pytest.raises(squish.MissingFileError) as caught:
+        squish.open("https:/example.org/model.gguf")
+    assert "https://" in (caught.value.hint or "")
+
+
 def test_a_file_alive_when_the_interpreter_clears_its_modules_closes_in_silence(tmp_path: Path) -> None:
     path = tmp_path / "a.box"
     path.write_bytes(toys.box({"w": np.ones((2, 2), np.float32)}))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inline_scheduler import inline_registry
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, UsageError, WriteError
@@ -26,6 +27,7 @@ from squish_core.io.staging import Staging
 from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 
+REGISTRY = inline_registry()
 RANDOM = np.random.default_rng(6)
 NAMES = [f"model.layers.{number}.mlp.up_proj.weight" for number in range(8)]
 TASK = 70_000
@@ -63,8 +65,9 @@ def facts(report: squish.Conversion) -> dict[str, Any]:
     return {key: value for key, value in report.to_dict().items() if key not in ("seconds", "target", "notes")}
 
 
-def job(source: Path, target: Path, **arguments: Any) -> squish.Conversion:
-    return squish.convert(source, target, encode="q8_0", scheduler="local:2", task_bytes=TASK, **arguments)
+def job(source: Path, target: Path, scheduler: str = "inline", **arguments: Any) -> squish.Conversion:
+    more = {**arguments, "registry": REGISTRY} if scheduler == "inline" else arguments
+    return squish.convert(source, target, encode="q8_0", scheduler=scheduler, task_bytes=TASK, **more)
 
 
 def left_over(folder: Path) -> list[str]:
@@ -75,7 +78,7 @@ class Killed(BaseException):
     """Ends a client between two tasks."""
 
 
-def interrupted(source: Path, target: Path, tasks: int = 3) -> Path:
+def interrupted(source: Path, target: Path, tasks: int = 3, scheduler: str = "inline") -> Path:
     """The journal of a job that ends after some tasks."""
     done = []
 
@@ -85,13 +88,13 @@ def interrupted(source: Path, target: Path, tasks: int = 3) -> Path:
             raise Killed
 
     with pytest.raises(Killed):
-        job(source, target, progress=progress)
+        job(source, target, scheduler, progress=progress)
     return target.with_name(f"{target.name}.squish-journal")
 
 
 def test_an_unfinished_job_keeps_its_journal_and_goes_on(source: Path, serial: Any, tmp_path: Path) -> None:
     target = tmp_path / "out.gguf"
-    journal = interrupted(source, target)
+    journal = interrupted(source, target, scheduler="local:2")
     header, *lines = map(json.loads, journal.read_text().splitlines())
     assert header["job"]["task_bytes"] == TASK
     assert len(lines) >= 3
@@ -101,7 +104,7 @@ def test_an_unfinished_job_keeps_its_journal_and_goes_on(source: Path, serial: A
     (staged,) = temporaries(tmp_path)
     assert (staged.target, staged.state) == (target, "dead")
     written: list[int] = []
-    report = job(source, target, resume=True, progress=lambda name, count, total: written.append(count))
+    report = job(source, target, "local:2", resume=True, progress=lambda name, count, total: written.append(count))
     assert (target.read_bytes(), facts(report)) == serial
     assert len(written) >= 8
     assert left_over(tmp_path) == []
@@ -140,7 +143,10 @@ def test_the_message_about_the_journal_of_another_job_names_the_first_difference
     with pytest.raises(UsageError) as caught:
         squish.convert(
             source, tmp_path / "out.gguf",
-            **{"encode": "q8_0", "scheduler": "local:2", "task_bytes": TASK, "resume": True, **arguments},
+            **{
+                "encode": "q8_0", "scheduler": "inline", "task_bytes": TASK, "resume": True, "registry": REGISTRY,
+                **arguments,
+            },
         )  # fmt: skip
     assert caught.value.code == "journal"
     assert where in caught.value.message
@@ -293,7 +299,7 @@ def test_a_killed_worker_costs_its_tasks(
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_once)
-    report = job(source, tmp_path / "out.gguf")
+    report = job(source, tmp_path / "out.gguf", "local:2")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
 
 
@@ -302,7 +308,7 @@ def test_a_task_that_kills_every_worker_ends_the_job_resumably(
 ) -> None:
     monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_always)
     with pytest.raises(SquishError) as caught:
-        job(source, tmp_path / "out.gguf")
+        job(source, tmp_path / "out.gguf", "local:2")
     assert caught.value.code == "worker"
     assert "resume" in (caught.value.hint or "")
     monkeypatch.undo()

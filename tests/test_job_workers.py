@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -129,6 +130,46 @@ def test_a_refusal_is_not_tried_again(job: Job, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError):
         write_task(Message("", "", 0))
     assert len(attempts) == 1
+
+
+def mapped_bytes() -> int:
+    """Resident bytes of mapped files of this process."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile"))
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_pages_of_a_mapped_source_are_given_back_and_views_stay_valid(tmp_path: Path) -> None:
+    squish.save(tmp_path / "in.safetensors", {"w": np.ones((4096, 2048), np.float32)})
+    with squish.open(tmp_path / "in.safetensors") as file:
+        values, before = file["w"].numpy(), mapped_bytes()
+        assert values.sum() == values.size
+        assert mapped_bytes() > before + (30 << 20)
+        file.source.release_pages()
+        assert mapped_bytes() < before + (2 << 20)
+        assert values.sum() == values.size
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("encode", ["q8_0", None])
+def test_a_worker_does_not_keep_the_pages_of_its_source(tmp_path: Path, encode: str | None) -> None:
+    arrays = {f"{number}.weight": np.ones((2048, 2048), np.float32) for number in range(4)}
+    squish.save(tmp_path / "in.safetensors", arrays)
+    with squish.open(tmp_path / "in.safetensors") as file:
+        plan = plan_conversion(file, tmp_path / "out.gguf", encode=encode)
+        image, document = output_image(plan, file), job_document(plan, file, {})
+        (tmp_path / "output").write_bytes(bytes(image.size))
+        opened = OpenJob(
+            Job(
+                plan=plan, image=image, source=path_of(file), format=file.format, assets=None, activations=None,
+                limits=file.limits, pins=document["source"]["files"], lock=document["lock"],
+                canaries=canaries(plan, file, None), files=(str(tmp_path / "output"),),
+                tasks=JobLayout(plan, image, file, None).tasks(1 << 30),
+            )
+        )  # fmt: skip
+    before = mapped_bytes()
+    opened.write(0)
+    assert mapped_bytes() < before + (8 << 20)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -182,7 +182,7 @@ def diff(
     [('blk.0.ffn_up.weight', 'differs')]
     """
     if rename not in (None, KEEP):
-        raise UsageError("unknown rename", expected=KEEP, found=repr(rename), code="names")
+        raise UsageError("unknown naming", expected=KEEP, found=repr(rename), code="names")
     files = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = files

@@ -45,7 +45,7 @@ def resolve_features(
         encodings = implementation.encodings_for(**arguments)
         if not encodings and legal:
             raise UsageError(
-                f"{target}: no file stores a tensor like this", code="feature",
+                f"{target}: these features determine no encoding", code="feature",
                 hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
+from squish_core.io.paths import missing
 
 KEY = "encode"
 LARGEST = 1 << 24
@@ -22,9 +23,7 @@ def read_policy(path: str) -> list[str]:
             raise _error(path, f"{len(data)} bytes or more")
         policy = tomllib.loads(data.decode())
     except OSError as error:
-        raise UsageError(
-            "the policy file cannot be read", file=path, found=error.strerror, code=ErrorCode.MISSING
-        ) from None
+        raise missing(Path(path), error) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise _error(path, str(error)) from None
     rules = policy.get(KEY)

@@ -48,6 +48,8 @@ from squish_core.plugins.sources import open_target, remote_target
 
 PIECE_MEMORY = 1 << 20
 """Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
+RELEASED = 16
+"""Number of panels after which a worker gives pages of the source back to the system."""
 RETRIES = 3
 """Number of retries of a task after a source could not be reached."""
 
@@ -180,7 +182,7 @@ class OpenJob:
             if job.activations is not None:
                 opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
                 statistics = Activations(opened, self.file)
-            self.activations = statistics
+            self.activations, self._source = statistics, source
             self._check(source)
             stack.pop_all()
         self.layout = JobLayout(job.plan, job.image, self.file, statistics)
@@ -233,6 +235,7 @@ class OpenJob:
                 if piece.start == 0:
                     checks.check(file, step, digests)
                 errors += self._write(file, piece, step, writer)
+                self._release_pages(step)
             digests.finish()
             writer.sync()
         return Answer(
@@ -258,6 +261,12 @@ class OpenJob:
             writer.write_all(each, whole)
         return ()
 
+    def _release_pages(self, step: Step) -> None:
+        """Give pages of mapped files back: clusters count them as the worker's memory, and kill it for too many."""
+        files = {segment.file for part in step.origin.parts.values() for segment in part.segments}
+        for number in files:
+            self._source.source_for(number).release_pages()
+
     def _encode(
         self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
     ) -> Iterator[PanelError]:
@@ -273,6 +282,8 @@ class OpenJob:
                 elif distance is not None:
                     total.merge(distance)
                     clipped += count
+                if number % RELEASED == 0:
+                    self._release_pages(step)
         if step.is_lossy and piece.stop is None:
             yield _error(piece.step, 0, total, clipped)
         writer.finish(ranges.values())

@@ -282,6 +282,21 @@ class Family(Renamed):
         """
         return ()
 
+    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the tensors of modules that engines leave out, such as those that predict more tokens.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+
+        Returns
+        -------
+        Collection
+            Patterns of names; empty by default. Reports list these tensors like those of other modalities.
+        """
+        return ()
+
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         """Compute the metadata and files of the model in another layout.
 

@@ -13,7 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, TruncatedError
 from squish_core.io.journal import committed_size
-from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
+from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
 
@@ -103,6 +103,10 @@ class FileSource(Source):
             if not count:
                 raise self._shrunk(handle)
             done += count
+
+    def release_pages(self) -> None:
+        if (pages := self._map) is not None:
+            release_pages(pages)
 
     def close(self) -> None:
         with self._lock:

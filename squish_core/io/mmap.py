@@ -63,6 +63,18 @@ if sys.platform != "win32":
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
     )  # fmt: skip
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def release_pages(view: memoryview) -> None:
+    """Give the resident pages of a mapping back to the system; reading them again takes them from its cache."""
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if advice is None:
+        return
+    if isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(advice)
+    elif isinstance(view.obj, ctypes.Array):
+        _libc.madvise(ctypes.addressof(view.obj), view.nbytes, advice)
 
 
 @frozen

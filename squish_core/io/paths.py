@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -48,10 +49,15 @@ def _may_be_file(entry: os.DirEntry[str]) -> bool:
 
 def missing(path: Path, error: Exception) -> FileAccessError:
     """Error for a path that cannot be opened."""
+    if isinstance(error, FileNotFoundError) and os.path.islink(path):
+        return MissingFileError(
+            "is a link to a file that does not exist", file=str(path), found=os.readlink(path),
+            code=ErrorCode.MISSING, hint="Restore the file, or name another one.",
+        )  # fmt: skip
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
-        hint = home_hint(path) or hint
+        hint = home_hint(path) or _url_hint(path) or hint
         return MissingFileError("no such file or folder", file=str(path), code=ErrorCode.MISSING, hint=hint)
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
@@ -66,6 +72,12 @@ def home_hint(path: Path) -> str | None:
     if not str(path).startswith("~"):
         return None
     return "A shell expands `~` unless it is quoted; in Python, use pathlib.Path(...).expanduser()."
+
+
+def _url_hint(path: Path) -> str | None:
+    """Hint for a URL with one slash, as after `os.path.normpath`."""
+    match = re.match(r"(https?|s3|gs|az|hf):/(?!/)", str(path))
+    return f"A URL has two slashes: {match[1]}://..." if match else None
 
 
 def file_type(mode: int) -> str:

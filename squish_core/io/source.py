@@ -93,6 +93,9 @@ class Source(Renamed):
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
 
+    def release_pages(self) -> None:
+        """Give memory that holds pages of the file back to the system; views stay valid."""
+
     def traffic(self) -> Traffic | None:
         """Traffic of this file and its members; None for a local source."""
         return None

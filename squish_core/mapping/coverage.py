@@ -51,9 +51,10 @@ def cover(
     sizes: Sizes,
     tied: Collection[str] = (),
     absent: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -74,14 +75,16 @@ class Matching:
         Tensors that others take the place of.
     absent
         Tensors that layers of another kind have (`Family.absent`).
+    left_out
+        Patterns of tensors that have no place (`Family.left_out`).
     """
 
     def __init__(
         self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
-        tied: Collection[str], absent: Collection[str] = (),
+        tied: Collection[str], absent: Collection[str] = (), left_out: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
-        self.absent = absent
+        self.absent, self.left_out = absent, left_out
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, Origin] = {}
         self.sources: dict[str, Origin] = {}
@@ -108,6 +111,9 @@ class Matching:
     def _match(self, name: str) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
+        if _matches(name, self.left_out):
+            self.other_modalities.append(name)
+            return None
         match = self.rules.find(without_prefix(family, name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):

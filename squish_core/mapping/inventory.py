@@ -67,11 +67,11 @@ def take_inventory(file: File, layout: str) -> Inventory:
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            absent = family.absent(settings)
+            absent, left_out = family.absent(settings), family.left_out(settings)
     except SquishError as error:
         return Inventory(naming=naming, family=family, errors=(error,))
     rules = engine_rules(family, layout)
-    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent)
+    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out)
     if (layout == GGUF) != (naming.layout == GGUF):
         errors: tuple[SquishError, ...] = ()
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -19,7 +19,7 @@ from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.assets import MappedAssets
 from squish_core.mapping.coverage import cover, is_dense, turns_when_dense, without_prefix
-from squish_core.mapping.names import Templates, source_rules
+from squish_core.mapping.names import Templates, fill, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.ties import check_ties
 from squish_core.mapping.values import read_vector
@@ -76,7 +76,9 @@ class MappedFile(File):
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            self.coverage = cover(family, original.index.tensors, gguf, sizes, tied, family.absent(settings))
+            self.coverage = cover(
+                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
+            )
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
@@ -155,7 +157,20 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     matches = [rules.find(without_prefix(family, name)) for name in file.index.tensors]
     present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
-    return [name for name in required if name not in present]
+    missing = [name for name in required if name not in present]
+    absent = _absent_templates(file, family, naming, missing) if missing else set()
+    return [name for name in missing if name not in absent]
+
+
+def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
+    """The templates whose tensors no layer has by the settings, if these can be read."""
+    try:
+        settings = family.settings(model_of(file, family, naming.layout))
+    except SquishError:
+        return set()
+    layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
+    numbers = [{"n": layer, "e": 0} for layer in layers]
+    return {each for each in templates if "{n}" in each and all(fill(each, number) in absent for number in numbers)}
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded: bool | None = None) -> MappedFile:

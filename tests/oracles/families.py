@@ -38,6 +38,13 @@ END = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
 PHI = {"original_max_position_embeddings": 512}
 QWEN = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
+MLA = {
+    "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 2,
+    "moe_intermediate_size": 32, "routed_scaling_factor": 1.5, "tie_word_embeddings": False,
+}  # fmt: skip
+"""Latent attention, and experts beside shared ones."""
+DEEPSEEK_ROPE = {**YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
 GPT2 = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 512,
     "vocab_size": 640,
@@ -141,6 +148,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tokenizer": "gpt-4o",
         "special": END,
     },
+    "deepseek_v2": {
+        "config": {
+            **MLA, "q_lora_rank": None, "v_head_dim": 48, "num_hidden_layers": 27, "rope_parameters": DEEPSEEK_ROPE,
+        },
+        "tokenizer": "deepseek",
+        "special": END,
+    },
+    "deepseek_v3": {
+        "config": {
+            **MLA, "q_lora_rank": 48, "n_group": 2, "topk_group": 1, "norm_topk_prob": True,
+            "num_nextn_predict_layers": 0,
+        },
+        "tokenizer": "deepseek",
+        "special": END,
+    },
     "lfm2": {
         "config": {
             "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3,
@@ -220,7 +242,8 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
+        biases = [(name, each) for name, each in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        for name, parameter in sorted([*model.named_parameters(), *biases]):
             center = 1.0 if ("norm" in name or ".ln_" in name) and not family.startswith("gemma") else 0.0
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
             parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
@@ -246,7 +269,7 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
     splits = {  # regexes of byte-level tokenizers; "" for ByteLevel's own
         "llama-bpe": words % r"\p{N}{1,3}", "glm4": words % r"\p{N}{1,3}", "dbrx": words % r"\p{N}{1,3}",
         "qwen2": words % r"\p{N}", "gpt-4o": cased + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + rest, "starcoder": "",
-        "gpt-2": "",
+        "gpt-2": "", "deepseek": r"\p{N}{1,3}",
     }  # fmt: skip
     byte_level = kind in splits
     tokens = list(dict.fromkeys(special.values()))
@@ -255,6 +278,15 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         tokenizer = Tokenizer(models.BPE())
         steps = [pre_tokenizers.Split(Regex(splits[kind]), "isolated")] if splits[kind] else []
         steps += [pre_tokenizers.Digits(individual_digits=True)] if kind == "starcoder" else []
+        if kind == "deepseek":
+            cjk, others = (
+                "[一-龥\u3040-ゟ゠-ヿ]+",
+                (
+                    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+                    r"| ?[\p{P}\p{S}]+[\r\n]*|" + rest
+                ),
+            )
+            steps += [pre_tokenizers.Split(Regex(each), "isolated") for each in (cjk, others)]
         last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits[kind])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last]) if steps else last
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -177,6 +177,12 @@ def test_a_plan_shows_the_share_of_zeros_and_its_cost():
     assert "the kernel is not 3 x 3" in facts("dense", dtype="f16")["winograd"]
 
 
+@pytest.mark.parametrize(("codec", "params"), [("dense", {"dtype": "f32"}), ("mx", {}), ("palette", {"bits": 5})])
+def test_a_tensor_that_is_decoded_first_has_records_for_all_its_channels(codec, params):
+    planned = tensor(codec, **params).plan("ane:device=M1").chosen.facts
+    assert [channels for _, channels in planned["records"]] == [16, 16, 16, 16]
+
+
 def test_encoding_a_dense_weight_under_a_mask_states_its_own_zeros_without_changing_values(tmp_path):
     values = np.where(np.random.default_rng(1).random(MATRIX.shape) < 0.63, 0, MATRIX).astype(np.float16)
     squish.save(tmp_path / "pruned.safetensors", {"w": values})

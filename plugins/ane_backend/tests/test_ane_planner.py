@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from squish_ane.ane import facts, planner, structures
 from squish_ane.ane.planner import Consumer, Weights, plan
 
-from squish_core.api import SquishError
+from squish_core.api import SquishError, UsageError
 from squish_core.testing import expect_error
 
 quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -229,7 +229,7 @@ def test_devices_map_to_generations(name, generation):
 
 def test_an_unknown_device_error_lists_the_devices():
     with expect_error(
-        SquishError, code="device", expected="M1, M2, M3, M4, M5, H13, H14, H15, H16, H17, H18", found="'A17'"
+        UsageError, code="backend", expected="M1, M2, M3, M4, M5, H13, H14, H15, H16, H17, H18", found="'A17'"
     ):
         planner.generation_of("A17")
 

@@ -19,7 +19,7 @@ import pytest
 from squish_dask.scheduler import DaskScheduler
 
 import squish_core as squish
-from squish_core.api import SquishError, WriteError
+from squish_core.api import SquishError, WriteError, workers
 from squish_core.conversion import job_run, worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -95,6 +95,25 @@ def test_a_cluster_writes_the_bytes_and_the_report_of_a_serial_conversion(
     report = job(cluster, source, tmp_path / "out.gguf")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+def test_loops_of_a_worker_use_one_thread_by_default(
+    cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SQUISH_THREADS", raising=False)
+    answers = DaskScheduler().map(cluster.scheduler_address, threads_of, [None, "3"])
+    assert sorted(answers) == [(0, 1), (1, 3)]
+
+
+def threads_of(value: str | None) -> int:
+    """Number of threads of this process's loops, with this value of SQUISH_THREADS."""
+    if value is None:
+        return workers()
+    os.environ["SQUISH_THREADS"] = value
+    try:
+        return workers()
+    finally:
+        os.environ["SQUISH_THREADS"] = "1"
 
 
 def test_the_current_client_is_used(

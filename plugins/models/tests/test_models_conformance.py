@@ -235,3 +235,22 @@ class TestGptOss(FamilySuite):
                 },
             },
         }  # fmt: skip
+
+
+class TestDeepseek(FamilySuite):
+    family = "deepseek2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {
+            **SMALL, "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": None, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16, "v_head_dim": 12, "first_k_dense_replace": 1, "n_routed_experts": 4,
+            "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 16, "routed_scaling_factor": 1.5,
+            "rope_theta": 10000.0,
+        }  # fmt: skip
+        yarn = {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 32}
+        return {
+            "2 lite": {**own, "model_type": "deepseek_v2", "rope_scaling": {**yarn, "type": "yarn"}},
+            "2": {**own, "model_type": "deepseek_v2", "q_lora_rank": 20, "n_group": 2, "topk_group": 1},
+            "3": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "norm_topk_prob": True},
+            "without dense layers": {**own, "model_type": "deepseek_v3", "q_lora_rank": 20, "first_k_dense_replace": 0},
+        }

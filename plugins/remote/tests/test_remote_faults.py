@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from obstore.exceptions import BaseError
 from squish_remote.store import RequestError, Store
 
 import squish_core as squish
@@ -144,13 +145,32 @@ def test_attempts_without_an_answer_are_counted(server: Any) -> None:
     store._deadline = PATIENCE
     with pytest.raises(RequestError) as caught:
         asyncio.run(store.range("m.safetensors", 0, 8, tag=None, version=None))
-    assert (caught.value.kind, caught.value.retries) in [("unreachable", 0), ("unreachable", 1)]
+    assert (caught.value.kind, caught.value.retries) in [("unreachable", 1), ("unreachable", 2)]
 
 
 def test_a_server_that_is_not_there_is_unreachable(closed_port: int) -> None:
     address = f"http://user:{SECRET}@127.0.0.1:{closed_port}/m.gguf"
     error = refusal(lambda: open_target(address, squish.registry(), SHORT))
     assert error.code == "unreachable"
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("Name or service not known", "host"), ("Temporary failure in name resolution", "unreachable")],
+)
+def test_an_unknown_host_is_an_error_at_once(server: Any, reason: str, kind: str) -> None:
+    """A lookup that fails for now is repeated."""
+    store = Store(server.url("", "ok").rstrip("/"), PATIENCE)
+    attempts = []
+
+    async def request(client: Any) -> None:
+        attempts.append(client)
+        raise BaseError(f'error sending request ... ConnectError("dns error", Custom {{ error: "{reason}" }})')
+
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(store._read(request))
+    assert caught.value.kind == kind
+    assert len(attempts) == (1 if kind == "host" else 2)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from squish_core.api import ErrorCode, MissingPluginError, Scheduler, SquishError, lost_worker, workers
 
 MEMORY = "memory"
 """Resource in bytes that workers may declare (`dask worker --resources memory=64e9`); tasks then ask for theirs."""
+THREADS = "SQUISH_THREADS"
 TIMEOUT = 30
 """Seconds to wait for a scheduler."""
 
@@ -35,7 +37,8 @@ class DaskScheduler(Scheduler):
         with ExitStack() as stack:
             client = _client(address, stack)
             options: Any = {"pure": False, "resources": _resources(client, memory)}
-            futures = client.map(function, items, key=f"squish-{os.urandom(8).hex()}", **options)
+            call = partial(call_in_one_thread, function)
+            futures = client.map(call, items, key=f"squish-{os.urandom(8).hex()}", **options)
             numbers = {future.key: number for number, future in enumerate(futures)}
             stack.callback(client.cancel, futures)
             losses, completed = Counter[int](), as_completed(futures, loop=client.loop)
@@ -47,11 +50,20 @@ class DaskScheduler(Scheduler):
                     losses[number] += error.allowed_failures + 1
                     if losses[number] > self.retries:
                         raise lost_worker(number, f"at last {error.last_worker.address}") from error
-                    again = client.submit(function, items[number], key=f"{future.key}-{losses[number]}", **options)
+                    again = client.submit(call, items[number], key=f"{future.key}-{losses[number]}", **options)
                     numbers[again.key] = number
                     futures.append(again)
                     completed.add(again)
                 future.release()
+
+
+def call_in_one_thread(function: Callable[[Any], Any], item: Any) -> Any:
+    """Call a function on a worker, whose loops use one thread: it runs as many tasks at once as it has threads.
+
+    SQUISH_THREADS in the worker's environment overrides it.
+    """
+    os.environ.setdefault(THREADS, "1")
+    return function(item)
 
 
 def _client(address: str, stack: ExitStack) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from squish_core.api import AllocatorInfo, ContainerInfo, Signature, hookimpl
 
-from .types import BLOCK_CODES, DENSE_CODES, NAMED_PRESETS
+from .types import BLOCK_CODES, DENSE_CODES, PRESET_NAMES
 
 
 @hookimpl
@@ -31,7 +31,7 @@ def squish_containers() -> list[ContainerInfo]:
 @hookimpl
 def squish_allocators() -> list[AllocatorInfo]:
     """llama.cpp's presets: those that share no name with a codec, and one that takes any preset by name."""
-    titles = {name: f"llama.cpp's preset {name.upper()}" for name in NAMED_PRESETS}
+    titles = {name: f"llama.cpp's preset {name.upper()}" for name in PRESET_NAMES}
     titles["llama-quantize"] = "any preset of llama.cpp's quantizer, type=q6_k"
     return [
         AllocatorInfo(id=name, title=title, factory="squish_gguf.quantize:LlamaQuantize")

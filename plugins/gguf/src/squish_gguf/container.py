@@ -36,7 +36,7 @@ from squish_core.api import (
 from . import writer
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
-from .types import BLOCK_CODES, COPIED, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
+from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
 _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
@@ -147,7 +147,7 @@ def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
 
 def _undecoded(name: str, code: int, shape: tuple[int, ...], data: Part, big: bool) -> TensorSpec:
     """Return the spec of a tensor that nothing decodes; GGUF keeps its bytes if the size of its type is defined."""
-    kind, problem = COPIED.get(code), unknown_type(code)
+    kind, problem = IK_LLAMA.get(code), unknown_type(code)
     if kind is None or big:
         return TensorSpec(name=name, shape=shape, dtype="f32", problem=problem, extras={"data": data})
     rows = evolve(data, shape=(*shape[:-1], kind.row_size(shape[-1] if shape else 1)))

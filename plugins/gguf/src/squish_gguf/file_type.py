@@ -9,7 +9,7 @@ from typing import Any
 from squish_core.api import TensorSpec, Typed
 
 from .quantize import matching_preset
-from .types import COPIED, DENSE_CODES, LAYOUTS, WRITTEN_CODES
+from .types import DENSE_CODES, IK_LLAMA, LAYOUTS, TYPE_CODES
 
 KEY = "general.file_type"
 
@@ -28,7 +28,7 @@ _USUAL: Mapping[str, int] = {
 }  # fmt: skip
 """The number llama.cpp infers from the most common type; for K-quants, the M mix."""
 
-_COPIED_NAMES = {kind.name for kind in COPIED.values()}
+_IK_LLAMA_NAMES = {kind.name for kind in IK_LLAMA.values()}
 
 
 def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
     number_before = getattr(meta[KEY], "value", meta[KEY])
     if isinstance(number_before, int) and common in _NUMBERS.get(number_before, ()):
         return dict(meta)
-    if common in _COPIED_NAMES:
+    if common in _IK_LLAMA_NAMES:
         return dict(meta)
     if common not in _USUAL:
         return {key: value for key, value in meta.items() if key != KEY}
@@ -68,4 +68,4 @@ def most_common_type(specs: Sequence[TensorSpec]) -> str:
 def type_code(spec: TensorSpec) -> int:
     """Return the GGML type code of an outgoing tensor."""
     codec, parts = spec.encodings[0].codec.id, spec.encodings[0].parts
-    return DENSE_CODES[parts["data"].dtype] if codec == "dense" else WRITTEN_CODES[codec]
+    return DENSE_CODES[parts["data"].dtype] if codec == "dense" else TYPE_CODES[codec]

@@ -12,11 +12,17 @@ Choice = tuple[tuple[str, str], ...]
 
 @frozen
 class Preset:
-    """A preset: its `general.file_type` number, its default type, and the kinds of tensors with other types."""
+    """A preset: its `general.file_type` number, its default type, and the kinds of tensors with other types.
+
+    `head` is the type of `output.weight`. A `low` preset, of 1 or 2 bits, has its own rules for experts and none for
+    70B models.
+    """
 
     number: int
     type: str
     choices: Mapping[str, Choice] = field(factory=dict)
+    head: str = "q6_k"
+    low: bool = False
 
 
 @frozen
@@ -42,14 +48,18 @@ CONDITIONS: dict[str, Callable[[Place], bool]] = {
     "more bits": more_bits,
     "first eighth": lambda place: place.index < place.count // 8,
     "first sixteenth": lambda place: place.index < place.count // 16,
+    "middle": lambda place: place.count // 8 <= place.index < 7 * place.count // 8,
     "first two": lambda place: place.index < 2,
     "first four": lambda place: place.index < 4,
     "4 heads per KV head": lambda place: place.heads_per_kv >= 4,
+    "4 heads per KV head or 4 experts": lambda place: place.heads_per_kv >= 4 or place.experts >= 4,
     "8 experts": lambda place: place.experts == 8,
+    "8 experts, more bits": lambda place: place.experts == 8 and more_bits(place),
     "falcon": lambda place: place.falcon,
     "falcon, first sixteenth": lambda place: place.falcon and place.index < place.count // 16,
     "falcon, more bits": lambda place: place.falcon and more_bits(place),
     "statistics, first eighth": lambda place: place.statistics and place.index < place.count // 8,
+    "no statistics": lambda place: not place.statistics,
     "no statistics, first eighth": lambda place: not place.statistics and place.index < place.count // 8,
 }
 
@@ -59,7 +69,20 @@ _IQ4: dict[str, Choice] = {
     "ffn_down": (("no statistics, first eighth", "q5_k"),),
     **_Q5_FOR_8_EXPERTS,
 }
+_MIDDLE_IQ3_XXS: Choice = (("middle", "iq3_xxs"),)
 _Q4_K_EMBEDDINGS: dict[str, Choice] = {"token_embd": (("always", "q4_k"),)}
+
+
+def _low(number: int, own_type: str, wide: str, output: str = "") -> Preset:
+    """A preset of 1 or 2 bits, with the type of its important tensors, and that of `attn_output`."""
+    return Preset(number, own_type, {
+        "attn_v": (("4 heads per KV head or 4 experts", "q4_k"), ("always", wide)),
+        "attn_k": (("8 experts", "q4_k"),),
+        "ffn_down": (("first eighth", wide),),
+        "attn_output": (("8 experts", "q5_k"), *((("always", output),) if output else ())),
+        "token_embd": (("always", wide),),
+    }, head="q5_k", low=True)  # fmt: skip
+
 
 PRESETS: dict[str, Preset] = {
     "f32": Preset(0, "f32"),
@@ -108,6 +131,34 @@ PRESETS: dict[str, Preset] = {
         "ffn_down": (("more bits", "q6_k"),),
     }),
     "q6_k": Preset(18, "q6_k"),
+    "iq1_s": _low(24, "iq1_s", "q2_k", "iq2_xxs"),
+    "iq1_m": _low(31, "iq1_m", "q2_k", "iq2_xxs"),
+    "iq2_xxs": _low(19, "iq2_xxs", "q2_k"),
+    "iq2_xs": _low(20, "iq2_xs", "q2_k"),
+    "iq2_s": _low(28, "iq2_xs", "iq3_s", "iq3_s"),
+    "iq2_m": _low(29, "iq2_s", "iq3_s", "iq3_s"),
+    "iq3_xxs": Preset(23, "iq3_xxs", {
+        "attn_v": (("4 heads per KV head", "q4_k"), ("no statistics", "iq3_s")),
+        "attn_k": (("always", "iq2_s"),),
+        "attn_q": (("always", "iq2_s"),),
+        "ffn_down": (("no statistics, first eighth", "q4_k"), ("no statistics", "q3_k")),
+        "attn_output": (("falcon", ""), ("8 experts", "q5_k"), ("always", "iq3_s")),
+        "token_embd": (("always", "iq3_s"),),
+    }, head="q5_k"),
+    "iq3_xs": Preset(22, "iq3_s", {
+        "attn_v": (("4 heads per KV head", "q4_k"),),
+        "attn_k": (("always", "iq3_xxs"),),
+        "attn_q": (("always", "iq3_xxs"),),
+        "ffn_gate": _MIDDLE_IQ3_XXS,
+        "ffn_up": _MIDDLE_IQ3_XXS,
+        **_Q5_FOR_8_EXPERTS,
+    }),
+    "iq3_s": Preset(26, "iq3_s", {"attn_v": (("4 heads per KV head", "q4_k"),), **_Q5_FOR_8_EXPERTS}),
+    "iq3_m": Preset(27, "iq3_s", {
+        "attn_v": (("always", "q4_k"),),
+        "ffn_down": (("first eighth", "q4_k"), ("8 experts, more bits", "q4_k")),
+        "attn_output": (("falcon", ""), ("8 experts", "q5_k"), ("always", "q4_k")),
+    }),
     "iq4_nl": Preset(25, "iq4_nl", _IQ4),
     "iq4_xs": Preset(30, "iq4_xs", _IQ4),
     "tq1_0": Preset(36, "tq1_0", _Q4_K_EMBEDDINGS),
@@ -117,7 +168,7 @@ PRESETS: dict[str, Preset] = {
 
 FALLBACKS = {
     "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
-    "iq4_xs": "iq4_nl",
+    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
 }  # fmt: skip
 """Types with 32-element blocks, for rows that 256-element blocks do not divide; f16 if these do not fit either."""
 
@@ -138,9 +189,14 @@ KINDS = (
     ("attn_kv_b.weight", "attn_v"),
     ("attn_v.weight", "attn_v"),
     ("attn_k.weight", "attn_k"),
+    ("attn_q.weight", "attn_q"),
     ("attn_output.weight", "attn_output"),
+    ("ffn_up", "ffn_up"),
+    ("ffn_gate", "ffn_gate"),
     ("ffn_down", "ffn_down"),
 )
+NEED_STATISTICS = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
+"""Types that llama.cpp refuses to encode without an importance matrix, except for embeddings and output."""
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 SEVENTY_B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
 """Architecture -> layer count of its 70B model, whose `attn_v` gets q5_k instead of q3_k or q4_k."""

@@ -26,6 +26,7 @@ from .presets import (
     CONDITIONS,
     EMBEDDINGS,
     FALLBACKS,
+    NEED_STATISTICS,
     PRESETS,
     SEVENTY_B,
     Place,
@@ -33,12 +34,14 @@ from .presets import (
     kind_of,
     quantizable,
 )  # fmt: skip
-from .types import NAMED_PRESETS, TYPES
+from .types import PRESET_NAMES, TYPES
 
 ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
 DENSE = ("f32", "f16", "bf16")
-WITH_ACTIVATIONS = ("q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+WITH_ACTIVATIONS = ("q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+                    *NEED_STATISTICS, "iq3_s")  # fmt: skip
 """Types whose encoders weight errors by activations."""
+_ENDS, _FFN = ("output", "token_embd"), ("ffn_down", "ffn_gate", "ffn_up")
 LAYER = re.compile(r"blk\.(\d+)\.")
 GENERIC = "llama-quantize"
 
@@ -113,14 +116,12 @@ class Request:
 
     def check_statistics(self, types: Mapping[str, str], model: ModelFacts) -> None:
         """Raise CodecError if llama.cpp refuses the preset without an importance matrix."""
-        q2_k = [
-            name for name, kind in types.items() if kind == "q2_k" and kind_of(name) not in ("output", "token_embd")
-        ]
-        missing = [name for name in q2_k if name not in (model.statistics or ())]
-        if self.name == "q2_k_s" and missing:
+        needing = (*NEED_STATISTICS, *(("q2_k",) if self.name == "q2_k_s" else ()))
+        weighted = [name for name, kind in types.items() if kind in needing and kind_of(name) not in _ENDS]
+        if missing := [name for name in weighted if name not in (model.statistics or ())]:
             raise CodecError(
-                "q2_k_s needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=missing[0],
-                hint="Pass them with --imatrix FILE, or use llama-quantize:type=q2_k.",
+                f"{self.name} needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=missing[0],
+                found=types[missing[0]], hint="Pass them with --imatrix FILE, or use llama-quantize:type=q2_k.",
             )  # fmt: skip
 
 
@@ -143,8 +144,8 @@ class _State:
         self.request, self.facts = request, facts
         kinds = [kind_of(name) for name in model.names]
         self.tied = "output" not in kinds
-        self.counts = {"attn_v": kinds.count("attn_v"), "ffn_down": facts.layers}
-        self.n_typed = {"attn_v": 0, "ffn_down": 0}
+        self.counts = {"attn_v": kinds.count("attn_v"), **dict.fromkeys(_FFN, facts.layers)}
+        self.n_typed = dict.fromkeys(self.counts, 0)
 
     def type_of(self, name: str, columns: int) -> str:
         """Return the type of the next tensor."""
@@ -170,20 +171,23 @@ class _State:
         index = self.n_typed.get(kind, 0)
         if kind in self.n_typed:
             self.n_typed[kind] += 1
-        if kind == "ffn_down" and facts.experts > 1:
+        if kind in _FFN and facts.experts > 1 and not preset.low:
             index = _layer(name)
         place = Place(
             index, self.counts.get(kind, 0), facts.heads_per_kv, facts.experts, facts.falcon, facts.statistics
         )
         choice = preset.choices.get(kind, ())
         type_name = next((kind for condition, kind in choice if CONDITIONS[condition](place)), "") or preset.type
+        if preset.low:
+            return type_name
         if kind == "attn_v" and facts.seventy_b and type_name in ("q3_k", "q4_k"):
             type_name = "q5_k"
         return "q8_0" if kind in ("attn_v", "attn_k") and facts.experts == 8 else type_name
 
     def _head(self, columns: int) -> str:
         kind = self.request.preset.type
-        return "q8_0" if kind == "q8_0" or self.facts.falcon or columns % ELEMENTS[kind] else "q6_k"
+        has_rows = columns % ELEMENTS[kind] == 0 and not self.facts.falcon
+        return self.request.preset.head if kind != "q8_0" and has_rows else "q8_0"
 
 
 @frozen
@@ -248,7 +252,7 @@ def matching_preset(
     """Return the file type of the preset with exactly these types, else -1."""
     for statistics in (None, frozenset[str]()):
         model = ModelFacts(tuple(shapes), metadata, statistics)
-        for name in dict.fromkeys((*NAMED_PRESETS, *PRESETS)):
+        for name in dict.fromkeys((*PRESET_NAMES, *PRESETS)):
             preset = PRESETS[name]
             if preset.type in types.values() and _same(preset_types(Request(name, preset), shapes, model), types):
                 return preset.number

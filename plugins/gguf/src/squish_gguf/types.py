@@ -42,7 +42,7 @@ REMOVED = {
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
 }  # fmt: skip
 
-_IK_LLAMA: dict[int, tuple[Any, ...]] = {
+_IK_LLAMA_SIZES: dict[int, tuple[Any, ...]] = {
     97: ("Q8_0_X4", 32, 34), 98: ("Q8_1_X4", 32, 36), 99: ("Q8_2_X4", 32, 36), 133: ("Q6_0", 32, 26),
     134: ("IQ1_BN", 64, 13, 2), 135: ("IQ2_BN", 64, 16, 4), 136: ("Q8_K64", 64, 68), 137: ("IQ2_K", 256, 76),
     138: ("IQ3_K", 256, 110), 139: ("IQ4_K", 256, 144), 140: ("IQ5_K", 256, 176), 141: ("IQ6_K", 256, 212),
@@ -64,16 +64,19 @@ _IK_LLAMA: dict[int, tuple[Any, ...]] = {
 
 Source: ggml.c and ggml-common.h of ik_llama.cpp, commit 8337e4c of August 2026.
 """
-COPIED = {
-    code: GgmlType(name, elements, nbytes, None, *row) for code, (name, elements, nbytes, *row) in _IK_LLAMA.items()
+IK_LLAMA = {
+    code: GgmlType(name, elements, nbytes, None, *row)
+    for code, (name, elements, nbytes, *row) in _IK_LLAMA_SIZES.items()
 }
 """Types of known size without a decoder: GGUF keeps their bytes."""
 FORKS = {
-    **{code: f"{kind.name} of ik_llama.cpp" for code, kind in COPIED.items()},
+    **{code: f"{kind.name} of ik_llama.cpp" for code, kind in IK_LLAMA.items()},
     142: "PQ2_0 of PrismML's llama.cpp", 143: "PTQ1_0 of PrismML's llama.cpp",
 }  # fmt: skip
 """Types that exist only in a llama.cpp fork."""
-NAMED_PRESETS = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")
+PRESET_NAMES = (
+    "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "iq2_m", "iq3_xs", "iq3_m",
+)  # fmt: skip
 """Presets that share no name with a codec: `--encode q4_k_m`. The others need `llama-quantize:type=q6_k`."""
 Q2_0, PQ2_0 = 42, 142
 WIDE_Q2_0 = 36, 34
@@ -84,9 +87,9 @@ BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items()
 SCALED_NVFP4 = "ggml.scaled_nvfp4"
 """The codec of NVFP4 blocks with a global scale, which is a tensor of its own."""
 BLOCK_CODES[SCALED_NVFP4] = BLOCK_CODES["ggml.nvfp4"]
-WRITTEN_CODES = {**BLOCK_CODES, **{f"ik_llama.{kind.name.lower()}": code for code, kind in COPIED.items()}}
+TYPE_CODES = {**BLOCK_CODES, **{f"ik_llama.{kind.name.lower()}": code for code, kind in IK_LLAMA.items()}}
 """Type code of each codec that GGUF stores as blocks; no package provides those of ik_llama.cpp."""
-LAYOUTS = {**TYPES, **COPIED}
+LAYOUTS = {**TYPES, **IK_LLAMA}
 """All types whose size is defined."""
 WEIGHT, SCALE, GLOBAL_SCALE = ".weight", ".scale", "global_scale"
 """Name suffixes of such a tensor and its scale, and the role of the scale."""

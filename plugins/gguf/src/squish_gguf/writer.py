@@ -26,7 +26,7 @@ from squish_core.api import (
 
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
-from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, WEIGHT, WRITTEN_CODES
+from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPE_CODES, WEIGHT
 from .values import pack_pair, pack_string, pair_size, typed
 
 VERSION = 3
@@ -57,7 +57,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         if part.dtype not in DENSE_CODES:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
         expected = (part.dtype, spec.shape)
-    elif codec in WRITTEN_CODES:
+    elif codec in TYPE_CODES:
         layout = _blocks(spec, codec)
         if isinstance(layout, Refusal):
             return layout
@@ -87,7 +87,7 @@ def _rank_refusal(spec: TensorSpec) -> Refusal | None:
 
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     """Return the encoding of a tensor as rows of blocks."""
-    kind = LAYOUTS[WRITTEN_CODES[codec]]
+    kind = LAYOUTS[TYPE_CODES[codec]]
     if not spec.shape or spec.shape[-1] % kind.elements:
         return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
     shape = (*spec.shape[:-1], kind.row_size(spec.shape[-1]))

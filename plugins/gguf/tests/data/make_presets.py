@@ -39,6 +39,7 @@ from preset_models import (
     Shapes,
     digest,
     in_runs,
+    is_low,
     matrices,
     metadata,
     requests,
@@ -124,7 +125,7 @@ def digests(library: CDLL, model: str, folder: Path) -> dict[str, str]:
     vectors = statistics(model)
     table = entries(vectors)
     result = {}
-    for preset, is_weighed in product(PRESETS, (False, True)):
+    for preset, is_weighed in product([name for name in PRESETS if not is_low(name)], (False, True)):
         params = library.llama_model_quantize_default_params()
         params.ftype, params.nthread = PRESETS[preset].number, 1
         params.imatrix = cast(table, c_void_p) if is_weighed else None

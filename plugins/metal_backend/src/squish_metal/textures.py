@@ -103,13 +103,13 @@ def decode(units: TextureUnits, bound: BoundEncoding) -> np.ndarray:
     for top in range(0, rows, SIDE // y * y):
         for left in range(0, columns, SIDE // x * x):
             panel = values[top : top + SIDE // y * y, left : left + SIDE // x * x]
-            high, wide = panel.shape
-            blocks = bound.parts["blocks"][top // y : -(-(top + high) // y), left // x : -(-(left + wide) // x)]
-            texels = units.texels(np.asarray(blocks), params["footprint"], high, wide)
+            height, width = panel.shape
+            blocks = bound.parts["blocks"][top // y : -(-(top + height) // y), left // x : -(-(left + width) // x)]
+            texels = units.texels(np.asarray(blocks), params["footprint"], height, width)
             if _has_error_color(texels):
                 raise CodecError(
                     "invalid block: ASTC error color [P5]", part="blocks", code="P5",
-                    found=f"in rows {top} to {top + high}, columns {left} to {left + wide}",
+                    found=f"in rows {top} to {top + height}, columns {left} to {left + width}",
                 )  # fmt: skip
             np.multiply(texels[..., 0], np.float32(params["scale"]), out=panel)
             panel += np.float32(params["zero"])

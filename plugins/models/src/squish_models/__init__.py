@@ -23,6 +23,9 @@ FAMILIES = {
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2", False),
     "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4", False),
     "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2", False),
+    "deepseek2": (
+        "DeepSeek 2 and 3", "deepseek:Deepseek", ("deepseek_v2", "deepseek_v3"), "deepseek2", True,
+    ),
     "gpt2": ("GPT-2", "gpt2:Gpt2", ("gpt2",), "gpt2", False),
     "gpt-oss": ("gpt-oss", "gpt_oss:GptOss", ("gpt_oss",), "gpt-oss", True),
     "lfm2": ("LFM 2", "lfm:Lfm2", ("lfm2",), "lfm2", False),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, Model, Rule
+from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, Model, Rule, source_names
 
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
@@ -79,8 +79,13 @@ class TextSettings(Family):
 
     @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
+        templates = {tensor.name for tensor in self.tensors}
+        more = {
+            layout: tuple(rule for rule in rules if templates.issuperset(source_names(rule.of)))
+            for layout, rules in self.more.items()
+        }
         own = tuple(rule for row in self.rows for rule in row.rules())
-        return {**self.more, "gguf": (*own, *self.more.get("gguf", ()))}
+        return {**more, "gguf": (*own, *more.get("gguf", ()))}
 
     def settings(self, model: Model) -> dict[str, Any]:
         settings = self._from_keys(model) if model.layout == "gguf" else self._from_config(model)
@@ -123,14 +128,14 @@ class TextSettings(Family):
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
         kinds = self.layer_kinds(settings)
-        rows = [row for row in self.rows if row.kind]
+        count = settings[self.experts] if self.experts else 0
         return {
-            tensor.name.replace("{n}", str(number))
-            for row in rows
+            tensor.name.replace("{n}", str(layer)).replace("{e}", str(expert))
+            for row in self.rows if row.kind
             for tensor in row.tensors()
-            for number, kind in enumerate(kinds)
-            if kind != row.kind
-        }
+            for layer, kind in enumerate(kinds) if kind != row.kind
+            for expert in range(count if "{e}" in tensor.name else 1)
+        }  # fmt: skip
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """The kind of each layer, if there are several kinds."""

@@ -24,7 +24,7 @@ class Row:
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `squeeze`: GGUF leaves its middle axis out. `transpose`: Hugging Face stores it as [in, out].
-    `layer` precedes the name in a layer, `suffix` ends the name of its weight.
+    `layer` precedes the name in a layer, `suffix` and `gguf_suffix` end the names of its weight.
     """
 
     hf: str
@@ -43,6 +43,7 @@ class Row:
     transpose: bool = False
     layer: str = LAYER
     suffix: str = ".weight"
+    gguf_suffix: str = ".weight"
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
@@ -59,7 +60,7 @@ class Row:
         """The rules for GGUF."""
         name = f"{'' if self.top else BLOCK}{self.gguf}"
         vector = "f32" if self.f32 or len(self.shape) == 1 else None
-        yield Rule(f"{name}.weight", self.expression(self.suffix), vector)
+        yield Rule(f"{name}{self.gguf_suffix}", self.expression(self.suffix), vector)
         if self.bias or self.biased:
             yield Rule(f"{name}.bias", self.expression(".bias"), "f32")
 

@@ -48,6 +48,9 @@ def error_of(
             "the server redirects to an address that is not followed", code="redirect",
             hint="Use the address that it leads to.",
         ),
+        "host": lambda: FileAccessError(
+            "the server's name is unknown", code=ErrorCode.UNREACHABLE, hint="Check the address."
+        ),
         "certificate": lambda: FileAccessError(
             "the server's certificate is not trusted", code="certificate",
             hint="SSL_CERT_FILE may name a file with the certificate of its authority.",

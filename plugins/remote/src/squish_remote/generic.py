@@ -91,6 +91,7 @@ class FsspecStore:
 
 def _file_system(url: str) -> tuple[Any, str]:
     try:
+        from fsspec import available_protocols
         from fsspec.core import url_to_fs
     except ModuleNotFoundError:
         url_to_fs = None
@@ -99,17 +100,21 @@ def _file_system(url: str) -> tuple[Any, str]:
             f"{url.partition('://')[0]}:// addresses are read by fsspec", file=redact(url),
             code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install_command('squish-remote', extra='[fsspec]')}`.",
         )  # fmt: skip
+    scheme = url.partition("://")[0]
+    if scheme not in available_protocols() and "::" not in url:
+        raise UsageError(
+            "nothing opens addresses of this scheme", found=redact(url), code=ErrorCode.USAGE,
+            expected="https, s3, gs, az, hf, or a scheme of fsspec, such as sftp", hint="Check the scheme.",
+        )  # fmt: skip
     try:
         files, path = url_to_fs(url)
     except ImportError as error:
-        missing, unknown = str(error).partition("\n")[0], False
-    except Exception as error:
-        missing, unknown = type(error).__name__, True
+        library = str(error).partition("\n")[0]
+    except Exception as error:  # a file system may raise anything; its text may contain secrets
+        raise UsageError(
+            "fsspec cannot open the address", found=f"{redact(url)} ({type(error).__name__})", code=ErrorCode.USAGE,
+            hint="Check the address.",
+        ) from None  # fmt: skip
     else:
         return files, str(path)
-    if unknown:
-        raise UsageError(
-            "fsspec cannot open it", found=f"{redact(url)} ({missing})", code=ErrorCode.USAGE,
-            hint="Check the scheme and the address.",
-        )  # fmt: skip
-    raise MissingPluginError("a library of fsspec is missing", found=missing, code=ErrorCode.NOT_INSTALLED)
+    raise MissingPluginError("a library of fsspec is missing", found=library, code=ErrorCode.NOT_INSTALLED)

@@ -52,7 +52,7 @@ def _parsed(url: str) -> tuple[str, str | None, str]:
     repo, at, revision = repo.partition("@")
     if not owner or not repo or (at and not revision):
         raise UsageError(
-            "is not an address of the Hub", found=redact(url), expected="hf://owner/repo[@revision]/path",
+            "not an address of the Hub", found=redact(url), expected="hf://owner/repo[@revision]/path",
             code=ErrorCode.USAGE,
         )  # fmt: skip
     return f"{owner}/{repo}", unquote(revision) or None, unquote(path).strip("/")

@@ -24,13 +24,14 @@ _UNDATED = 0
 _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
 _RETRIES = re.compile(r"\n\s*retries: (\d+),")
 _RANGE = re.compile(r"source: (UnexpectedRange|NoContentRange|ParseContentRange|RangeNotSupported)")
+_HOST = re.compile(r'"dns error".*(not known|nor servname|No address associated|No such host)', re.DOTALL)
 _CERTIFICATE = re.compile(r"error: InvalidCertificate\b")
 _REDIRECT = re.compile(r"kind: Redirect\b|URL scheme is not allowed|BadScheme")
 
 
 class RequestError(Exception):
     """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists",
-    "certificate" or "unreachable".
+    "host", "certificate" or "unreachable".
 
     It contains no text of the client, which may contain passwords and signatures.
     """
@@ -63,7 +64,8 @@ class Store:
             "default_headers": {"accept-encoding": "identity", **(headers or {})},
         }  # fmt: skip
         retry: Any = {
-            "max_retries": RETRIES, "retry_timeout": 0.75 * limit,  # its error is more specific than the deadline's
+            "max_retries": max(RETRIES - 1, 0),
+            "retry_timeout": 0.75 * limit,  # its error is more specific than the deadline's
             "backoff": {
                 "init_backoff": min(timedelta(milliseconds=100), limit / 40),
                 "max_backoff": min(timedelta(seconds=15), limit / 8),
@@ -77,7 +79,7 @@ class Store:
         make: Any = HTTPStore.from_url if is_web else from_url
         self._store: Any = make(url, client_options=client, retry_config=retry)
         once: Any = {**retry, "max_retries": 0}
-        self._first: Any = None if url.startswith("http://") else make(url, client_options=client, retry_config=once)
+        self._first: Any = make(url, client_options=client, retry_config=once)
 
     async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
         """A byte range; `tag`: only if the content still has it."""
@@ -143,9 +145,9 @@ class Store:
         )  # fmt: skip
 
     async def _read(self, request: Callable[[Any], Any]) -> Any:
-        """The answer to a request of a store; the first one over TLS ends at once if no retry can help.
+        """The answer to a request of a store; the first one ends at once if no retry can help.
 
-        The client retries an untrusted certificate and a redirect that it refuses until the deadline.
+        The client would retry an unknown host or an untrusted certificate until the deadline.
         """
         begin, first, self._first = time.monotonic(), self._first, None
         if first is None:
@@ -193,6 +195,8 @@ def _failure(error: Exception) -> RequestError:
         return RequestError("denied", status)
     if isinstance(error, NotSupportedError) or status == 416 or _RANGE.search(text):
         return RequestError("range", status)
+    if _HOST.search(text):
+        return RequestError("host")
     if _CERTIFICATE.search(text):
         return RequestError("certificate")
     if _REDIRECT.search(text) or (status is not None and 300 <= status < 400):

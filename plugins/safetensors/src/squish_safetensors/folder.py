@@ -62,8 +62,8 @@ def choose(folder: Source) -> str:
     if len(candidates) != 1:
         listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
         raise FormatError(
-            "a folder with several safetensors files and no index"
-            if candidates else "a folder without a safetensors file",
+            "is a folder with several safetensors files and no index"
+            if candidates else "is a folder without a safetensors file",
             expected=f"one file, or one {INDEX_SUFFIX}", found=listing or None, code=ErrorCode.FOLDER,
             hint="Open one of its files." if candidates else None,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from squish_core.api import (
     Offer,
     Refusal,
     Request,
-    SquishError,
+    UsageError,
     WholeHandle,
 )
 
@@ -41,7 +41,7 @@ class Ane(Backend):
         from .device_plan import DevicePlan
 
         if "device" not in options:
-            raise SquishError(
+            raise UsageError(
                 "ane options need a device", found=", ".join(options), expected="ane:device=M1",
                 code=ErrorCode.BACKEND,
             )  # fmt: skip

@@ -8,7 +8,7 @@ from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refusa
 
 from ..coreml.archive import WHOLE
 from . import facts, layout, planner
-from .forms import weights_of
+from .forms import dense_weights, weights_of
 
 
 class DevicePlan(Backend):
@@ -37,7 +37,7 @@ class DevicePlan(Backend):
     def _offer(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         assert request.codec is not None
         weights = weights_of(encoding, spec, request.codec)
-        target = weights or planner.Weights(form="dense", elements=spec.elements)
+        target = weights or dense_weights(spec)
         verdict = planner.plan(target, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
         first = "rounded to float16 first" if dense else f"Core ML does not support {encoding.codec.id}: decoded first"

@@ -28,6 +28,11 @@ def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | 
     return _integers(layout, spec, zeros)
 
 
+def dense_weights(spec: TensorSpec) -> Weights:
+    """Return the weights as dense float16, for a tensor that is decoded first."""
+    return _weights(spec, "dense")
+
+
 def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
     """Return the form of integer codes; `zeros`: all their zero points are zero."""
     if layout.bits < 8:

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import fields_dict, frozen
 
-from squish_core.api import ErrorCode, SquishError
+from squish_core.api import ErrorCode, SquishError, UsageError
 
 from . import facts
 from .structures import ACTIVATION_BYTES, codebook_bytes, is_quantized_palette, is_vector_size
@@ -71,13 +71,13 @@ class Consumer:
 
 
 def consumer_of(options: Mapping[str, Any]) -> Consumer:
-    """Parse consumer options such as `stride=2,overlapping=true`; SquishError if invalid."""
+    """Parse consumer options such as `stride=2,overlapping=true`; UsageError if invalid."""
     fields = fields_dict(Consumer)
     values = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
     for name, value in values.items():
         expected = type(fields[name].default) if name in fields else None
         if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
-            raise SquishError(
+            raise UsageError(
                 "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
                 expected="device, stride and dilation from 1, overlapping and mutable as true or false",
             )  # fmt: skip
@@ -140,8 +140,8 @@ def generation_of(device: str) -> str:
     name = device.strip().upper()
     generation = facts.DEVICES.get(name, name.rstrip("GSCD"))
     if generation not in facts.GENERATIONS:
-        raise SquishError(
-            "unknown device", found=repr(device), code="device",
+        raise UsageError(
+            "unknown device", found=repr(device), code=ErrorCode.BACKEND,
             expected=", ".join([*facts.DEVICES, *facts.GENERATIONS]),
         )  # fmt: skip
     return generation

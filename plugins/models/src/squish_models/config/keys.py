@@ -113,6 +113,12 @@ def _check(key: Key, place: str, value: Any) -> None:
                 "are not sizes", part=place, expected="integers", found=_shown(value), code=ErrorCode.CONFIG
             )
         return
+    if key.type == "bool":
+        if not isinstance(value, (bool, np.bool_)):
+            raise FormatError(
+                "is neither true nor false", part=place, expected="a bool", found=_shown(value), code=ErrorCode.CONFIG
+            )
+        return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
         raise FormatError(
@@ -135,6 +141,8 @@ def _check(key: Key, place: str, value: Any) -> None:
 def _read(key: Key, value: Any) -> Any:
     if key.type == SIZES_LIST:
         return _sizes(value)
+    if key.type == "bool":
+        return bool(value)
     return shortest(value) if key.type == "f32" else int(value)
 
 
@@ -142,6 +150,8 @@ def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
     if key.type == SIZES_LIST:
         return np.array(value, np.int32)
+    if key.type == "bool":
+        return bool(value)
     return float(np.float32(value)) if key.type == "f32" else int(value)
 
 

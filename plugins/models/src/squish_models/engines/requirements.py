@@ -93,6 +93,8 @@ MISTRAL_ALL = (*SIZES, "architectures", "hidden_act", "max_position_embeddings",
 WINDOW = ("max_window_layers", "use_sliding_window")
 EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
 
+DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
+
 
 def _rope(theta: float) -> dict[str, Any]:
     """Defaults of a class that does not read `rope_parameters`."""
@@ -123,7 +125,7 @@ MLX = Engine(
         "qwen3": (*MLX_ALL, *MLX_SIZES),
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
         "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
-        "gpt_oss": ("model_type",),
+        **dict.fromkeys(("deepseek_v2", "deepseek_v3", "gpt_oss"), ("model_type",)),
         "gpt2": (
             "model_type", "n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon", "vocab_size",
         ),
@@ -144,6 +146,8 @@ MLX = Engine(
         "gemma2": {"rope_theta": 10000.0},
         "gemma3_text": {**_rope(1000000.0), "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6},
         "olmo2": {**_rope(10000.0), "tie_word_embeddings": True},
+        "deepseek_v2": {**_rope(10000.0), **DEEPSEEK, "n_group": 1},
+        "deepseek_v3": {**_rope(10000.0), **DEEPSEEK, "n_group": 1},
         "gpt_oss": _rope(150000.0),
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},

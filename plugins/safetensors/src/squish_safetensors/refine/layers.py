@@ -157,11 +157,13 @@ def _layer_tensor(
         return spec
     except SquishError as error:
         code = error.code or "layer"
-        problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
+        place = error.part if error.tensor in (None, name) else error.where()
+        reason = f"{place}: {error.reason()}" if place else error.reason()
+        problems.append(Problem(code=code, severity="error", where=name, message=reason))
         first = next(iter(parts.values()))
         extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}
         return TensorSpec(
-            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=str(error).rstrip(".")
+            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=reason.rstrip(".")
         )  # fmt: skip
 
 

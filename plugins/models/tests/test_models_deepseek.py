@@ -1,0 +1,167 @@
+"""DeepSeek: keys and values that alternate by head, layers of two kinds, and modules that engines leave out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_tokenizer import TOKENIZER
+from squish_models.api import check_model
+
+import squish_core as squish
+from squish_core.conversion.arrays import in_memory
+from squish_core.errors import SquishError
+from squish_core.mapping.mapped import map_file, naming_of
+from squish_core.testing import model_arrays, write_model
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_act": "silu",
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False, "torch_dtype": "float32", "kv_lora_rank": 32, "q_lora_rank": 32,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 64, "first_k_dense_replace": 1,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 32,
+    "routed_scaling_factor": 2.5, "n_group": 2, "topk_group": 1, "norm_topk_prob": True, "rope_theta": 10000.0,
+}  # fmt: skip
+LITE = {**CONFIG, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "q_lora_rank": None}
+FUSED = "model.layers.0.self_attn.kv_b_proj.weight"
+FAMILY = "deepseek2"
+
+
+def written(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
+    return write_model(folder, squish.registry().family(FAMILY), config, dtype="f32", files=TOKENIZER)
+
+
+def weights(config: dict[str, Any] = CONFIG) -> dict[str, np.ndarray]:
+    return model_arrays(squish.registry().family(FAMILY), config, "f32")
+
+
+def opened(arrays: dict[str, np.ndarray], config: dict[str, Any] = CONFIG) -> squish.File:
+    return in_memory(arrays, assets={"config.json": json.dumps(config).encode(), **TOKENIZER})
+
+
+def test_keys_and_values_are_separated_by_head(tmp_path: Path) -> None:
+    squish.convert(written(tmp_path / "m"), tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m") as source, squish.open(tmp_path / "m.gguf") as gguf:
+        heads = source[FUSED].numpy().reshape(4, 32 + 64, 32)
+        np.testing.assert_array_equal(gguf["blk.0.attn_k_b.weight"].numpy(), heads[:, :32].swapaxes(1, 2))
+        np.testing.assert_array_equal(gguf["blk.0.attn_v_b.weight"].numpy(), heads[:, 32:])
+
+
+@pytest.mark.parametrize("config", [CONFIG, LITE], ids=["3", "2 lite"])
+def test_a_gguf_states_which_of_the_models_it_is(config: dict[str, Any], tmp_path: Path) -> None:
+    squish.convert(written(tmp_path / "m", config), tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    stated = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert {key: stated[key] for key in config if key != "torch_dtype"} == {
+        key: value for key, value in config.items() if key != "torch_dtype"
+    }
+    assert {item.state for item in squish.diff(tmp_path / "m", tmp_path / "back").tensors} == {"bytes"}
+
+
+def test_files_from_before_the_split_are_read() -> None:
+    """llama.cpp stored keys and values as Hugging Face does, with as many heads."""
+    file = opened(weights())
+    mapped = map_file(file, "gguf", {}, naming_of(file))
+    arrays = {name: mapped[name].numpy() for name in mapped}
+    for layer in range(2):
+        del arrays[f"blk.{layer}.attn_k_b.weight"], arrays[f"blk.{layer}.attn_v_b.weight"]
+        arrays[f"blk.{layer}.attn_kv_b.weight"] = weights()[f"model.layers.{layer}.self_attn.kv_b_proj.weight"]
+    meta = {name: value for name, value in mapped.index.meta.items() if not name.endswith("_mla")}
+    for name, value in (("head_count_kv", 4), ("key_length", 48), ("value_length", 64)):
+        key = f"deepseek2.attention.{name}"
+        meta[key] = type(meta[key])("u32", value)
+    old = in_memory(arrays, meta)
+    back = map_file(old, "hf", {}, naming_of(old))
+    np.testing.assert_array_equal(back[FUSED].numpy(), weights()[FUSED])
+
+
+def test_experts_keep_their_codes_in_mlx(tmp_path: Path) -> None:
+    squish.convert(written(tmp_path / "m"), tmp_path / "m.gguf", encode={"*_exps.weight": "q8_0"})
+    squish.convert(tmp_path / "m.gguf", tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "back.gguf")
+    assert {item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "back.gguf").tensors} == {"bytes"}
+
+
+def test_what_mlx_lm_makes_of_keys_and_values_is_read() -> None:
+    arrays = weights()
+    for layer in range(2):
+        heads = arrays.pop(f"model.layers.{layer}.self_attn.kv_b_proj.weight").reshape(4, 32 + 64, 32)
+        arrays[f"model.layers.{layer}.self_attn.embed_q.weight"] = heads[:, :32].swapaxes(1, 2).copy()
+        arrays[f"model.layers.{layer}.self_attn.unembed_out.weight"] = heads[:, 32:].copy()
+    file = opened(arrays)
+    back = map_file(file, "hf", {}, naming_of(file))
+    np.testing.assert_array_equal(back[FUSED].numpy(), weights()[FUSED])
+
+
+def test_blocks_of_float8_go_to_gguf(tmp_path: Path) -> None:
+    folder, fp8 = written(tmp_path / "m"), {"*_proj.weight": "fp8_block"}
+    squish.convert(folder, tmp_path / "fp8", "hf:method=fp8", fp8)
+    squish.convert(tmp_path / "fp8", tmp_path / "m.gguf", encode="f32")
+    squish.convert(tmp_path / "fp8", tmp_path / "floats", "hf", encode="f32")
+    squish.convert(tmp_path / "floats", tmp_path / "same.gguf")
+    with squish.open(tmp_path / "fp8") as file:
+        assert file[FUSED].spec.encodings[0].codec.id == "float8"
+    assert {item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "same.gguf").tensors} == {"bytes"}
+
+
+def test_modules_that_predict_more_tokens_are_left_out_and_reported() -> None:
+    arrays, config = weights(), {**CONFIG, "num_nextn_predict_layers": 1}
+    arrays |= {name.replace(".1.", ".2.", 1): values for name, values in arrays.items() if ".layers.1." in name}
+    arrays["model.layers.2.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+    file = opened(arrays, config)
+    mapped = map_file(file, "gguf", {}, naming_of(file))
+    assert not any(name.startswith("blk.2.") for name in mapped)
+    assert "model.layers.2.eh_proj.weight" in {item.name for item in mapped.dropped}
+
+
+def drop(name: str) -> Callable[[dict[str, np.ndarray]], Any]:
+    return lambda arrays: arrays.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("model.layers.1.mlp.gate.e_score_correction_bias", CONFIG), ("model.layers.0.mlp.up_proj.weight", CONFIG),
+        ("model.layers.1.self_attn.q_a_proj.weight", CONFIG), ("model.layers.0.self_attn.q_proj.weight", LITE),
+        ("model.layers.1.mlp.experts.3.up_proj.weight", LITE), (FUSED.replace("0", "1"), LITE),
+    ],
+)  # fmt: skip
+def test_a_missing_tensor_is_named(name: str, config: dict[str, Any]) -> None:
+    arrays = weights(config)
+    del arrays[name]
+    file = opened(arrays, config)
+    with pytest.raises(SquishError) as caught:
+        map_file(file, "gguf", {}, naming_of(file))
+    assert caught.value.code == "unmapped"
+    assert caught.value.tensor == name.replace("kv_b_proj", "k_b_proj")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"kv_lora_rank": None}, "config"), ({"v_head_dim": "64"}, "config"), ({"n_routed_experts": None}, "config"),
+        ({"qk_nope_head_dim": 16}, "contradiction"), ({"moe_intermediate_size": 16}, "contradiction"),
+        ({"scoring_func": "softmax"}, "config"), ({"norm_topk_prob": 1}, "config"), ({"moe_layer_freq": 2}, "config"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5}}, "rope"),
+        ({"first_k_dense_replace": 2}, "contradiction"),
+    ],
+)  # fmt: skip
+def test_a_config_that_contradicts_the_tensors_or_llama_cpp_is_refused(settings: dict[str, Any], code: str) -> None:
+    file = opened(weights(), {**CONFIG, **settings})
+    with pytest.raises(SquishError) as caught:
+        map_file(file, "gguf", {}, naming_of(file))
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("engine", "to"), [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf")])
+def test_the_check_lets_what_is_written_pass(engine: str, to: str, tmp_path: Path) -> None:
+    target = written(tmp_path / "m")
+    if to != "hf":
+        target = tmp_path / f"checked.{to}"
+        squish.convert(tmp_path / "m", target, to)
+    assert check_model(target, engine).problems == ()
