@@ -75,6 +75,8 @@ def test_codes_of_experts_and_convolutions_run_as_their_values(folder, family, t
     source = families.make(family, folder / f"{family}-codes")
     squish.convert(source, tmp_path / "model.gguf", encode="q4_1")
     squish.convert(tmp_path / "model.gguf", tmp_path / "model.onnx")
+    squish.convert(tmp_path / "model.onnx", tmp_path / "back.gguf")
+    assert squish.diff(tmp_path / "model.gguf", tmp_path / "back.gguf").same
     squish.convert(tmp_path / "model.gguf", tmp_path / "values", "hf", encode="f32")
     assert engines.difference(*answers(tmp_path / "values", tmp_path / "model.onnx"), BOUND) == ""
 

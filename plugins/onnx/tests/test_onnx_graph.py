@@ -134,6 +134,14 @@ def test_a_graph_that_cannot_take_the_weight_is_refused(convert, tmp_path, name)
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_an_error_names_the_tensor_and_an_encoding_that_has_its_name(convert):
+    mapped = [tensor("v", WEIGHT), node("Conv", ["x", "v"], ["y"])]
+    with pytest.raises(squish.SquishError) as caught:
+        convert(*mapped, names={"layer.weight": "v"})
+    assert (caught.value.code, caught.value.tensor) == ("graph-use", "layer.weight")
+    assert "layer.weight=f32" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("version", [{"ir": 3}, {"opset": 12}])
 def test_a_graph_of_an_older_version_is_refused(convert, version):
     with pytest.raises(squish.SquishError) as caught:

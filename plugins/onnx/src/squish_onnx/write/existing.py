@@ -18,7 +18,7 @@ from ..tensor import TensorProto
 from . import proto
 from .graph import MICROSOFT, Graph, Initializer, dense_dtype, is_dense
 from .source_graph import SUBGRAPH, ExistingModel
-from .uses import columns_first, unused, uses_of
+from .uses import USE, columns_first, unused, uses_of
 
 GRAPH = "graph"
 """The option with the path of the model."""
@@ -106,14 +106,13 @@ def rewritten(
     result = Rewritten(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
     result.moved.update(place.offset for place in model.nested.values() if place.external is not None)
     for spec in renamed:
-        if spec.name in model.weights:
-            _put_parts(result, spec, model.weights[spec.name])
-        elif spec.name in model.nested:
-            _put_inside(result, spec)
-        elif is_dense(spec):
-            _put_values(result, spec)
-        else:
-            _put_codes(result, spec)
+        try:
+            _put(result, spec)
+        except FormatError as error:
+            error.tensor = tensors[spec.name]
+            if error.code == USE and error.hint is None:
+                error.hint = f"Encode it: --encode '{error.tensor}={_dtype_of(model, spec.name)}'."
+            raise
     if taken := sorted((set(result.graph.initializers) - result.replaced) & model.names):
         raise FormatError("the graph has a value of this name already", tensor=taken[0], code="duplicate")
     return result
@@ -163,6 +162,25 @@ def _check(
             )  # fmt: skip
 
 
+def _put(result: Rewritten, spec: TensorSpec) -> None:
+    """Put a tensor in the place of an initializer, or of the parts of a quantized matrix."""
+    model = result.model
+    if spec.name in model.weights:
+        _put_parts(result, spec, model.weights[spec.name])
+    elif spec.name in model.nested:
+        _put_inside(result, spec)
+    elif is_dense(spec):
+        _put_values(result, spec)
+    else:
+        _put_codes(result, spec)
+
+
+def _dtype_of(model: ExistingModel, name: str) -> str:
+    """The dtype in which the graph has a weight."""
+    place = model.initializers.get(name) or model.nested.get(name)
+    return place.dtype if place is not None else model.weights[name].params.get("scale_dtype", "f32")
+
+
 def _put_values(result: Rewritten, spec: TensorSpec) -> None:
     """Replace an initializer by dense values, through a cast or a transposition if need be."""
     model, graph = result.model, result.graph
@@ -209,7 +227,7 @@ def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
         raise unused(model, spec.name, "nothing")
     as_in_graph = stored is spec and place.shape == spec.shape
     if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
-        raise _blocks_across(model, spec)
+        raise _blocks_across(result, spec)
     for use in uses:
         if place.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
             raise _wrong_shape(model, stored, place.shape)
@@ -274,11 +292,11 @@ def _compute(result: Rewritten, name: str, use: CodeUse, dtype: str) -> None:
     result.nodes[max(use.nodes)] = graph.nodes
 
 
-def _blocks_across(model: ExistingModel, spec: TensorSpec) -> FormatError:
+def _blocks_across(result: Rewritten, spec: TensorSpec) -> FormatError:
     return FormatError(
-        "the graph has a weight of [K, N], and its codes are in blocks along N", file=model.source.name,
+        "the graph has a weight of [K, N], and its codes are in blocks along N", file=result.model.source.name,
         tensor=spec.name, expected="blocks along K", found=str(spec.encodings[0].codec), code="graph-use",
-        hint=f"Encode it: --encode '{spec.name}=int4:transposed=true'.",
+        hint=f"Encode it: --encode '{result.tensors[spec.name]}=int4:transposed=true'.",
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ from ..coded import CodeUse
 from ..nodes import Node, is_transpose
 from .source_graph import ExistingModel
 
+USE = "graph-use"
+"""Code of the error for a use that has no operator on codes."""
+
 
 @frozen
 class Use:
@@ -68,7 +71,7 @@ def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: b
 def unused(model: ExistingModel, name: str, use: str) -> FormatError:
     return FormatError(
         "the graph uses a weight for something that has no operator on codes", file=model.source.name, tensor=name,
-        expected="MatMul, Gemm or Gather", found=use, code="graph-use", hint=f"Encode it: --encode '{name}=f32'.",
+        expected="MatMul, Gemm or Gather", found=use, code="graph-use",
     )  # fmt: skip
 
 
