@@ -91,8 +91,8 @@ def one_job(
     source: Path,
     target: Path,
     registry: Any,
-    format: str | None = None,
-    **arguments: Any,  # noqa: A002
+    format: str | None = None,  # noqa: A002
+    **arguments: Any,
 ) -> tuple[list[str], JobFacts]:
     """Rows with the times of a job's steps, and what the model of the job needs."""
     clock = Clock()
