@@ -11,7 +11,7 @@ import pytest
 import squish_torch
 import torch
 import transformers
-from tiny_models import IDS, by_transformers, converted, greedy, logits, tiny_gemma, tiny_llama
+from tiny_models import IDS, by_transformers, converted, greedy, logits, tiny_gemma, tiny_llama, tiny_phi
 
 import squish_core as squish
 
@@ -68,6 +68,19 @@ def test_squizd_holds_its_4_bit_codes(tmp_path: Path) -> None:
     squish.convert(path, tmp_path / "model.squizd", rename="gguf")
     model = squish_torch.from_pretrained(tmp_path / "model.squizd")
     assert (logits(model) - logits(squish_torch.from_pretrained(path))).abs().max() <= 1e-4
+
+
+def test_fused_projections_stay_one_module(tmp_path: Path) -> None:
+    folder = tiny_phi(tmp_path / "hf")
+    dense = squish_torch.from_pretrained(converted(folder, tmp_path / "dense.gguf", "f32"))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert (logits(dense) - logits(reference)).abs().max() <= 1e-4
+    model = squish_torch.from_pretrained(converted(folder, tmp_path / "model.gguf", ["q4_1", "*norm*=keep"]))
+    layer = model.model.layers[1]
+    for module in (layer.self_attn.qkv_proj, layer.mlp.gate_up_proj):
+        assert isinstance(module, squish_torch.CompressedLinear)
+    before = logits(model)
+    assert (logits(model.dequantize()) - before).abs().max() <= 1e-4
 
 
 def test_weights_stay_compressed_and_the_head_shares_the_embedding(gguf: Path) -> None:

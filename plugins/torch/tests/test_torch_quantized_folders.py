@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import squish_torch
 import torch
 import transformers
 from quantized_folders import FOLDERS, fp8_folder, int8_folder, mxfp4_folder
-from tiny_models import greedy, logits
+from tiny_models import greedy, logits, tiny_llama
 
 import squish_core as squish
 
@@ -58,6 +59,20 @@ def test_mxfp4_logits_are_those_of_transformers_own_dequantization(tmp_path: Pat
         folder, quantization_config=transformers.Mxfp4Config(dequantize=True), dtype=torch.float32
     )
     assert (logits(squish_torch.from_pretrained(folder)) - logits(reference)).abs().max() <= 1e-4
+
+
+def test_columns_in_the_order_of_activations_have_their_own_groups(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "hf", tied=False)
+    squish.convert(source, tmp_path / "q", "hf:method=gptq", ["keep", "*proj*=int4:group_size=32"])
+    (path,) = (tmp_path / "q").glob("*.safetensors")
+    tensors, generator = safetensors.torch.load_file(path), torch.Generator().manual_seed(0)
+    for name in [name for name in tensors if name.endswith(".g_idx")]:
+        tensors[name] = tensors[name][torch.randperm(len(tensors[name]), generator=generator)]
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    direct, through = squish_torch.from_pretrained(tmp_path / "q"), through_transformers(tmp_path / "q")
+    assert "hf.act_order" in repr(direct.model.layers[1].mlp.down_proj)
+    assert torch.equal(logits(direct), logits(through))
+    assert (logits(through.dequantize()) - logits(direct)).abs().max() <= 1e-4
 
 
 def test_tensors_that_a_backend_does_not_run_are_an_error_or_decoded(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def tiny_gemma(folder: Path) -> Path:
     return _saved(transformers.Gemma3ForCausalLM(_seeded(config)), folder)
 
 
+def tiny_phi(folder: Path) -> Path:
+    """A checkpoint folder of a Phi 3 with two layers, in f32: q, k and v are one matrix, gate and up another."""
+    sizes = {name: size for name, size in SIZES.items() if name != "head_dim"}
+    config = transformers.Phi3Config(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    return _saved(transformers.Phi3ForCausalLM(_seeded(config)), folder)
+
+
 def converted(folder: Path, target: Path, encode: Any, **options: Any) -> Path:
     """The same model as GGUF, without a tokenizer."""
     squish.convert(folder, target, encode=encode, rename="gguf", **options)
