@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from toys import files_of
 
 import squish_core as squish
 from squish_core.api import UsageError, output_image, plan_conversion
@@ -40,13 +41,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("jobs") / "model.safetensors"
     squish.save(path, ARRAYS, metadata={"format": "pt"})
     return path
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    """The files of a target by their names in it."""
-    if path.is_file():
-        return {"": path.read_bytes()}
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def facts(report: squish.Conversion) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import files_of
 
 import squish_core as squish
 from squish_core.api import UsageError, plan_conversion
@@ -41,13 +42,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def written(path: Path) -> dict[str, bytes]:
-    """The files of a conversion's target by their names in the image."""
-    if path.is_file():
-        return {"": path.read_bytes()}
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
 @pytest.mark.parametrize(("to", "encode"), TARGETS)
 def test_an_image_equals_the_written_file(source: Path, tmp_path: Path, to: str, encode: str | None) -> None:
     with squish.open(source) as file:
@@ -56,7 +50,7 @@ def test_an_image_equals_the_written_file(source: Path, tmp_path: Path, to: str,
         image = output_image(plan, file)
         squish.convert(file, target, to, encode)
         reader = ImageReader(plan, file, image)
-        files = written(target)
+        files = files_of(target)
         assert {each.name: each.size for each in image.files} == {name: len(data) for name, data in files.items()}
         for each in image.files:
             assert reader.read(each, 0, each.size) == files[each.name]
@@ -68,7 +62,7 @@ def test_any_range_equals_the_written_bytes(source: Path, tmp_path: Path, to: st
         plan = plan_conversion(file, tmp_path / "out", to, encode)
         image = output_image(plan, file)
         squish.convert(file, tmp_path / "out", to, encode)
-        files = written(tmp_path / "out")
+        files = files_of(tmp_path / "out")
         reader = ImageReader(plan, file, image, cached=1)
         large = max(image.files, key=lambda each: each.size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -338,3 +339,10 @@ class Stumbling(Box):
 
     def sniff(self, source: api.Source) -> bool:
         raise KeyError("member")
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """The files of a target by their names in it; "" is the target itself."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}

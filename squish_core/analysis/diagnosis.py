@@ -247,7 +247,7 @@ def _command_failures(registry: Registry) -> list[tuple[str, str]]:
 
 def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
     """Why implementations of a distribution cannot be imported."""
-    for kind in ("container", "codec", "allocator", "backend", "source", "scheduler"):
+    for kind in ("container", "codec", "allocator", "backend", "family", "source", "scheduler", "framework"):
         for entry in registry.find(kind):
             if entry.dist == dist:
                 try:
