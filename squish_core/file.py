@@ -137,13 +137,13 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         """
         from squish_core.backends.base import chosen_backend
         from squish_core.backends.resolve import resolve
-        from squish_core.backends.whole import WholeModel
+        from squish_core.backends.whole import WHOLE, WholeModel
 
         if not self.index.whole:
             hint = "Load its tensors: file[name].load()."
             raise TensorError("has no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
         with self.guard(SquishError, "loading the whole model"):
-            chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
+            chain = resolve(self.registry, WHOLE, self.format, self.index.whole, backend=backend, policy=policy)
             return WholeModel(self.name, chain, chosen_backend(chain, self.registry).load_whole(chain, self))
 
     def draft(self) -> File:

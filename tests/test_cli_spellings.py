@@ -57,14 +57,22 @@ def test_options_without_one_preset_are_errors(encode: list[str], types: list[st
     ],
 )
 def test_mlx_lms_options_are_a_rule_before_the_others(options: tuple[Any, Any, Any], rules: list[str]) -> None:
-    assert mlx_rules(["last"], *options) == rules
+    assert mlx_rules(["last"], "mlx", *options) == rules
 
 
-@pytest.mark.parametrize("options", [(8, None, "mxfp4"), (None, 64, "nvfp4"), (None, None, "int4")])
+@pytest.mark.parametrize("options", [(8, None, "mxfp4"), (None, 64, "nvfp4"), (None, None, "int4"), (7, None, None)])
 def test_modes_that_mlx_lm_lacks_are_errors(options: tuple[Any, Any, Any]) -> None:
     with pytest.raises(squish.SquishError) as caught:
-        mlx_rules([], *options)
+        mlx_rules([], "mlx", *options)
     assert caught.value.code == "usage"
+
+
+@pytest.mark.parametrize("to", [None, "gguf", "safetensors:max_shard_size=1GB"])
+def test_mlx_lms_options_are_for_mlx_alone(to: str | None) -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        mlx_rules([], to, 4, None, None)
+    assert caught.value.code == "usage"
+    assert mlx_rules(["q4_k"], to, None, None, None) == ["q4_k"]
 
 
 @pytest.fixture

@@ -157,6 +157,7 @@ def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: P
         ("leave out rename=.", "leave out --names."),
         ("format='gguf' or format=...", "--format gguf or --format"),
         ("(assets=DIR, only=)", "(--assets DIR, --only)"),
+        ("Name the folder: assets=FOLDER.", "Name the folder: --assets FOLDER."),
         ("backend='metal' takes it", "--backend metal takes it"),
         ("mx:format=E4M3, group_size=64, into=1, to=x", "mx:format=E4M3, group_size=64, into=1, to=x"),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import squish_core as squish
 from squish_core.plugins import catalog
 
 CHECKOUT = catalog.checkout  # the tests' shared fixture replaces it
@@ -74,3 +75,10 @@ def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monk
     monkeypatch.setattr(catalog, "__file__", str(checkout / "lib" / "squish_core" / "catalog.py"))
     assert at("https://example.org/squish_core.whl") is None
     assert at((checkout / "moved").as_uri()) is None
+
+
+def test_a_file_of_a_missing_plugin_is_known_by_its_suffix() -> None:
+    bare = squish.Registry(entry_points=tuple)
+    for entry in squish.registry().containers.values():
+        for suffix in getattr(entry.info, "suffixes", ()):
+            assert bare.needs(f"model{suffix}")[0].dist == entry.dist, suffix

@@ -208,7 +208,7 @@ def diff(
             mapping_note += f"; not compared, since they describe the storage: {', '.join(left_out)}"
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
-            meta=changed(*(_without(file.index.meta, storage) for file in (first, second)), equal_meta),
+            meta=changed(_without(first.index.meta, storage), _without(second.index.meta, storage), equal_meta),
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
             mapped=mapping_note,
         )  # fmt: skip

@@ -309,7 +309,9 @@ def _no_chain(
         return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
     if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refusals):
         return TensorError("has no encoding that Squish knows", tensor=target, code=ErrorCode.UNREADABLE)
-    real = [item for item in refusals if item.encoding is not None] or list(refusals)
+    real = [item for item in refusals if item.encoding is not None]
+    if all(item.code == ErrorCode.WHOLE for item in real):  # only the others could run a whole model
+        real = list(refusals)
     backends: dict[str, list[str]] = {}
     for item in real:
         backends.setdefault(item.why, []).extend([item.backend] if item.backend else [])

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from squish_core.backends.chain import Chain
 
+WHOLE = "the whole model"
+"""What a chain of the whole model is about."""
 Feature = tuple[tuple[int, ...], str]
 """Shape and dtype id of an input or output."""
 

@@ -209,7 +209,7 @@ def convert(
         show_warning("--stats is now --imatrix")
     encode_rules = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
-    rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
+    rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
     with ExitStack() as stack:
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
@@ -220,4 +220,4 @@ def convert(
             task_bytes=task_bytes, resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
-    return Answer(report.to_dict(), list(conversion_lines(report)))
+    return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))

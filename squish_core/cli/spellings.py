@@ -44,6 +44,7 @@ WORDS, PREFIXES = ("keep", "hf", "gguf"), ("hf:", "gguf:")
 """Values of `--names` that are not files."""
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """mlx_lm's modes with their default bits and group size; only affine takes others."""
+AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 
 
 def preset_rules(
@@ -70,10 +71,17 @@ def preset_rules(
     return rules
 
 
-def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, mode: str | None) -> list[str]:
+def mlx_rules(
+    encode: Sequence[str], to: str | None, bits: int | None, group_size: int | None, mode: str | None
+) -> list[str]:
     """A rule from mlx_lm's options, then the rules of `--encode`, so that `--encode` wins."""
     if bits is None and group_size is None and mode is None:
         return list(encode)
+    if (to or "").partition(":")[0] != "mlx":
+        raise UsageError(
+            "--q-bits, --q-group-size and --q-mode are for MLX targets", expected="--to mlx",
+            found=f"--to {to}" if to else "no --to", code=ErrorCode.USAGE,
+        )  # fmt: skip
     name = mode or "affine"
     if name not in MODES:
         raise UsageError("no such --q-mode", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
@@ -86,6 +94,10 @@ def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, m
                 found="--q-bits {} --q-group-size {}".format(*actual),
             )  # fmt: skip
         return [name, *encode]
+    if actual[0] not in AFFINE_BITS:
+        raise UsageError(
+            "no such --q-bits", found=actual[0], expected=", ".join(map(str, AFFINE_BITS)), code=ErrorCode.USAGE
+        )
     return ["q{}:group_size={}".format(*actual), *encode]
 
 

@@ -10,7 +10,7 @@ OPTIONS = {
     "only": "--only", "backend": "--backend", "plan": "--plan", "scheduler": "--scheduler",
     "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
-_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR)|(?=[\s.,;:)]|$))")
+_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR|FOLDER)|(?=[\s.,;:)]|$))")
 
 
 def command_line(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
+from squish_core.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
@@ -32,21 +33,16 @@ def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
     return np.arange(rows).reshape(grid).swapaxes(1, 2).reshape(-1)
 
 
-class Heads(Codec):
+class Heads(Wrapping):
     """A wrapping codec; decodes only.
 
     `heads`: number of heads. `inverse`: de-interleave the halves of each head instead of interleaving them.
     """
 
+    id = "heads"
+
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("heads must wrap another codec", code=ErrorCode.PARAMS, expected="heads(CODEC)")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
 
 
 class _Bound(Codec):

@@ -14,8 +14,7 @@ from squish_core.codecs.groups import Groups, Shape, groups_of
 from squish_core.codecs.regions import sizes
 from squish_core.codecs.stack import member_role
 from squish_core.codecs.transpose import Transpose
-from squish_core.codes import ErrorCode
-from squish_core.errors import CodecError
+from squish_core.codecs.wrapping import Wrapping
 from squish_core.model import Exactness, TensorSpec
 
 if TYPE_CHECKING:
@@ -24,35 +23,25 @@ if TYPE_CHECKING:
 Grain = tuple[int | None, ...]
 
 
-class Interleave(Codec):
+class Interleave(Wrapping):
     """A wrapping codec; decodes only. Every piece has parts of its own: `0.data`, `1.data`.
 
     `rows`, `axis`, `folded`: as in `Groups`. `transposed`: numbers of the pieces that are stored transposed.
     """
 
+    id = "interleave"
+
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Whole(inner, params)
 
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        raise CodecError("interleave must wrap another codec", code=ErrorCode.PARAMS, expected="interleave(CODEC)")
 
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
-
-
-class Deinterleave(Codec):
+class Deinterleave(Wrapping):
     """A wrapping codec; decodes only. `number`: the piece of the wrapped tensor; the others as in `Groups`."""
+
+    id = "deinterleave"
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Piece(inner, params)
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        raise CodecError("deinterleave must wrap another codec", code=ErrorCode.PARAMS, expected="deinterleave(CODEC)")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
 
 
 class _Whole(Codec):

@@ -8,6 +8,7 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
+from squish_core.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
@@ -16,22 +17,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Slice(Codec):
+class Slice(Wrapping):
     """A wrapping codec; decodes only.
 
     `start`: the first row. `rows`: rows of the wrapped tensor. `single`: the slice is the one tensor at `start` of a
     stack of `rows` tensors, and has no axis for it.
     """
 
+    id = "slice"
+
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("slice must wrap another codec", code=ErrorCode.PARAMS, expected="slice(CODEC)")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
 
 
 class _Bound(Codec):

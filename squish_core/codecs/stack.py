@@ -9,6 +9,7 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
+from squish_core.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
@@ -26,18 +27,13 @@ def member_role(number: int, role: str) -> str:
     return f"{number}.{role}"
 
 
-class Stack(Codec):
+class Stack(Wrapping):
     """A wrapping codec; decodes only. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
+
+    id = "stack"
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("stack must wrap another codec", code=ErrorCode.PARAMS, expected="stack(CODEC)")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
 
 
 class _Bound(Codec):

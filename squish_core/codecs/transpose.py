@@ -8,6 +8,7 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.regions import sizes
+from squish_core.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
@@ -18,18 +19,13 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class Transpose(Codec):
+class Transpose(Wrapping):
     """A wrapping codec; decodes only. The tensor is the wrapped one with its last two axes swapped."""
+
+    id = "transpose"
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("transpose must wrap another codec", code=ErrorCode.PARAMS, expected="transpose(CODEC)")
-
-    def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        self.parts(spec, params)
-        return params
 
 
 class _Bound(Codec):

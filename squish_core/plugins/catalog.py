@@ -84,10 +84,12 @@ STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json"
 SUFFIXES = {
     ".gguf": "gguf",
     ".safetensors": "safetensors",
+    ".safetensors.index.json": "safetensors",
     ".zt": "ztensor",
     ".squizd": "squizd",
     ".uqff": "uqff",
     ".onnx": "onnx",
+    ".mlpackage": "mlpackage",
 }
 
 # refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys

@@ -1,6 +1,7 @@
-"""Files in memory as sources of packages."""
+"""Files in memory as sources of packages, and packages that coremltools wrote."""
 
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -26,3 +27,13 @@ def file_of():
         return memory_file(squish.registry(), stored_tensors)[0]
 
     return open_file
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory):
+    """A folder with the packages of the archives in `data`."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in ("packages.zip", "optimised.zip"):
+        with zipfile.ZipFile(Path(__file__).parent / "data" / name) as archive:
+            archive.extractall(folder)
+    return folder

@@ -173,5 +173,15 @@ def test_without_core_ml_the_tensors_run_instead(squizd):
         assert file.plan().mode != "delegate"
         with pytest.raises(SquishError) as caught:
             file.load()
-        assert caught.value.code == "no-chain"
+        assert (caught.value.code, caught.value.tensor) == ("no-chain", "the whole model")
         assert file["layers.0.w0"].load().dense().shape == (64, 64)
+
+
+def test_the_message_about_a_whole_model_names_its_backend(squizd):
+    if sys.platform == "darwin":
+        pytest.skip("Core ML is here")
+    with squish.open(squizd) as file:
+        with pytest.raises(SquishError) as caught:
+            file.load()
+        assert "ane: Core ML needs macOS" in caught.value.message
+        assert "ane: Core ML needs macOS" in str(file.plan())

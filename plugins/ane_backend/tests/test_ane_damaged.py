@@ -24,15 +24,6 @@ NAMES = sorted(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packages")
-    for name in ("packages.zip", "optimised.zip"):
-        with zipfile.ZipFile(DATA / name) as archive:
-            archive.extractall(folder)
-    return folder
-
-
 def with_other_numbers(data, seed):
     """A specification with one or two small numbers replaced: sizes, types, axes, offsets."""
     chance, out = random.Random(seed), bytearray(data)

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +26,6 @@ def matrix(file):
     """The weight; the zero bias is a separate tensor."""
     (matrix,) = (tensor for tensor in file.values() if len(tensor.shape) == 2)
     return matrix
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packages")
-    for name in ("packages.zip", "optimised.zip"):
-        with zipfile.ZipFile(DATA / name) as archive:
-            archive.extractall(folder)
-    return folder
 
 
 @pytest.mark.parametrize("name", sorted(WEIGHTS))

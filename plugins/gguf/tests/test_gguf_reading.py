@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -173,6 +174,19 @@ def test_the_index_pickles_with_its_arrays_still_lazy(raw):
         value = file.meta["k"]
         assert list(pickle.loads(pickle.dumps(value))) == ["a", "b"]
         assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_an_index_into_texts_takes_little_more_than_eight_bytes_per_text(raw):
+    tokens = b"".join(raw.string(f"token {number}") for number in range(10_000))
+    with squish.open(raw.file((raw.array("tokens", 8, 10_000, tokens),))) as file:
+        texts = file.meta["tokens"]
+        tracemalloc.start()
+        try:
+            assert texts[9_999] == "token 9999"
+            current, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert current < 12 * 10_000
 
 
 def test_100_000_tensors_are_listed(raw):

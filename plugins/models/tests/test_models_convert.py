@@ -11,6 +11,7 @@ import pytest
 from small_tokenizer import TOKENIZER
 
 import squish_core as squish
+from squish_core.cli import main
 from squish_core.model import Typed
 from squish_core.testing import write_model
 
@@ -142,6 +143,14 @@ def test_names_are_kept_on_request(llama: Path, tmp_path: Path) -> None:
     with squish.open(tmp_path / "m.gguf") as file:
         assert "model.embed_tokens.weight" in file
         assert "general.architecture" not in file.meta
+
+
+def test_the_command_names_its_own_option_for_names(
+    llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(llama), str(tmp_path / "m.gguf"), "--names", "keep", "-q"]) == 0
+    note = " ".join(capsys.readouterr().out.split())
+    assert "names are unchanged, so llama.cpp will not load this: --names keep" in note
 
 
 def test_patterns_match_names_of_the_source_and_of_the_target(llama: Path, tmp_path: Path) -> None:

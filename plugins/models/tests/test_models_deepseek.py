@@ -165,3 +165,16 @@ def test_the_check_lets_what_is_written_pass(engine: str, to: str, tmp_path: Pat
         target = tmp_path / f"checked.{to}"
         squish.convert(tmp_path / "m", target, to)
     assert check_model(target, engine).problems == ()
+
+
+@pytest.mark.parametrize(
+    "key", ["attention.key_length_mla", "attention.value_length_mla", "rope.dimension_count", "expert_group_used_count"]
+)
+def test_keys_without_which_llama_cpp_ends_are_asked_for(key: str) -> None:
+    file = opened(weights())
+    mapped = map_file(file, "gguf", {}, naming_of(file))
+    arrays = {name: mapped[name].numpy() for name in mapped}
+    damaged = in_memory(arrays, {name: value for name, value in mapped.index.meta.items() if not name.endswith(key)})
+    with pytest.raises(SquishError) as caught:
+        map_file(damaged, "hf", {}, naming_of(damaged))
+    assert caught.value.code == "config"

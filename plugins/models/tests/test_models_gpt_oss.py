@@ -120,3 +120,17 @@ def test_the_check_lets_what_is_written_pass(engine: str, to: str, folder: Path,
     target = tmp_path / f"checked.{to.partition(':')[0]}"
     squish.convert(coded, target, to)
     assert check_model(target, engine).problems == ()
+
+
+def test_yarn_without_its_original_length_takes_the_models(folder: Path, tmp_path: Path) -> None:
+    """As llama.cpp does."""
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "rope_scaling": scaling}))
+    squish.convert(folder, tmp_path / "m.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays, meta = {name: file[name].numpy() for name in file}, dict(file.index.meta)
+    del meta["gpt-oss.rope.scaling.original_context_length"]
+    squish.save(tmp_path / "edited.gguf", arrays, metadata=meta)
+    squish.convert(tmp_path / "edited.gguf", tmp_path / "hf", "hf")
+    stated = json.loads((tmp_path / "hf" / "config.json").read_text())["rope_scaling"]
+    assert (stated["original_max_position_embeddings"], stated["truncate"]) == (128, False)

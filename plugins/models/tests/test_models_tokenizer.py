@@ -188,7 +188,17 @@ def test_tokenizers_that_contradict_themselves_are_refused(case: str) -> None:
 def test_files_that_are_no_json_are_refused(text: bytes, code: str) -> None:
     with pytest.raises(SquishError) as caught:
         read_huggingface({"tokenizer.json": text}, {})
-    assert caught.value.code == code
+    assert (caught.value.code, caught.value.part) == (code, "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [("tokenizer_config.json", b"{", "json"), ("chat_template.jinja", b"\xff", "encoding")],
+)
+def test_the_file_beside_the_vocabulary_that_is_wrong_is_named(name: str, data: bytes, code: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        read_huggingface({**files(tokenizer_json=byte_level()), name: data}, {})
+    assert (caught.value.code, caught.value.part) == (code, name)
 
 
 GGUF_WRONG: dict[str, dict[str, Any]] = {

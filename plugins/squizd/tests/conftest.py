@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
 import struct
+import zipfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,12 +285,23 @@ def header(flags: int = 0, layers: int = 0, *, version: int = 1, crc: int = 0, d
     return whole + b"".join(struct.pack("<IQQQI", number, 0, 0, 0, 0) for number in range(layers))
 
 
+def zipped(*entries: tuple[str, bytes], mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip archive of (name, content), for the appendix."""
+    spool = io.BytesIO()
+    with zipfile.ZipFile(spool, "w", method) as archive:
+        for name, data in entries:
+            info = zipfile.ZipInfo(name)
+            info.external_attr, info.compress_type, info.create_system = mode << 16, method, 3
+            archive.writestr(info, data)
+    return spool.getvalue()
+
+
 @pytest.fixture
 def sq() -> SimpleNamespace:
     """The builder and its pieces."""
     return SimpleNamespace(
         build=build, header=header, fnv=fnv, int4=int4, int2=int2, npcl=npcl, tcaw=tcaw, astw=astw, Tensor=Tensor,
-        bits=BITS,
+        bits=BITS, zipped=zipped,
         rng=random.Random(0),
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import time
@@ -62,16 +61,6 @@ def drafted(sq: Any) -> bytes:
     return bytes(sq.build([[sq.npcl(sq.rng, (2,))]], draft=[[sq.npcl(sq.rng, (2,))], [sq.npcl(sq.rng, (2,))]]))
 
 
-def packed(*entries: tuple[str, bytes], mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    spool = io.BytesIO()
-    with zipfile.ZipFile(spool, "w", method) as archive:
-        for name, data in entries:
-            info = zipfile.ZipInfo(name)
-            info.external_attr, info.compress_type, info.create_system = mode << 16, method, 3
-            archive.writestr(info, data)
-    return spool.getvalue()
-
-
 def appended(sq: Any, archive: bytes, at: int | None = None, form: str = "<I", value: int = 0) -> bytes:
     """A file with an appendix; a field of the zip's directory replaced where `at` is given."""
     if at is not None:
@@ -106,7 +95,7 @@ ERRORS: dict[str, tuple[Build, str, str, int | None]] = {
     "offset_that_wraps": (lambda sq: changed(one(sq), 260, "<QQ", (1 << 64) - 64, 128), "P2", "layer 0", 260),
     "overlap_in_part": (lambda sq: changed(two(sq), 292, "<Q", 321), "P2", "layer 1", 292),
     "identical_ranges": (lambda sq: changed(two(sq), 292, "<Q", 320), "P2", "layer 1", 292),
-    "a_zip_behind": (lambda sq: one(sq) + packed(("a", b"x")), "P2", "end of file", 472),
+    "a_zip_behind": (lambda sq: one(sq) + sq.zipped(("a", b"x")), "P2", "end of file", 472),
     "64_zeros_behind": (lambda sq: one(sq) + bytes(64), "P2", "end of file", 472),
     "block_over_the_index": (lambda sq: changed(one(sq), 260, "<Q", 287), "P2", "layer 0", 260),
     "block_without_its_flag": (lambda sq: changed(one(sq), 6, "<I", 32), "P2", "layer 0", 320),
@@ -182,22 +171,22 @@ SECTION: dict[str, tuple[Build, str]] = {
         lambda sq: changed(changed(drafted(sq), 176, "<I", 3), drafted(sq).index(b"EGDH") + 4, "<I", 3), "P7"),
     "draft_vocabulary_0": (lambda sq: changed(drafted(sq), 180, "<I", 0), "P7"),
     "draft_past_the_end": (lambda sq: changed(drafted(sq), 168, "<Q", 1 << 40), "P7"),
-    "bomb": (lambda sq: appended(sq, packed(("a", bytes(8 << 20)))), "P8"),
-    "bomb_that_lies": (lambda sq: appended(sq, packed(("a", b"x")), 20, "<Q", 0xF0000000_10000000), "P8"),
-    "climbing_name": (lambda sq: appended(sq, packed(("../a", b"x"))), "P8"),
-    "absolute_name": (lambda sq: appended(sq, packed(("/a", b"x"))), "P8"),
-    "drive_name": (lambda sq: appended(sq, packed(("c:a", b"x"))), "P8"),
-    "backslash_name": (lambda sq: appended(sq, packed(("a\\b", b"x"))), "P8"),
-    "link": (lambda sq: appended(sq, packed(("a", b"/etc/passwd"), mode=0o120777)), "P8"),
-    "names_that_differ_in_case": (lambda sq: appended(sq, packed(("a", b"1"), ("A", b"2"))), "P8"),
-    "encrypted": (lambda sq: appended(sq, packed(("a", b"xyz")), 8, "<H", 1), "P8"),
-    "other_crc_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 16, "<I", 7), "P8"),
-    "other_size_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 24, "<I", 7), "P8"),
-    "other_place_in_the_directory": (lambda sq: appended(sq, packed(("a", b"xyz")), 42, "<I", 5), "P8"),
+    "bomb": (lambda sq: appended(sq, sq.zipped(("a", bytes(8 << 20)))), "P8"),
+    "bomb_that_lies": (lambda sq: appended(sq, sq.zipped(("a", b"x")), 20, "<Q", 0xF0000000_10000000), "P8"),
+    "climbing_name": (lambda sq: appended(sq, sq.zipped(("../a", b"x"))), "P8"),
+    "absolute_name": (lambda sq: appended(sq, sq.zipped(("/a", b"x"))), "P8"),
+    "drive_name": (lambda sq: appended(sq, sq.zipped(("c:a", b"x"))), "P8"),
+    "backslash_name": (lambda sq: appended(sq, sq.zipped(("a\\b", b"x"))), "P8"),
+    "link": (lambda sq: appended(sq, sq.zipped(("a", b"/etc/passwd"), mode=0o120777)), "P8"),
+    "names_that_differ_in_case": (lambda sq: appended(sq, sq.zipped(("a", b"1"), ("A", b"2"))), "P8"),
+    "encrypted": (lambda sq: appended(sq, sq.zipped(("a", b"xyz")), 8, "<H", 1), "P8"),
+    "other_crc_in_the_directory": (lambda sq: appended(sq, sq.zipped(("a", b"xyz")), 16, "<I", 7), "P8"),
+    "other_size_in_the_directory": (lambda sq: appended(sq, sq.zipped(("a", b"xyz")), 24, "<I", 7), "P8"),
+    "other_place_in_the_directory": (lambda sq: appended(sq, sq.zipped(("a", b"xyz")), 42, "<I", 5), "P8"),
     "a_directory_of_gigabytes": (
-        lambda sq: appended(sq, packed(("a", b"x"))[:-10] + struct.pack("<IIH", 1 << 30, 0, 0)), "P8"),
+        lambda sq: appended(sq, sq.zipped(("a", b"x"))[:-10] + struct.pack("<IIH", 1 << 30, 0, 0)), "P8"),
     "section_length_lies": (
-        lambda sq: changed(d := appended(sq, packed(("a", b"x"))), d.index(b"ANLX") + 4, "<Q", 1 << 63), "P8"),
+        lambda sq: changed(d := appended(sq, sq.zipped(("a", b"x"))), d.index(b"ANLX") + 4, "<Q", 1 << 63), "P8"),
     "not_a_zip": (lambda sq: appended(sq, b"PK\5\6"), "P8"),
 }  # fmt: skip
 
@@ -303,20 +292,20 @@ def test_the_misprinted_crc_is_a_note_in_strict_mode_too(sq: SimpleNamespace) ->
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_duplicate_name_in_the_appendix(sq: SimpleNamespace) -> None:
-    file = squish.open(appended(sq, packed(("a", b"1"), ("a", b"2"))))
+    file = squish.open(appended(sq, sq.zipped(("a", b"1"), ("a", b"2"))))
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P8", "error")]
 
 
 def test_appendix_larger_than_the_limit_when_unpacked(sq: SimpleNamespace) -> None:
-    data = appended(sq, packed(*((str(number), np.random.default_rng(number).bytes(9000)) for number in range(3))))
+    data = appended(sq, sq.zipped(*((str(number), np.random.default_rng(number).bytes(9000)) for number in range(3))))
     assert squish.open(data, strict=True).index.whole
     file = squish.open(data, limits=squish.Limits(decoded=20_000))
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P8", "error")]
 
 
 def test_a_bomb_inside_the_archive_is_never_unpacked(sq: SimpleNamespace) -> None:
-    inner = packed(("a", bytes(1 << 20)), method=zipfile.ZIP_DEFLATED)
-    file = squish.open(appended(sq, packed(("inner.zip", inner), method=zipfile.ZIP_STORED)), strict=True)
+    inner = sq.zipped(("a", bytes(1 << 20)), method=zipfile.ZIP_DEFLATED)
+    file = squish.open(appended(sq, sq.zipped(("inner.zip", inner), method=zipfile.ZIP_STORED)), strict=True)
     assert file.index.whole
 
 

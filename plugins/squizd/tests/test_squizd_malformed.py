@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import tracemalloc
 import zipfile
@@ -334,19 +333,9 @@ def test_invalid_draft_head_leaves_the_model_readable(sq: SimpleNamespace, at: i
     assert not squish.verify(data).ok
 
 
-def archive(*entries: tuple[str, bytes], mode: int = 0o100644, method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    spool = io.BytesIO()
-    with zipfile.ZipFile(spool, "w", method) as archive:
-        for name, data in entries:
-            info = zipfile.ZipInfo(name)
-            info.external_attr, info.compress_type, info.create_system = mode << 16, method, 3
-            archive.writestr(info, data)
-    return spool.getvalue()
-
-
 def test_valid_appendix_is_a_whole_model_encoding(sq: SimpleNamespace) -> None:
     data = sq.build(
-        [[sq.npcl(sq.rng, (2,))]], archive=archive(("Manifest.json", b"{}"), ("Data/model.mlmodel", b"x" * 99))
+        [[sq.npcl(sq.rng, (2,))]], archive=sq.zipped(("Manifest.json", b"{}"), ("Data/model.mlmodel", b"x" * 99))
     )
     file = squish.open(data, strict=True)
     (whole,) = file.index.whole
@@ -359,7 +348,7 @@ BAD_NAMES = ["../x", "/x", "a/../b", "a//b", "C:x", "a\\b", "./a", "a/."]
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_unsafe_path_in_the_appendix(sq: SimpleNamespace, name: str) -> None:
-    bad_appendix(sq, archive((name, b"x")))
+    bad_appendix(sq, sq.zipped((name, b"x")))
 
 
 def bad_appendix(sq: SimpleNamespace, packed: bytes, change: Any = None) -> None:
@@ -374,17 +363,17 @@ def bad_appendix(sq: SimpleNamespace, packed: bytes, change: Any = None) -> None
 
 
 def test_link_in_the_appendix(sq: SimpleNamespace) -> None:
-    bad_appendix(sq, archive(("a", b"/etc/passwd"), mode=0o120777))
+    bad_appendix(sq, sq.zipped(("a", b"/etc/passwd"), mode=0o120777))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_duplicate_name_in_the_appendix(sq: SimpleNamespace) -> None:
-    bad_appendix(sq, archive(("a", b"1"), ("a", b"2")))
+    bad_appendix(sq, sq.zipped(("a", b"1"), ("a", b"2")))
 
 
 def test_zip_bomb_in_the_appendix(sq: SimpleNamespace) -> None:
-    bad_appendix(sq, archive(("a", bytes(4 << 20))))
-    packed = bytearray(archive(("a", b"x")))
+    bad_appendix(sq, sq.zipped(("a", bytes(4 << 20))))
+    packed = bytearray(sq.zipped(("a", b"x")))
     at = packed.index(b"PK\1\2")
     struct.pack_into("<II", packed, at + 20, 0x10000000, 0xF0000000)
     bad_appendix(sq, bytes(packed))
@@ -392,7 +381,7 @@ def test_zip_bomb_in_the_appendix(sq: SimpleNamespace) -> None:
 
 def test_encryption_and_contradictions_in_the_appendix(sq: SimpleNamespace) -> None:
     for place, form, value in ((8, "<H", 1), (24, "<I", 7), (16, "<I", 7), (10, "<H", 99), (42, "<I", 5)):
-        packed = bytearray(archive(("a", b"xyz")))
+        packed = bytearray(sq.zipped(("a", b"xyz")))
         struct.pack_into(form, packed, packed.index(b"PK\1\2") + place, value)
         bad_appendix(sq, bytes(packed))
 
@@ -400,13 +389,13 @@ def test_encryption_and_contradictions_in_the_appendix(sq: SimpleNamespace) -> N
 def test_corrupt_zip_and_wrong_length_of_the_appendix(sq: SimpleNamespace) -> None:
     bad_appendix(sq, b"PK\5\6")
     bad_appendix(sq, b"")
-    good = archive(("a", b"x"))
+    good = sq.zipped(("a", b"x"))
     for length in (0, len(good) - 1, len(good) + 1, 1 << 63, (1 << 64) - 1):
         bad_appendix(sq, good, lambda data, length=length: changed(data, data.index(b"ANLX") + 4, "<Q", length))
 
 
 def test_a_wrong_crc_in_the_appendix_is_found_by_verify(sq: SimpleNamespace) -> None:
-    packed = archive(("a", b"x" * 50), method=zipfile.ZIP_STORED)
+    packed = sq.zipped(("a", b"x" * 50), method=zipfile.ZIP_STORED)
     data = sq.build([[sq.npcl(sq.rng, (2,))]], archive=packed.replace(b"xxxxx", b"xxyxx", 1))
     squish.open(data, strict=True)
     assert [problem.code for problem in squish.verify(data).problems] == ["P8"]

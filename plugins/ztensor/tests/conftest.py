@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tracemalloc
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,3 +83,13 @@ def zt() -> SimpleNamespace:
 def data() -> Path:
     """The folder of files written by other software."""
     return Path(__file__).with_name("data")
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """A test that needs little more memory than its bytes."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000

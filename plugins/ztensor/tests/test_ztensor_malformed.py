@@ -27,6 +27,8 @@ from squish_core.errors import (
     UnknownFormatError,
 )
 
+pytestmark = pytest.mark.usefixtures("little_memory")
+
 Make = Callable[[Any], bytes]
 GIB = 1 << 30
 SHA = "4c9c4f354e74153db012329d71c8562ec23e498148174b2c49de58f45d47cdbe"
@@ -363,16 +365,6 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     47: ("many_tensors",), 48: ("cut_while_it_is_open",),
 }  # fmt: skip
 """Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
-
-
-@pytest.fixture(autouse=True)
-def _little_memory() -> Any:
-    """Each row needs little more memory than its bytes."""
-    tracemalloc.start()
-    yield
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 50_000_000
 
 
 @pytest.mark.parametrize("row", OPEN_ERRORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, pairwise
@@ -31,7 +32,7 @@ class GgufArray(Sequence[Any]):
 
     def __init__(self, kind: str, count: int, raw: bytes) -> None:
         self.kind, self._count, self.raw = kind, count, raw
-        self._starts: list[int] | None = None
+        self._starts: array[int] | None = None
         self._decoded: list[str | bytes] | None = None
 
     def __len__(self) -> int:
@@ -87,10 +88,10 @@ class GgufArray(Sequence[Any]):
             self._decoded = [text(self.raw[start + 8 : end]) for start, end in pairwise(self._offsets())]
         return self._decoded
 
-    def _offsets(self) -> list[int]:
+    def _offsets(self) -> array[int]:
         """The start of each element, and the end of the last one. The loop is kept tight for texts."""
         if self._starts is None:
-            raw, length, starts, at = self.raw, _U64.unpack_from, [0], 0
+            raw, length, starts, at = self.raw, _U64.unpack_from, array("Q", [0]), 0
             for _ in range(self._count):
                 at = at + 8 + length(raw, at)[0] if self.kind == "str" else _end(raw, at, self.kind)
                 starts.append(at)

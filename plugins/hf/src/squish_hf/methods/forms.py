@@ -127,7 +127,8 @@ MODELOPT_SCALES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
 _ALGORITHMS = {"tensor": "FP8", "channel": "FP8_PER_CHANNEL_PER_TOKEN", "block": "FP8_PB_WO"}
 LEGAL = {
     PACKED: "MXFP4, NVFP4, MXFP8, and float8 with scales for a tensor, row or block",
-    FP8: "float8 with one scale, or one for each block", FBGEMM: "float8 with a scale for each row",
+    FP8: "float8 with one scale, or one for each block (--encode fp8 or fp8_block)",
+    FBGEMM: "float8 with a scale for each row (--encode fp8_row)",
     MODELOPT: "MXFP4, NVFP4, MXFP8, and float8 with scales for a tensor, row or block of 128 by 128",
 }  # fmt: skip
 

@@ -99,16 +99,21 @@ def rope_settings(
             "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
             "short_factor": list(map(shortest, vectors[SHORT].tolist())),
         }  # fmt: skip
-        return {"rope_scaling": scaling, "original_max_position_embeddings": int(stored["original_context_length"])}
+        return {"rope_scaling": scaling, "original_max_position_embeddings": _original_context(stored, settings)}
     if kind not in ("linear", "yarn") or "factor" not in stored:
         raise FormatError(
             "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code="rope"
         )
     scaling = {"rope_type": kind, "type": kind, "factor": shortest(stored["factor"])}
     if kind == "yarn":
-        scaling["original_max_position_embeddings"] = int(stored["original_context_length"])
+        scaling["original_max_position_embeddings"] = _original_context(stored, settings)
         scaling |= {field: shortest(stored[name]) for field, name in _YARN.items() if name in stored}
     return {"rope_scaling": scaling}
+
+
+def _original_context(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
+    """The length before scaling; without the key, llama.cpp takes the model's length."""
+    return int(stored.get("original_context_length", settings["max_position_embeddings"]))
 
 
 def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:

@@ -133,11 +133,11 @@ class Deepseek(TextModel):
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
-        rotated, plain, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+        rotated, unrotated, values = (settings[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
         return {
             **super().sizes(settings), "q_lora_rank": settings.get("q_lora_rank") or 0, "kv_lora_rank": latent,
-            "q_rows": heads * (plain + rotated), "kv_a_rows": latent + rotated, "v_rows": heads * values,
-            "qk_nope_head_dim": plain, "v_head_dim": values,
+            "q_rows": heads * (unrotated + rotated), "kv_a_rows": latent + rotated, "v_rows": heads * values,
+            "qk_nope_head_dim": unrotated, "v_head_dim": values,
             "shared_size": settings["moe_intermediate_size"] * settings["n_shared_experts"],
         }  # fmt: skip
 
@@ -186,11 +186,20 @@ class Deepseek(TextModel):
             return (*notes, "llama.cpp ranks groups of experts by their two best ones, DeepSeek 2 by the best one")
         return notes
 
+    def _missing(self, key: str, why: str) -> FormatError:
+        return FormatError(f"is missing, {why}", part=f"{self.architecture}.{key}", code=ErrorCode.CONFIG)
+
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
+        if f"{self.architecture}.rope.dimension_count" not in model.meta:
+            raise self._missing("rope.dimension_count", "and the rotated rows are unknown")
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
-        split = settings.get("whole_key_size") is not None
+        split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
         whole = settings["whole_key_size"] if split else settings["latent_key_size"]
+        if not split and any(name.endswith(".attn_k_b.weight") for name in model.tensors):
+            raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
+        if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
+            raise self._missing("expert_group_used_count", "although experts are in groups")
         gating = settings.setdefault("gating_function", SOFTMAX)
         if whole <= rotated or gating not in SCORES:
             raise FormatError(

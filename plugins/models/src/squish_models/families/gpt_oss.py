@@ -55,7 +55,7 @@ class GptOss(TextModel):
         *COMMON,
         Key("sliding_window", "attention.sliding_window"),
         *MIXTURE["num_local_experts"],
-        Key("intermediate_size", "expert_feed_forward_length", required=False),
+        Key("intermediate_size", "expert_feed_forward_length"),
     )
     fixed: ClassVar = {
         "hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "sliding_window_pattern": 2,

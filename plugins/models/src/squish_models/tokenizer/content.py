@@ -63,15 +63,19 @@ def parse_files(files: Mapping[str, bytes], base: Content | None = None) -> Cont
     """Parse a tokenizer's files, which replace those of the same name in `base`; other files are ignored."""
     base = base or Content()
     templates = [name for name in files if name == "chat_template.jinja" or name.startswith(TEMPLATE_FOLDER)]
-    try:
-        texts = {name: files[name].decode() for name in templates if name.endswith(".jinja")}
-    except UnicodeDecodeError as error:
-        raise FormatError("a chat template is not UTF-8", found=str(error), code="encoding") from None
+    texts = {name: _text(files[name], name) for name in templates if name.endswith(".jinja")}
     parsed = {name: parse_json(files[name], name) for name in FILES if name.endswith(".json") and name in files}
     values, pieces = {**base.values, **parsed}, base.pieces
     if "tokenizer.model" in files and is_sentencepiece(values):
         pieces = sentencepiece.parse(files["tokenizer.model"])
     return Content(values=values, pieces=pieces, templates={**base.templates, **texts})
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError("a chat template is not UTF-8", part=name, found=str(error), code="encoding") from None
 
 
 def is_sentencepiece(values: Mapping[str, Any]) -> bool:
@@ -83,18 +87,20 @@ def is_sentencepiece(values: Mapping[str, Any]) -> bool:
 def parse_json(data: bytes, name: str) -> dict[str, Any]:
     """The object of a file, each key once; bounded by its size and by the number of its values."""
     if len(data) > _MOST_BYTES:
-        raise LimitError(f"{name} is too large", expected=f"at most {_MOST_BYTES} bytes", found=len(data), code="size")
+        raise LimitError(
+            "is too large", part=name, expected=f"at most {_MOST_BYTES} bytes", found=len(data), code="size"
+        )
     nodes = data.count(b",") + data.count(b"[") + data.count(b"{")
     if nodes > _MOST_NODES:
-        raise LimitError(f"{name} has too many values", expected=f"at most {_MOST_NODES}", found=nodes, code="count")
+        raise LimitError("has too many values", part=name, expected=f"at most {_MOST_NODES}", found=nodes, code="count")
     try:
         parsed = json.loads(data, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{name} is not JSON", found=str(error), code="json") from None
+            raise error.within(part=name) from None
+        raise FormatError("is not JSON", part=name, found=str(error), code="json") from None
     if not isinstance(parsed, dict):
-        raise FormatError(f"{name} is not a JSON object", found=type(parsed).__name__, code="json")
+        raise FormatError("is not a JSON object", part=name, found=type(parsed).__name__, code="json")
     return parsed
 
 
