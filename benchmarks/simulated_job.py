@@ -73,7 +73,11 @@ def simulated(quick: bool, rates: Rates) -> str:
         stored = sparse_checkpoint(source, 5 if quick else LAYERS)
         registry = squish.Registry(extra=[SimpleNamespace(squish_schedulers=squish_schedulers)])
         for title, target, arguments in (
-            ("copied into 5 GB shards", "copy", {"to": "safetensors:max_shard_size=5GB", "format": "safetensors"}),
+            (
+                "copied into 5 GB shards",
+                "copy",
+                {"to": "safetensors:max_shard_size=5GB", "source_format": "safetensors"},
+            ),
             ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
         ):
             rows, facts = one_job(title, source, place / target, registry, **arguments)
@@ -91,12 +95,12 @@ def one_job(
     source: Path,
     target: Path,
     registry: Any,
-    format: str | None = None,
-    **arguments: Any,  # noqa: A002
+    source_format: str | None = None,
+    **arguments: Any,
 ) -> tuple[list[str], JobFacts]:
     """Rows with the times of a job's steps, and what the model of the job needs."""
     clock = Clock()
-    with squish.open(source, format, registry=registry) as file:
+    with squish.open(source, source_format, registry=registry) as file:
         clock.lap("open")
         to, encode = arguments.get("to"), arguments.get("encode")
         plan = plan_conversion(
