@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from squish_torch.evaluation import tuning
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
@@ -47,9 +48,23 @@ def test_a_policy_keeps_its_budget_and_converts(
 
 @pytest.mark.parametrize(("target", "code"), [("bpw=4", "budget"), ("bpw=x", "usage"), ("4.5", "usage")])
 def test_a_budget_that_cannot_be_met_is_an_error(
-    folder: Path, tmp_path: Path, target: str, code: str, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    tmp_path: Path,
+    target: str,
+    code: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     policy = tmp_path / "policy.toml"
+    monkeypatch.setattr(tuning, "measure_tensors", None)  # refused before a model runs
     assert main(words(folder, target, "--encode", "q4_0", "-o", str(policy), "--json")) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
     assert not policy.exists()
+
+
+def test_a_budget_that_only_some_matrices_meet_is_an_error() -> None:
+    cheap = tuning.Matrix(("a",), 64, (tuning.Option("int2", 16, 1.0), tuning.Option("keep", 256, 0.0)))
+    dear = tuning.Matrix(("b",), 64, (tuning.Option("int8", 64, 1.0), tuning.Option("keep", 256, 0.0)))
+    with pytest.raises(squish.UsageError) as caught:
+        tuning.allot([cheap, dear], 4.0)
+    assert (caught.value.code, caught.value.expected) == ("budget", "5.000 or more")

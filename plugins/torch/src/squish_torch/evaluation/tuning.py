@@ -125,6 +125,7 @@ def tune(
     base = LanguageModel(original)
     windows = Windows(base.tokenizer, text, window)
     with tempfile.TemporaryDirectory(prefix="squish-tune-") as folder:
+        check_budget(original, to, candidates, Path(folder), bpw)
         matrices = measure_candidates(base, original, windows, to, candidates, Path(folder), progress)
         chosen, frontier = allot(matrices, bpw)
         rules = (
@@ -142,6 +143,31 @@ def tune(
     return Tuning(rules, frontier[-1][0], divergence, tuple(frontier))
 
 
+def check_budget(original: File, to: str, candidates: Iterable[str], folder: Path, bpw: float) -> None:
+    """UsageError, before anything runs, if no matrix has an option within the budget."""
+    kept = convert(original, folder / "kept", to, KEEP, dry_run=True).steps
+    plans = [kept]
+    for spec in candidates:
+        plans.append(convert(original, folder / "planned", to, [spec, *vector_rules(kept)], dry_run=True).steps)
+    smallest: dict[str, float] = {}
+    for steps in plans:
+        for step in steps:
+            if len(step.spec.shape) > 1:
+                bits = 8 * step.size / max(step.spec.elements, 1)
+                smallest[step.written] = min(bits, smallest.get(step.written, bits))
+    least = min(smallest.values(), default=0.0)
+    if least > bpw:
+        raise budget_error(bpw, least)
+
+
+def budget_error(bpw: float, least: float) -> UsageError:
+    """The error about a budget below the smallest options."""
+    return UsageError(
+        "the budget cannot be met", code="budget", found=f"bpw={bpw:g}", expected=f"{least:.3f} or more",
+        hint="Raise --target, or add a smaller encoding with --encode.",
+    )  # fmt: skip
+
+
 def measure_candidates(
     base: LanguageModel, original: File, windows: Windows, to: str, candidates: Iterable[str], folder: Path,
     progress: Progress | None,
@@ -149,7 +175,7 @@ def measure_candidates(
     """The matrices that any candidate encodes, with their options."""
     options: dict[tuple[str, ...], list[Option]] = {}
     kept = {step.written: step for step in convert(original, folder / "kept", to, KEEP, dry_run=True).steps}
-    vectors = [f"{pattern_of(name)}={KEEP}" for name, step in kept.items() if len(step.spec.shape) < 2]
+    vectors = vector_rules(kept.values())
     for number, spec in enumerate(candidates):
         path = folder / f"candidate{number}"
         sizes = {step.written: step.size for step in convert(original, path, to, [spec, *vectors]).steps}
@@ -179,11 +205,7 @@ def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tu
     budget = bpw * elements / 8
     total = sum(option.nbytes for option in chosen)
     if total > budget:
-        raise UsageError(
-            "the budget cannot be met", code="budget", found=f"bpw={bpw:g}",
-            expected=f"{total * 8 / elements:.3f} or more",
-            hint="Raise --target, or add a smaller encoding with --encode.",
-        )  # fmt: skip
+        raise budget_error(bpw, total * 8 / elements)
 
     def point() -> tuple[float, float]:
         return total * 8 / elements, sum(option.kl for option in chosen)
@@ -202,6 +224,11 @@ def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tu
         total += option.nbytes - chosen[place].nbytes
         chosen[place] = option
         frontier.append(point())
+
+
+def vector_rules(steps: Iterable[Any]) -> list[str]:
+    """Rules that keep what is not a matrix."""
+    return [f"{pattern_of(step.written)}={KEEP}" for step in steps if len(step.spec.shape) < 2]
 
 
 def pattern_of(name: str) -> str:
