@@ -69,8 +69,8 @@ def test_other_tensors_of_the_file_are_encoded(fork_file, tmp_path):
 
 def test_other_formats_refuse_the_tensor(fork_file, tmp_path):
     with fork_file(139, 256, 144) as file, expect_error(TensorError, code="refused", tensor="odd.weight"):
-        squish.convert(file, tmp_path / "fork.zt", "ztensor")
-    assert not (tmp_path / "fork.zt").exists()
+        squish.convert(file, tmp_path / "fork.safetensors")
+    assert not (tmp_path / "fork.safetensors").exists()
 
 
 def test_a_rule_for_the_tensor_is_refused(fork_file, tmp_path):
