@@ -29,7 +29,7 @@ TASK = 20 << 20
 
 def workers(folder: Path, quick: bool, rates: Rates) -> list[str]:
     """The rows of the table; completes `rates`."""
-    rounds, count = (1, 4) if quick else (2, 48)
+    rounds, count = (1, 4) if quick else (2, 96)
     source = folder / "in.safetensors"
     repeated_checkpoint(source, count)
     os.environ["SQUISH_THREADS"] = "1"

@@ -28,7 +28,7 @@ from squish_core.conversion.worker import Answer, Job, PanelError, opened_job, r
 
 HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
 """Sizes of DeepSeek V3, with the layer that predicts a second token."""
-SHARD = 4_300_000_000
+SHARD = 4_220_000_000
 
 
 DIGEST = "0" * 64
@@ -100,7 +100,9 @@ def one_job(
     **arguments: Any,
 ) -> tuple[list[str], JobFacts]:
     """Rows with the times of a job's steps, and what the model of the job needs."""
-    clock = Clock()
+    clock, references = Clock(), Path("/proc/self/clear_refs")
+    if references.exists():
+        references.write_text("5")  # sets the peak to what is resident now
     with squish.open(source, source_format, registry=registry) as file:
         clock.lap("open")
         to, encode = arguments.get("to"), arguments.get("encode")
