@@ -22,7 +22,8 @@ def panels(
     """Start, stop and f32 values of rows `first` to `last` (leading axes flattened), on the device of the parts."""
     spec = spec_of(description)
     columns = spec.shape[-1]
-    last = spec.elements // columns if last is None and columns else last or 0
+    if last is None:
+        last = spec.elements // max(columns, 1)
     step = max(1, LIMIT // max(columns, 1))
     values = None
     if not is_decodable(description):
@@ -56,7 +57,7 @@ def embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, 
         values = decode_chosen(parts, description, flat)
     else:
         if ((flat < 0) | (flat >= rows)).any():
-            raise IndexError("index out of range in self")  # as torch's embedding
+            raise IndexError(f"row out of range: the weight has {rows}")
         values = torch.empty(flat.numel(), columns, device=ids.device)
         for start, stop, panel in panels(parts, description, backend):
             inside = (flat >= start) & (flat < stop)
@@ -86,7 +87,7 @@ def experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, b
     y = torch.empty(len(x), rows, device=x.device)
     for expert in ids.unique().tolist():
         if not 0 <= expert < count:
-            raise IndexError("index out of range in self")  # as torch's embedding
+            raise IndexError(f"expert {expert} is out of range: the weight has {count}")
         tokens, first = torch.where(ids == expert)[0], expert * rows
         for start, stop, values in panels(parts, description, backend, first, first + rows):
             y[tokens, start - first : stop - first] = x[tokens].float() @ values.T

@@ -10,14 +10,9 @@ from torch import Tensor
 from squish_core.api import BLOCK_TYPES
 
 from .grids import GRIDS, grid
-from .stored import Stored
+from .stored import Stored, half
 
 Blocks = Callable[[Tensor], Tensor]
-
-
-def half(blocks: Tensor, start: int) -> Tensor:
-    """The f16 at a byte of each block, as f32 [blocks, 1]."""
-    return blocks[:, start : start + 2].contiguous().view(torch.float16).to(torch.float32)
 
 
 def fields(data: Tensor, width: int, shifts: Sequence[int], mask: int) -> Tensor:

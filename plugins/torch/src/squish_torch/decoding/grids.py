@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squish_core.api import CodecSpec, TensorSpec
 
-from .stored import constant
+from .stored import constant, half
 
 DELTA = 0.125
 """What IQ1 adds to the numbers of its grid, or subtracts."""
@@ -47,11 +47,6 @@ def words(blocks: Tensor, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     return values & 0xFFFF if dtype == torch.int16 else values
 
 
-def step_of(blocks: Tensor, start: int = 0) -> Tensor:
-    """The f16 of each block: [blocks, 1]."""
-    return blocks[:, start : start + 2].contiguous().view(torch.float16).float()
-
-
 def signs_of(codes: Tensor) -> Tensor:
     """1 or -1 for each bit of bytes [...]: [..., 8]."""
     return 1 - 2 * bits_of(codes[..., None], 1).float()
@@ -77,42 +72,42 @@ def iq2_xxs(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (0.5 + scale) / 4 * entry * sign`; scale and signs of 32 values in a word."""
     runs = blocks[:, 2:].reshape(-1, 8)
     word = words(runs, 4, 8, torch.int32).reshape(-1, 8)
-    step = step_of(blocks) * (0.5 + ((word >> 28) & 15)) * 0.25
+    step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.25
     return signed_entries(step, table[runs[:, :4].int()], seven_signs(moved(word, (0, 7, 14, 21), 127)))
 
 
 def iq2_xs(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (0.5 + scale) / 4 * entry * sign`; an index of nine bits and its signs in a word."""
     word = words(blocks, 2, 66, torch.int16)
-    step = step_of(blocks) * (0.5 + bits_of(blocks[:, 66:], 4)) * 0.25
+    step = half(blocks, 0) * (0.5 + bits_of(blocks[:, 66:], 4)) * 0.25
     return signed_entries(step, table[word & 511], seven_signs(word >> 9))
 
 
 def iq2_s(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (0.5 + scale) / 4 * entry * sign`; indices of ten bits."""
     index = blocks[:, 2:34].int() | (bits_of(blocks[:, 66:74], 2) << 8)
-    step = step_of(blocks) * (0.5 + bits_of(blocks[:, 74:], 4)) * 0.25
+    step = half(blocks, 0) * (0.5 + bits_of(blocks[:, 74:], 4)) * 0.25
     return signed_entries(step, table[index], signs_of(blocks[:, 34:66]))
 
 
 def iq3_xxs(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (0.5 + scale) / 2 * entry * sign`; scale and signs of 32 values in a word."""
     word = words(blocks, 66, 98, torch.int32)
-    step = step_of(blocks) * (0.5 + ((word >> 28) & 15)) * 0.5
+    step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.5
     return signed_entries(step, table[blocks[:, 2:66].int()], seven_signs(moved(word, (0, 7, 14, 21), 127)))
 
 
 def iq3_s(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (1 + 2 * scale) * entry * sign`; indices of nine bits."""
     index = blocks[:, 2:66].int() | (bits_of(blocks[:, 66:74], 1) << 8)
-    step = step_of(blocks) * (1 + 2 * bits_of(blocks[:, 106:], 4))
+    step = half(blocks, 0) * (1 + 2 * bits_of(blocks[:, 106:], 4))
     return signed_entries(step, table[index], signs_of(blocks[:, 74:106]))
 
 
 def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (2 * scale + 1) * (entry + delta)`; indices of eleven bits."""
     word = words(blocks, 34, 50, torch.int16)
-    step = step_of(blocks) * (2 * ((word >> 12) & 7) + 1)
+    step = half(blocks, 0) * (2 * ((word >> 12) & 7) + 1)
     delta = torch.where(word & 0x8000 == 0, DELTA, -DELTA)
     index = blocks[:, 2:34].int() | (moved(word, (0, 3, 6, 9), 7).flatten(1) << 8)
     entries = table[index].reshape(*step.shape, -1)

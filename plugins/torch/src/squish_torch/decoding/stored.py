@@ -83,6 +83,11 @@ def numbers(raw: Tensor, dtype: str) -> Tensor:
     return (raw.long() << places).sum(-1).float()
 
 
+def half(blocks: Tensor, start: int) -> Tensor:
+    """The f16 at a byte of each block, as f32 [blocks, 1]."""
+    return blocks[:, start : start + 2].contiguous().view(torch.float16).to(torch.float32)
+
+
 @lru_cache(64)
 def table_of(dtype: str, device: torch.device) -> Tensor:
     """The values of all codes of a float of 8 bits."""
