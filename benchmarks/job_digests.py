@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import oracles
@@ -84,15 +84,9 @@ def kill_once(message: worker.Message) -> worker.Answer:
     return worker.write_task(message)
 
 
-@contextmanager
-def patched_worker() -> Iterator[None]:
+def patched_worker() -> AbstractContextManager[object]:
     """Jobs whose workers run `kill_once`."""
-    original = job_run.write_task
-    setattr(job_run, "write_task", kill_once)  # noqa: B010 - for mypy
-    try:
-        yield
-    finally:
-        setattr(job_run, "write_task", original)  # noqa: B010
+    return patch.object(job_run, "write_task", kill_once)
 
 
 def resumption(source: Path, target: Path) -> tuple[str, tuple[int, int, int]]:

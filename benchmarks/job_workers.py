@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -106,11 +107,8 @@ def timed_appends(seconds: list[float]) -> Iterator[None]:
         append(self, entry)
         seconds.append(time.perf_counter() - started)
 
-    setattr(Journal, "append", timed)  # noqa: B010 - for mypy
-    try:
+    with patch.object(Journal, "append", timed):
         yield
-    finally:
-        setattr(Journal, "append", append)  # noqa: B010
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import squish_core as squish
 from benchmarks.job_model import JobFacts, Rates, estimate
@@ -200,19 +201,14 @@ class Clock:
 @contextmanager
 def sparse_output() -> Iterator[None]:
     """Sparse files need no space, and the digests of their bytes are those of the simulation."""
-    space, digest = job_run.check_space, job_run.written_digest
+    digest = job_run.written_digest
 
     def written(*arguments: Any) -> str:
         digest(*arguments)
         return DIGEST
 
-    setattr(job_run, "check_space", lambda *_: None)  # noqa: B010 - for mypy
-    setattr(job_run, "written_digest", written)  # noqa: B010
-    try:
+    with patch.object(job_run, "check_space"), patch.object(job_run, "written_digest", written):
         yield
-    finally:
-        setattr(job_run, "check_space", space)  # noqa: B010
-        setattr(job_run, "written_digest", digest)  # noqa: B010
 
 
 def sparse_checkpoint(folder: Path, layers: int) -> tuple[int, int, int]:

@@ -70,8 +70,8 @@ class Groups:
         """The region of whole groups that a region of a piece lies in."""
         part, rows = region[self.axis], self.rows[number]
         first, last = (part.start, part.stop) if self.folded else (part.start // rows, part.stop // rows)
-        around = slice(first * self.total, last * self.total)
-        return (*region[: self.axis], around, *region[self.axis + 1 + self.folded :])
+        whole_groups = slice(first * self.total, last * self.total)
+        return (*region[: self.axis], whole_groups, *region[self.axis + 1 + self.folded :])
 
     def grouped(self, array: np.ndarray) -> np.ndarray:
         """An array of the larger tensor's rows with an axis for the groups, and one for the rows of a group."""

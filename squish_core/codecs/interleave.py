@@ -153,9 +153,9 @@ class _Piece(Codec):
         import numpy as np
 
         groups, number = groups_of(params), params["number"]
-        around = groups.whole_region(region, number)
-        values = np.empty(sizes(around), out.dtype)
-        self.inner.decode(parts, _whole(spec, params), self.own, region=around, out=values)
+        whole_groups = groups.whole_region(region, number)
+        values = np.empty(sizes(whole_groups), out.dtype)
+        self.inner.decode(parts, _whole(spec, params), self.own, region=whole_groups, out=values)
         out[...] = groups.pick(values, number)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:

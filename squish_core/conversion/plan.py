@@ -203,7 +203,7 @@ class _Planner:
         if self.packing is not None and self.container.writes_beside(self.options):
             raise UsageError(
                 f"{self.format} is not compressed: its weights are in a file beside it", code="format",
-                expected=content.name, found=target.name,
+                expected=content.name, found=target.name, hint="Leave the last suffix out.",
             )  # fmt: skip
         self._statistics = activations
         self.activations: Activations | None = None

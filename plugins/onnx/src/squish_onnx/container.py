@@ -66,16 +66,16 @@ class Onnx(Container):
                 records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
         files = (FileRef(file.filename, file.size), *places.files)
         shared, _ = check_extents(places.extents, files)
-        beside = [file.member(name) for name in _assets_beside(file)]
+        assets = [file.member(name) for name in _assets_beside(file)]
         return Index(
             format="onnx",
             version=str(model.ir_version),
-            files=(*files, *(FileRef(each.filename, each.size) for each in beside)),
+            files=(*files, *(FileRef(each.filename, each.size) for each in assets)),
             tensors=LazyTensors(records, build, places.extents),
             meta=dict(model.meta),
             assets={
                 each.filename: Part(dtype="u8", shape=(each.size,), segments=(Segment(number, 0, each.size),))
-                for number, each in enumerate(beside, len(files))
+                for number, each in enumerate(assets, len(files))
             },
             problems=tuple(shared),
             graph=f"of {model.nodes} nodes" if model.nodes else "",
