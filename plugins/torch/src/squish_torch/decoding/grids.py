@@ -21,7 +21,7 @@ SIGNS = tuple(index | (index.bit_count() & 1) << 7 for index in range(128))
 
 
 def has_grids(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether gguf-py is there."""
+    """Whether gguf-py is installed."""
     return find_spec("gguf") is not None
 
 

@@ -95,5 +95,5 @@ def table_of(dtype: str, device: torch.device) -> Tensor:
 
 
 def constant(values: Any, device: torch.device) -> Tensor:
-    """Numbers as f32 on a device."""
+    """Copy an array to a device as f32."""
     return torch.from_numpy(values.copy()).float().to(device)
