@@ -169,14 +169,17 @@ class Store:
 
     async def _first_answer(self, request: Callable[[Any], Any], client: Any, end: float) -> Any:
         """The answer to a client that retries nothing; refused connections are retried after PAUSES."""
-        for retries, pause in enumerate((*PAUSES, None)):
+        retries = 0
+        while True:
             try:
                 return await self._within(request(client), end - time.monotonic())
             except RequestError as failure:
                 failure.retries = None if failure.retries is None else retries
-                if failure.kind != "connection" or pause is None or time.monotonic() + pause >= end:
+                is_last = retries == len(PAUSES) or time.monotonic() + PAUSES[retries] >= end
+                if failure.kind != "connection" or is_last:
                     raise
-            await asyncio.sleep(pause)
+            await asyncio.sleep(PAUSES[retries])
+            retries += 1
 
     async def _within(self, request: Any, seconds: float | None = None) -> Any:
         return await self._mapped(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
