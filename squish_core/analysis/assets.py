@@ -39,7 +39,7 @@ def same_asset(first: File, second: File, name: str, paths: Paths) -> bool:
         return False
     try:
         one, other = (without_keys(load_json(data, name, first.limits), declared) for data in raw)
-        if one != other and mapped and (settings := respelled(first, mapped)) is not None:
+        if one != other and mapped is not None and (settings := respelled(first, mapped)) is not None:
             one = without_keys(load_json(settings, name, first.limits), declared)
     except SquishError:
         return False
