@@ -190,7 +190,7 @@ class Tensor(TensorFacts):
         raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=hint)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
-        """How this tensor would run here, and why; reads no tensor bytes.
+        """How this tensor would run here, and why; reads no tensor bytes, unless options of the backend ask for it.
 
         Parameters
         ----------
@@ -218,6 +218,14 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
+        from squish_core.backends.plan import examined
+
+        file = self.file
+        return examined(self._resolve(backend, policy, op), file.registry, file.name, file.bind)
+
+    chain = plan
+
+    def _resolve(self, backend: str | None, policy: str | OfferOrder, op: str | None) -> Chain:
         from squish_core.backends.resolve import resolve
 
         file, spec = self.file, self.spec
@@ -225,8 +233,6 @@ class Tensor(TensorFacts):
             return resolve(
                 file.registry, spec.name, file.format, spec.encodings, spec=spec, backend=backend, policy=policy, op=op
             )  # fmt: skip
-
-    chain = plan
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """Load the tensor on a backend, which keeps it compressed if it can.
@@ -253,7 +259,7 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load().linear(np.ones((1, 32), "f4")).shape
         (1, 64)
         """
-        chain = self.plan(backend, policy=policy, op=op)
+        chain = self._resolve(backend, policy, op)
         with self.guard("loading"):
             while True:
                 try:

@@ -7,8 +7,10 @@ from typing import Any
 
 from attrs import evolve
 
+from squish_core.backends.base import chosen_backend
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.resolve import Lookup, resolve
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
 
@@ -51,6 +53,11 @@ def resolve_features(
                 hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
+    if chosen_backend(chain, registry).reads_values:
+        raise UsageError(
+            f"{target}: without a file there are no values to read", code=ErrorCode.BACKEND, found=backend,
+            expected="a file, or a backend without this option",
+        )  # fmt: skip
     # The costs of the example tensor only serve to order the offers.
     others = tuple(offer.without_cost() for offer in chain.others)
     return evolve(chain, chosen=chain.chosen.without_cost(), others=others)

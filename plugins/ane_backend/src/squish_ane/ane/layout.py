@@ -27,7 +27,7 @@ _TYPES = {"int8": "i8", "int8_asymmetric": "u8", "blockwise": "i8", "f8_e4m3": "
 def compiled(weights: Weights, verdict: Verdict, cores: int, shape: tuple[int, ...], stride: int) -> dict[str, Any]:
     """Return facts about a planned weight as plain data, for `squish plan --json`.
 
-    `zeros` and its costs are known for weights under a mask only: a plan reads no values.
+    `zeros` and its costs are here for weights under a mask; `with_zeros` adds them for others.
     """
     streams = verdict.mode == "stream"
     has_palette = streams and weights.codebooks > 0 and "palette" in weights.form
@@ -53,11 +53,30 @@ def compiled(weights: Weights, verdict: Verdict, cores: int, shape: tuple[int, .
         code = ELEMENT_CODES[weights.form]
         result["element_code"], result["converts_to_half"] = code, converts_to_half(code)
     if weights.form.startswith("sparse") and weights.elements:
-        zeros = 1 - weights.nonzero / weights.elements
-        result["zeros"] = zeros
-        result["moved_of_dense"] = verdict.nbytes / max(verdict.dense, 1)
-        result["cycles_of_dense"] = cycles_after_skipping(1.0, zeros)
+        result |= _zeros(weights, verdict, verdict.why if verdict.mode != "stream" else "")
     return {**result, "summary": _summary(result)}
+
+
+def with_zeros(layout: dict[str, Any], masked: Weights, verdict: Verdict, moved: int) -> dict[str, Any]:
+    """Return the facts about a weight and its counted zeros.
+
+    `masked` and `verdict`: the same weight under a mask, as planned; `moved`: bytes moved in its present form.
+    """
+    why = verdict.why if verdict.mode != "stream" else ""
+    if not why and verdict.nbytes >= moved:
+        why = f"{moved / verdict.dense:.2f} without a mask"
+    result = {**layout, **_zeros(masked, verdict, why)}
+    return {**result, "summary": _summary(result)}
+
+
+def _zeros(weights: Weights, verdict: Verdict, why: str) -> dict[str, Any]:
+    """Return the share of zeros and its costs under a mask; `why`: the reason against a sparse stream."""
+    zeros = 1 - weights.nonzero / weights.elements
+    return {
+        "zeros": zeros, "moved_of_dense": verdict.nbytes / verdict.dense,
+        "cycles_of_dense": cycles_after_skipping(1.0, zeros),
+        "sparse_stream": f"excluded: {why}" if why else "eligible",
+    }  # fmt: skip
 
 
 def _winograd(weights: Weights, shape: tuple[int, ...], stride: int) -> str:
@@ -78,8 +97,12 @@ def _summary(layout: dict[str, Any]) -> str:
     if layout["palette_budget"]:
         texts.append(f"palette of {layout['palette_budget']} on-chip bytes")
     if "zeros" in layout:
-        costs = f"{layout['moved_of_dense']:.2f} of dense bytes, {layout['cycles_of_dense']:.2f} of cycles"
-        texts.append(f"{layout['zeros']:.1%} zeros: {costs}")
+        is_masked = layout["form"].startswith("sparse")
+        moved = f"{layout['moved_of_dense']:.2f} of dense bytes{'' if is_masked else ' under a mask'}"
+        texts.append(f"{layout['zeros']:.1%} zeros: {moved}, {layout['cycles_of_dense']:.2f} of cycles")
+        if not is_masked:
+            step = " with --encode bitmask" if layout["sparse_stream"] == "eligible" else ""
+            texts.append(f"sparse stream {layout['sparse_stream']}{step}")
     if layout["winograd"].endswith("sparse"):
         texts.append("no Winograd: weights are sparse")
     return "; ".join(texts)

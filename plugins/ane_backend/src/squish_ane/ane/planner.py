@@ -79,7 +79,7 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
         if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
             raise UsageError(
                 "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
-                expected="device, stride and dilation from 1, overlapping and mutable as true or false",
+                expected="device, stride and dilation from 1, overlapping and mutable as true or false, zeros=count",
             )  # fmt: skip
     return Consumer(**values)
 
