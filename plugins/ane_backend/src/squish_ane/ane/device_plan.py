@@ -13,6 +13,7 @@ from squish_core.api import (
     BoundEncoding,
     Cost,
     Encoding,
+    ErrorCode,
     Offer,
     Refusal,
     Request,
@@ -25,10 +26,14 @@ from . import facts, layout, planner
 from .forms import dense_weights, weights_of
 
 NOT_COUNTED = "zeros not counted (zeros=count reads the values)"
+STACK = "plans cover single weights, not stacks of them; op dense plans it as the weight of a convolution"
 
 
 class DevicePlan(Backend):
-    """Plans each tensor on a generation as the weight of a linear layer. `counts_zeros`: plans read the values."""
+    """Plans each tensor on a generation as the weight of a linear layer, or of a convolution [out, in, ...kernel].
+
+    `counts_zeros`: plans read the values.
+    """
 
     id = "ane"
     whole = True
@@ -46,6 +51,9 @@ class DevicePlan(Backend):
             return Refusal(
                 backend=self.id, encoding=encoding, code="file", why="plans cover tensors, not whole packages"
             )
+        if len(spec.shape) < 2 or request.op == "experts":
+            why = STACK if request.op == "experts" else "plans cover weights of linear layers and convolutions"
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=why)
         try:
             return self._offer(request, encoding, spec)
         except SquishError as error:
@@ -65,7 +73,8 @@ class DevicePlan(Backend):
             about["summary"] = "; ".join(filter(None, [about["summary"], NOT_COUNTED]))
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
+            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold",
+            ops=("linear" if len(spec.shape) == 2 else "dense",),
             storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {reason}",
             cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes), facts=about,
         )  # fmt: skip

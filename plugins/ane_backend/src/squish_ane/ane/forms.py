@@ -37,7 +37,7 @@ def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
     """Return the form of integer codes; `zeros`: all their zero points are zero."""
     if layout.bits < 8:
         return _weights(spec, "affine4", bits=layout.bits)
-    row = max(spec.shape[-1], 1) if spec.shape else 1
+    row = max(dtypes.count(spec.shape[1:]), 1)
     block = layout.run_length(spec.shape)
     if block is None or block % row:
         return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))

@@ -10,7 +10,7 @@ from attrs import fields_dict, frozen
 from squish_core.api import ErrorCode, SquishError, UsageError
 
 from . import facts
-from .structures import ACTIVATION_BYTES, codebook_bytes, is_quantized_palette, is_vector_size
+from .structures import codebook_bytes, is_quantized_palette, is_vector_size
 
 
 @frozen(kw_only=True)
@@ -118,14 +118,6 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
         generation=generation, mode=mode, nbytes=nbytes, dense=dense, pieces=max(1, -(-nbytes // cap)),
         evidence=cell.evidence, why=why + note,
     )  # fmt: skip
-
-
-def palette_budget(bits: int, vector_size: int = 1, codebooks: int = 1, *, activation: bool = False) -> int:
-    """Return the on-chip memory of palettes and an optional activation table, which share a budget.
-
-    The size of the budget is not stated.
-    """
-    return codebook_bytes(bits, vector_size, codebooks) + ACTIVATION_BYTES * activation
 
 
 def cores_of(device: str) -> int:
