@@ -88,6 +88,35 @@ def test_a_refusal_without_a_next_step_is_a_sentence():
 def test_small_palettes_are_rejected_on_the_general_path(bits, device):
     with expect_error(SquishError, code="no-chain", tensor="w"):
         tensor("palette", bits=bits, codebook_dtype="f16").plan(f"ane:device={device}")
+    with expect_error(SquishError, code="no-chain", tensor="w"):
+        tensor("palette", bits=bits, codebook_dtype="f16", codebook_size=2048).plan(f"ane:device={device}")
+
+
+@pytest.mark.parametrize(
+    ("params", "form", "mode", "moved"),
+    [
+        ({"books": [4, 8]}, "palette_many", "stream", 4096 + 32 * 32),
+        ({"books": [1, 1]}, "palette4", "stream", 4096 + 32),
+        ({"books": [4, 8], "grid": [4, 8], "scale_dtype": "f16"}, "dense", "fold", 16384),
+        ({"books": [1, 4], "count": 64}, "sparse_palette", "stream", 1024 + 32 + 4 * 32),
+        ({"bits": 8, "grid": [64, 1], "scale_dtype": "f16", "count": 64}, "sparse_int8", "fold", 16384),
+        ({"bits": 4, "grid": [64, 1], "scale_dtype": "f16", "count": 64}, "dense", "fold", 16384),
+        ({"bits": 8, "signed": True, "grid": [64, 1], "scale_dtype": "f16"}, "int8", "stream", 8192 + 128),
+    ],
+)  # fmt: skip
+def test_boxes_are_planned_in_the_form_of_their_codebooks_and_scales(params, form, mode, moved):
+    codec, spec = squish.registry().codec("boxes"), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
+    params = {"bits": 4, **params}
+    parts = {
+        role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
+        for role, (dtype, shape) in codec.parts(spec, params).items()
+    }
+    chosen = (
+        memory_file(squish.registry(), {"w": (spec, CodecSpec("boxes", params), parts)})[0]["w"]
+        .plan("ane:device=M4")
+        .chosen
+    )
+    assert (chosen.facts["form"], chosen.mode, chosen.cost.moved) == (form, mode, moved)
 
 
 @pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])

@@ -76,8 +76,8 @@ ROWS: Mapping[str, Row] = {
         gates=(MASTER, PALETTE_GATE),
     ),
     "palette_many": _row(
-        "palette with several codebooks", "num_luts above one", "table 25.5",
-        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "needs a later descriptor"),
+        "palette with several codebooks", "needs a later descriptor", "table 25.5",
+        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED),
         gates=(MASTER, PALETTE_GATE),
     ),
     "palette3_6": _row(

@@ -158,7 +158,8 @@ def _check(weights: Weights) -> None:
 
 
 def _illegal(row: facts.Row, generation: str, note: str) -> SquishError:
+    why = note if row.rule in note else f"{note} ({row.rule})"
     return SquishError(
-        f"{row.title} cannot be compiled for {generation}: {note}", code="illegal", found=row.rule,
+        f"{row.title} cannot be compiled for {generation}: {why}", code="illegal",
         hint=f"See {row.source}; a 4-bit palette with one codebook streams on every generation.",
     )  # fmt: skip
