@@ -67,7 +67,7 @@ def _values(container: str, name: str, value: Any, legal: tuple[str, ...], bits:
     for item in value if _several(value) else (value,):
         word = None if bits is None else _word(item)
         if word is None:
-            values.add(item)
+            values.add(_declared(item, legal))
             continue
         assert bits is not None
         values.update(flag for flag, bit in bits.items() if word & bit)
@@ -76,6 +76,13 @@ def _values(container: str, name: str, value: Any, legal: tuple[str, ...], bits:
     if unknown := values - set(legal):
         raise _value_error(container, name, legal, ", ".join(sorted(map(str, unknown))))
     return values
+
+
+def _declared(value: Any, legal: tuple[str, ...]) -> str:
+    """A value as declared: numbers may be integers, and text may have any case."""
+    text = str(value)
+    similar = [name for name in legal if name.casefold() == text.casefold()]
+    return similar[0] if len(similar) == 1 else text
 
 
 def _several(value: Any) -> bool:

@@ -32,7 +32,7 @@ from squish_core.api import (
     single_value,
 )
 
-from . import ALIASES, tables
+from . import ALIASES, BITS, tables
 from .codecs import spare
 from .read import names, shards, v0, v1
 from .read.report import findings
@@ -88,10 +88,12 @@ class Uqff(Refinement):
     def encodings_for(self, *, isq: Any = None, **features: Any) -> tuple[Encoding, ...]:
         if isq is None:
             return ()
-        codec = parse_spec(ALIASES[single_value("isq", isq)])
-        if codec.id == "hqq":
-            codec = evolve(codec, params={**codec.params, **HQQ_GROUPS})
-        return (Encoding(codec=codec),)
+        value = single_value("isq", isq)
+        codecs = [parse_spec(ALIASES[name]) for name in BITS.get(value, (value,))]
+        return tuple(
+            Encoding(codec=evolve(codec, params={**codec.params, **HQQ_GROUPS}) if codec.id == "hqq" else codec)
+            for codec in codecs
+        )
 
     def naming(self, options: Options) -> str:
         return "uqff"
