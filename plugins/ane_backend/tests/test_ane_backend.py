@@ -251,6 +251,15 @@ def test_tensors_that_are_not_single_weights_are_refused_with_a_reason(shape, op
         assert weights_of(shape).plan("ane:device=M1", op="dense").chosen.ops == ("dense",)
 
 
+def test_complex_weights_are_refused():
+    spec = TensorSpec(name="w", shape=(4, 8), dtype="complex64")
+    parts = {"data": np.ones(spec.shape, np.complex64)}
+    file = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), parts)})[0]
+    for backend in ("ane:device=M1", "ane:device=M1,zeros=count"):
+        with expect_error(SquishError, code="no-chain", tensor="w"):
+            file["w"].plan(backend)
+
+
 @pytest.mark.parametrize(("codec", "params"), [("dense", {"dtype": "f32"}), ("mx", {}), ("palette", {"bits": 5})])
 def test_a_tensor_that_is_decoded_first_has_records_for_all_its_channels(codec, params):
     planned = tensor(codec, **params).plan("ane:device=M1").chosen.facts

@@ -26,7 +26,6 @@ from . import facts, layout, planner
 from .forms import dense_weights, weights_of
 
 NOT_COUNTED = "zeros not counted (zeros=count reads the values)"
-STACK = "plans cover single weights, not stacks of them; op dense plans it as the weight of a convolution"
 
 
 class DevicePlan(Backend):
@@ -51,9 +50,14 @@ class DevicePlan(Backend):
             return Refusal(
                 backend=self.id, encoding=encoding, code="file", why="plans cover tensors, not whole packages"
             )
-        if len(spec.shape) < 2 or request.op == "experts":
-            why = STACK if request.op == "experts" else "plans cover weights of linear layers and convolutions"
-            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=why)
+        rules = (
+            (not spec.dtype.startswith("complex"), "dtype", "the engine does not support complex weights"),
+            (request.op != "experts", ErrorCode.UNCOVERED, "plans cover no stacks of weights; op dense plans convolutions"),
+            (len(spec.shape) > 1, ErrorCode.UNCOVERED, "plans cover weights of linear layers and convolutions"),
+        )  # fmt: skip
+        for holds, code, why in rules:
+            if not holds:
+                return Refusal(backend=self.id, encoding=encoding, code=code, why=why)
         try:
             return self._offer(request, encoding, spec)
         except SquishError as error:
