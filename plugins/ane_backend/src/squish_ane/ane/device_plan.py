@@ -51,13 +51,13 @@ class DevicePlan(Backend):
                 backend=self.id, encoding=encoding, code="file", why="plans cover tensors, not whole packages"
             )
         rules = (
-            (not spec.dtype.startswith("complex"), "dtype", "the engine does not support complex weights"),
-            (request.op != "experts", ErrorCode.UNCOVERED, "plans cover no stacks of weights; op dense plans convolutions"),
-            (len(spec.shape) > 1, ErrorCode.UNCOVERED, "plans cover weights of linear layers and convolutions"),
-        )  # fmt: skip
-        for holds, code, why in rules:
+            (not spec.dtype.startswith("complex"), "the engine does not support complex weights"),
+            (request.op != "experts", "plans cover no stacks of weights; op dense plans it as a convolution's weight"),
+            (len(spec.shape) > 1, "plans cover weights of linear layers and convolutions"),
+        )
+        for holds, why in rules:
             if not holds:
-                return Refusal(backend=self.id, encoding=encoding, code=code, why=why)
+                return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=why)
         try:
             return self._offer(request, encoding, spec)
         except SquishError as error:
