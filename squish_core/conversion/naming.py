@@ -11,9 +11,10 @@ from attrs import evolve
 
 from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
-from squish_core.errors import FormatError, UsageError
+from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.families.base import ENGINES, GGUF, HF
 from squish_core.file import File
+from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
 from squish_core.mapping.mapped import (
     MappedFile,
@@ -24,6 +25,7 @@ from squish_core.mapping.mapped import (
     missing_tensors,
     naming_of,
     stores_codes,
+    turning_rules,
 )
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
@@ -51,8 +53,10 @@ def choose_map(
     if layout is None or (layout != HF and file.index.format == container.id and not request):
         return None, ()
     naming = _with_family(naming_of(file), family, file)
+    if request != KEEP:
+        _check_files(file, naming, layout)
     if (layout == GGUF) == (naming.layout == GGUF) and (
-        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _has_codes(file, naming))
+        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
         return None, ()
     if request == KEEP:
@@ -117,6 +121,17 @@ def with_names(file: File, layout: str = HF) -> File:
     return map_file(file, layout, {}, naming)
 
 
+def _check_files(file: File, naming: Naming, layout: str) -> None:
+    """Raise FormatError for a file that the model's engine could not read. Of a mapped GGUF, the family reads them."""
+    if naming.error is not None:
+        raise naming.error.within(file=file.name)
+    if layout != GGUF and naming.layout != GGUF:
+        try:
+            check_assets({name: bytes(buffer.raw) for name, buffer in file.assets.items()})
+        except SquishError as error:
+            raise error.within(file=file.name) from None
+
+
 def _has_hf_names(file: File, naming: Naming) -> bool:
     """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
     if naming.family is None:
@@ -124,9 +139,11 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
     return not has_engine_names(family_of(file, naming), file)
 
 
-def _has_codes(file: File, naming: Naming) -> bool:
-    """Whether a tensor is coded that Hugging Face transposes where it is dense."""
-    return naming.family is not None and stores_codes(file, family_of(file, naming))
+def _turns(file: File, naming: Naming, options: Options) -> bool:
+    """Whether a tensor is coded, here or in the target, that Hugging Face transposes where it is dense."""
+    if naming.family is None or not turning_rules(family := family_of(file, naming)):
+        return False
+    return stores_codes(file, family) or (bool(options) and map_file(file, HF, options, naming).carried.coded)
 
 
 def _check_adapter(naming: Naming, layout: str, file: File) -> None:

@@ -83,7 +83,7 @@ FROM_FOLDER = (
 def rows() -> Iterator[Row]:
     """Every row of the table."""
     for source in PACKAGED:
-        yield Row(source, ("hf",), "f32")
+        yield from (Row(source, formats, "f32") for formats in (("hf",), ("hf", "gguf")))
         values = AS_VALUES.get
         yield from (Row(source, formats, values((PACKAGED[source], formats[0]))) for formats in CODES_KEPT)
     for family in FAMILIES:
@@ -123,8 +123,8 @@ class Judge:
 
     def _reference(self, row: Row) -> Answer:
         """The answer that a row's is compared with: the source's, or that of a block model's values in f32."""
-        if row.source in PACKAGED and row.engine in FLOATS:
-            floats = Row(row.source, (FLOATS[row.engine],), "f32")
+        if row.source in PACKAGED and (row.engine in FLOATS or row.encode == "f32"):
+            floats = Row(row.source, (FLOATS.get(row.engine, "gguf"),), "f32")
             if floats not in self._floats:
                 source, answer = self._source(row.source)
                 self._floats[floats] = self._answer(floats, self._converted(floats, source), answer)

@@ -8,12 +8,12 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec
+from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
-from .keep import KEYS_FILE, kept_files, restored_keys, tokenizer_digest
+from .keep import DIGEST, FILE, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import Tokenizer, Vocabulary, describes_tokenizer, read_huggingface, stored_keys
 from .tokenizer import gguf_keys as tokenizer_keys
@@ -34,6 +34,7 @@ def carry_to_gguf(
     meta = restored_keys(model, keys | described)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
+    check_assets({name: data for name, data in files.items() if not describes_tokenizer(name)})
     if has_other_parts(model.config()):  # GGUF stores only the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
     is_stored = tokenizer is not None and _has(meta, described)
@@ -50,8 +51,9 @@ def carry_to_gguf(
         )
         digest = tokenizer_digest(described, kept, settings) if unchanged else None
         meta = {**meta, **kept_files(differing, list(files), digest)}
+    storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
-        meta=meta, storage=tuple(STORAGE), constants=constants, missing=missing, dropped=dropped,
+        meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
         notes=family.ignored(settings, layout),
     )  # fmt: skip
 
@@ -71,7 +73,7 @@ def carry_to_folder(
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
-    return Carried(meta=model.meta, assets=assets, missing=missing, notes=notes)
+    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
 
 
 def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
