@@ -14,6 +14,7 @@ from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.file import File
+from squish_core.mapping.mapped import MappedFile
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
@@ -36,7 +37,7 @@ def refused_codes(
     for spec, error in refusals:
         groups.setdefault(_stored_as(spec), []).append((spec, error))
     findings = [
-        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(group))
+        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(file, group))
         for codec, group in groups.items()
     ]  # fmt: skip
     first, error = refusals[0]
@@ -47,7 +48,8 @@ def refused_codes(
     patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
     hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]
     for codec, group in groups.items():
-        if (nearest := _nearest([spec for spec, _ in group], aliases, attempt)) is not None:
+        bits = _bits(file, group[0][0])
+        if (nearest := _nearest([spec for spec, _ in group], bits, aliases, attempt)) is not None:
             name, steps = nearest
             own = patterns if len(groups) == 1 else _patterns([spec.name for spec, _ in group], len(specs))
             hints.append(
@@ -61,19 +63,27 @@ def refused_codes(
     return combined
 
 
-def _group_text(group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
+def _group_text(file: File, group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
     spec, _ = group[0]
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{counted(len(group), 'tensor')} of {_bits(spec):.3g} bits a weight ({spec.name}{more})"
+    return f"{counted(len(group), 'tensor')} of {_bits(file, spec):.3g} bits a weight ({spec.name}{more})"
 
 
 def _stored_as(spec: TensorSpec) -> str:
-    codec = spec.encodings[0].codec
+    codec = leaf = spec.encodings[0].codec
+    while leaf.inner is not None:
+        leaf = leaf.inner
+    if leaf is not codec:
+        return f"{codec.id} of {leaf.id}"
     return spec.dtype if codec.id == "dense" else codec.id
 
 
-def _bits(spec: TensorSpec) -> float:
-    return 8 * spec.encodings[0].stored / max(spec.elements, 1)
+def _bits(file: File, spec: TensorSpec) -> float:
+    """Bits of a weight; of a mapped tensor those of its sources, of which it may be a part."""
+    specs = [spec]
+    if isinstance(file, MappedFile):
+        specs = [file.original.index.tensors[name] for name in file.sources(spec.name)]
+    return 8 * sum(each.encodings[0].stored for each in specs) / max(sum(each.elements for each in specs), 1)
 
 
 def _patterns(names: Sequence[str], total: int) -> list[str]:
@@ -110,9 +120,11 @@ def _bound(file: File, steps: Sequence[Step]) -> str:
     return f"{extent} differ by at most {largest:.3g}"
 
 
-def _nearest(group: Sequence[TensorSpec], aliases: Collection[str], attempt: Attempt) -> tuple[str, list[Step]] | None:
+def _nearest(
+    group: Sequence[TensorSpec], bits: float, aliases: Collection[str], attempt: Attempt
+) -> tuple[str, list[Step]] | None:
     """The short name of the target's codes with the number of bits nearest to the tensors', and their encoding."""
-    bits, steps = _bits(group[0]), {}
+    steps = {}
     for name in aliases:
         try:
             step = attempt(group[0], CodecSpec(name))

@@ -47,6 +47,7 @@ from squish_hf.methods.forms import (
 METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
+MXFP4_CODECS = ("ggml.mxfp4", "mx")
 FLOATS = (PACKED, FP8, FBGEMM, MODELOPT)
 """Methods with float codes."""
 INTEGERS = (GPTQ, GPTQ_V2, AWQ, PACKED)
@@ -67,7 +68,10 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
-        return Refusal(why=f"hf without a method stores only dense tensors, not {codec.id} (choose one: hf:method=awq)")
+        methods = [each for each in METHODS if isinstance(accepts(spec, encoding, {METHOD: each}), Encoding)]
+        if codec.id == "transpose" and _leaf(codec).id in MXFP4_CODECS:  # that method stores experts as they are
+            methods.append(GPT_OSS)
+        return _without_method(_leaf(codec).id, methods)
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
@@ -85,7 +89,8 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     """Return the method's encoding of codes; the data decide whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
-        return None
+        fitting = [each for each in METHODS if isinstance(accepts_codes(spec, layout, {METHOD: each}), Encoding)]
+        return _without_method(f"codes of {layout.bits} bits", fitting) if fitting else None
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
@@ -102,6 +107,17 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         return Encoding(codec=codec, parts=_parts(Affine(), spec, codec.params))
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
+
+
+def _leaf(codec: CodecSpec) -> CodecSpec:
+    """The codec inside all wrapping ones."""
+    return codec if codec.inner is None else _leaf(codec.inner)
+
+
+def _without_method(codes: str, methods: Sequence[str]) -> Refusal:
+    """The refusal of codes without a method, with the methods that may store them."""
+    options = f"; {' or '.join(f'hf:method={each}' for each in methods)} may store them" if methods else ""
+    return Refusal(why=f"hf without a method stores only dense tensors, not {codes}{options}")
 
 
 def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
