@@ -24,6 +24,8 @@ _NAMES = {
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
+    "squish_core.mapping.mapped": ("Naming",),
+    "squish_core.formats.assets": ("check_assets", "parse_object", "parse_text"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("BytesSource", "Source", "check_file_name", "closed"),
@@ -224,6 +226,9 @@ if TYPE_CHECKING:
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats import protobuf as protobuf
+    from squish_core.formats.assets import check_assets as check_assets
+    from squish_core.formats.assets import parse_object as parse_object
+    from squish_core.formats.assets import parse_text as parse_text
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Options as Options
     from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
@@ -276,6 +281,7 @@ if TYPE_CHECKING:
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory
+    from squish_core.mapping.mapped import Naming as Naming
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec

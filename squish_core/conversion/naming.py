@@ -11,9 +11,10 @@ from attrs import evolve
 
 from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
-from squish_core.errors import FormatError, UsageError
+from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.families.base import ENGINES, GGUF, HF
 from squish_core.file import File
+from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
 from squish_core.mapping.mapped import (
     MappedFile,
@@ -51,6 +52,8 @@ def choose_map(
     if layout is None or (layout != HF and file.index.format == container.id and not request):
         return None, ()
     naming = _with_family(naming_of(file), family, file)
+    if request != KEEP:
+        _check_files(file, naming, layout)
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _has_codes(file, naming))
     ):
@@ -115,6 +118,17 @@ def with_names(file: File, layout: str = HF) -> File:
     if naming.family is None:
         raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
     return map_file(file, layout, {}, naming)
+
+
+def _check_files(file: File, naming: Naming, layout: str) -> None:
+    """Raise FormatError for a file that the model's engine could not read. Of a mapped GGUF, the family reads them."""
+    if naming.error is not None:
+        raise naming.error.within(file=file.name)
+    if layout != GGUF and naming.layout != GGUF:
+        try:
+            check_assets({name: bytes(buffer.raw) for name, buffer in file.assets.items()})
+        except SquishError as error:
+            raise error.within(file=file.name) from None
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:

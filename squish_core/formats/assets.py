@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from squish_core.errors import FormatError, LimitError, SquishError
+from squish_core.formats.json import unique_members
 from squish_core.io.source import Source
 
 SUFFIXES = (".json", ".jinja", ".txt", ".model")
 """Suffixes of config, tokenizer and chat template; weights have others."""
+OBJECTS = (
+    "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json",
+)  # fmt: skip
+"""Files of a model folder with one JSON object each, besides config.json."""
+TEXTS = ("merges.txt", "*.jinja")
+"""Patterns of a model folder's files with text."""
+MAX_BYTES, MAX_NODES = 64 << 20, 8 << 20
+"""Maximum bytes and values of a JSON file; four times those of the largest tokenizer.json."""
+REPLACE = "Correct the file, or download it again."
 
 
 def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:
@@ -16,3 +33,112 @@ def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:
 
 def _lists_shards(name: str) -> bool:
     return name.endswith(".index.json")
+
+
+def parse_object(data: bytes, name: str) -> dict[str, Any]:
+    """Parse a model's JSON file.
+
+    Parameters
+    ----------
+    data
+        Content of the file.
+    name
+        Name of the file, for errors.
+
+    Returns
+    -------
+    dict
+        The object.
+
+    Raises
+    ------
+    FormatError
+        It is not an object in JSON, or has a key twice; LimitError beyond MAX_BYTES and MAX_NODES.
+
+    Examples
+    --------
+    >>> parse_object(b'{"eos_token_id": 2}', "generation_config.json")
+    {'eos_token_id': 2}
+    """
+    nodes = data.count(b",") + data.count(b"[") + data.count(b"{") if len(data) <= MAX_BYTES else 0
+    for code, count, limit, unit in (("size", len(data), MAX_BYTES, "bytes"), ("count", nodes, MAX_NODES, "values")):
+        if count > limit:
+            raise LimitError(f"has too many {unit}", part=name, expected=f"at most {limit}", found=count, code=code)
+    text = parse_text(data, name, "json")
+    try:
+        parsed = json.loads(text, object_pairs_hook=unique_members)
+    except json.JSONDecodeError as error:
+        at = len(text[: error.pos].encode())
+        raise FormatError(f"is not JSON: {error.msg}", part=name, offset=at, code="json", hint=REPLACE) from None
+    except RecursionError:
+        raise FormatError("is nested too deeply", part=name, code="json", hint=REPLACE) from None
+    except ValueError as error:  # an integer of too many digits
+        raise FormatError(f"is not JSON: {error}", part=name, code="json", hint=REPLACE) from None
+    except SquishError as error:
+        raise error.within(part=name, hint=REPLACE) from None
+    if not isinstance(parsed, dict):
+        raise FormatError(
+            "is not a JSON object", part=name, offset=0, expected="'{'", found=repr(text.lstrip()[:4]), code="json",
+            hint=REPLACE,
+        )  # fmt: skip
+    return parsed
+
+
+def check_assets(assets: Mapping[str, bytes]) -> None:
+    """Check that the files of a model can be read.
+
+    Parameters
+    ----------
+    assets
+        Contents by file name; files of no known kind are ignored.
+
+    Raises
+    ------
+    FormatError
+        A JSON file or a text cannot be parsed (codes `json`, `encoding`, `duplicate`).
+
+    Examples
+    --------
+    >>> check_assets({"merges.txt": b"a b"})
+    """
+    for name, data in assets.items():
+        if name in OBJECTS:
+            parse_object(data, name)
+        elif any(fnmatchcase(name, pattern) for pattern in TEXTS):
+            parse_text(data, name)
+
+
+def parse_text(data: bytes, name: str, code: str = "encoding") -> str:
+    """Decode a model's text file.
+
+    Parameters
+    ----------
+    data
+        Content of the file.
+    name
+        Name of the file, for errors.
+    code
+        Code of the error.
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    FormatError
+        It is not UTF-8.
+
+    Examples
+    --------
+    >>> parse_text(b"a b", "merges.txt")
+    'a b'
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            "is not UTF-8", part=name, offset=error.start, found=repr(data[error.start : error.start + 4]), code=code,
+            hint=REPLACE,
+        ) from None  # fmt: skip

@@ -299,7 +299,8 @@ def _nesting(piece: bytes) -> int:
     return deepest
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The members of an object; FormatError for a key that appears twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise duplicate_key_error(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
@@ -310,5 +311,5 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-_LENIENT = json.JSONDecoder(object_pairs_hook=_unique)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_members, parse_constant=_no_constant)
+_LENIENT = json.JSONDecoder(object_pairs_hook=unique_members)

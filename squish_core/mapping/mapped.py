@@ -9,10 +9,12 @@ from typing import cast
 
 from attrs import evolve, frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError
 from squish_core.families.base import GGUF, HF, Family, source_names
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
+from squish_core.formats.assets import REPLACE
 from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
@@ -35,7 +37,7 @@ ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 class Naming:
     """The family and model type that a file declares, the layout of its names, and why there is no family.
 
-    An `adapter` has the family of its base model.
+    An `adapter` has the family of its base model. `error` is about a config.json that cannot be read.
     """
 
     layout: str
@@ -43,6 +45,7 @@ class Naming:
     family: str | None = None
     model_type: str | None = None
     reason: str = ""
+    error: SquishError | None = None
 
 
 @frozen
@@ -129,7 +132,7 @@ def naming_of(file: File) -> Naming:
         facts = _gguf_facts(file) if by_keys else _config_facts(file)
     except SquishError as error:
         reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
-        return Naming(layout=layout, adapter=adapter, reason=reason)
+        return Naming(layout=layout, adapter=adapter, reason=reason, error=error.within(hint=REPLACE))
     if facts is None:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
         return Naming(layout=layout, adapter=adapter, reason=reason)
@@ -223,7 +226,12 @@ def _config_facts(file: File) -> tuple[str, bool] | None:
         vectors={}, limits=file.limits,
     )  # fmt: skip
     model_type = model.config().get("model_type")
-    return (model_type, False) if isinstance(model_type, str) else None
+    if model_type is None or isinstance(model_type, str):
+        return None if model_type is None else (model_type, False)
+    raise FormatError(
+        "is not the name of a model type", part=f"{CONFIG_FILE} model_type", code=ErrorCode.CONFIG,
+        expected="text such as 'llama'", found=f"{type(model_type).__name__} {str(model_type)[:60]}",
+    )  # fmt: skip
 
 
 def model_of(file: File, family: Family, layout: str) -> Model:

@@ -217,3 +217,16 @@ def test_an_adapter_is_not_written_for_other_engines(base: Path, tmp_path: Path)
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "out", "mlx", assets=base)
     assert caught.value.code == "adapter"
+
+
+@pytest.mark.parametrize(("name", "data"), [("adapter_config.json", b'{"r": 4'), ("config.json", b"[]")])
+@pytest.mark.parametrize("to", ["gguf", "hf"])
+def test_an_adapter_with_a_file_that_cannot_be_parsed_is_refused(
+    to: str, name: str, data: bytes, base: Path, tmp_path: Path
+) -> None:
+    source = peft(tmp_path / "lora", matrices())
+    (base if name == "config.json" else source).joinpath(name).write_bytes(data)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "out", to, assets=base)
+    assert (caught.value.code, caught.value.part) == ("json", name)
+    assert not (tmp_path / "out").exists()

@@ -288,7 +288,6 @@ LLAMA_TENSORS = dense(
     [
         json.dumps({**LLAMA, "intermediate_size": 256}), json.dumps({**LLAMA, "hidden_size": 128}),
         json.dumps({**LLAMA, "num_hidden_layers": 0}), json.dumps({**LLAMA, "model_type": "unknown"}),
-        json.dumps(LLAMA)[:-1], "[]", "",
     ],
 )  # fmt: skip
 def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
@@ -304,6 +303,18 @@ def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
         )
     assert refused.value.code == "names"
     assert refused.value.tensor is not None
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("config", [json.dumps(LLAMA)[:-1], "[]", ""])
+def test_a_config_that_cannot_be_parsed_is_refused_before_writing_0_1_3(config: str, tmp_path: Path, uqff: Any) -> None:
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "config.json").write_text(config)
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
+    with pytest.raises(squish.FormatError) as refused:
+        squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", "q8_0", assets=assets)
+    assert (refused.value.code, refused.value.part) == ("json", "config.json")
     assert not (tmp_path / "out").exists()
 
 

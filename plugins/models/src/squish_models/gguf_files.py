@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from squish_core.api import ErrorCode, FormatError, Model, SquishError
+from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
 from .config_file import config_agrees, config_keys, dump_json, respelled, undeclared, vector_dtype, written_config
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
@@ -55,7 +55,8 @@ class GgufFiles(Mapping[str, bytes]):
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
         lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
-        if CONFIG in lent and not config_agrees(family, model, lent[CONFIG]):
+        check_assets(lent)
+        if model.config() and not config_agrees(family, model, lent[CONFIG]):
             raise FormatError(
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",

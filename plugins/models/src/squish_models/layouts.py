@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec
+from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
@@ -34,6 +34,7 @@ def carry_to_gguf(
     meta = restored_keys(model, keys | described)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
+    check_assets({name: data for name, data in files.items() if not describes_tokenizer(name)})
     if has_other_parts(model.config()):  # GGUF stores only the text part
         files[CONFIG] = respelled(family, files[CONFIG], settings)
     is_stored = tokenizer is not None and _has(meta, described)

@@ -15,6 +15,7 @@ from squish_core.api import (
     File,
     FormatError,
     Inventory,
+    Naming,
     Problem,
     SquishError,
     TensorSpec,
@@ -99,14 +100,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     inventory = take_inventory(model, reading.layout)
     if inventory.naming.model_type is None:
-        problems = (
-            Problem(
-                code="names",
-                severity="error",
-                where=model.name,
-                message=f"declares no family: {inventory.naming.reason}",
-            ),
-        )
+        problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
         raise FormatError(
@@ -273,6 +267,15 @@ def _embeddings(file: File, name: str) -> Iterator[TensorSpec]:
     spec = file.index.tensors.get(name)
     if spec is not None and len(spec.shape) == 2:
         yield spec
+
+
+def _no_family(file: File, naming: Naming) -> Problem:
+    """The problem of a model that declares no family, or whose config.json cannot be read."""
+    error = naming.error
+    if error is None:
+        message = f"declares no family: {naming.reason}"
+        return Problem(code="names", severity="error", where=file.name, message=message)
+    return Problem(code=error.code or "", severity="error", where=error.part or CONFIG_FILE, message=error.reason())
 
 
 def _wrong_format(file: File, engine: Engine) -> Problem:
