@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,9 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
-        methods = [each for each in METHODS if isinstance(accepts(spec, encoding, {METHOD: each}), Encoding)]
-        if codec.id == "transpose" and _leaf(codec).id in MXFP4_CODECS:  # that method stores experts as they are
-            methods.append(GPT_OSS)
-        return _without_method(_leaf(codec).id, methods)
+        if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
+            return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
+        return _dense_only(codec.id, lambda each: accepts(spec, encoding, {METHOD: each}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
@@ -89,8 +88,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     """Return the method's encoding of codes; the data decide whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
-        fitting = [each for each in METHODS if isinstance(accepts_codes(spec, layout, {METHOD: each}), Encoding)]
-        return _without_method(f"codes of {layout.bits} bits", fitting) if fitting else None
+        return _dense_only("its codes", lambda each: accepts_codes(spec, layout, {METHOD: each}))
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
@@ -109,15 +107,11 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         return Refusal(why=error.message, code="affine")
 
 
-def _leaf(codec: CodecSpec) -> CodecSpec:
-    """The codec inside all wrapping ones."""
-    return codec if codec.inner is None else _leaf(codec.inner)
-
-
-def _without_method(codes: str, methods: Sequence[str]) -> Refusal:
-    """The refusal of codes without a method, with the methods that may store them."""
-    options = f"; {' or '.join(f'hf:method={each}' for each in methods)} may store them" if methods else ""
-    return Refusal(why=f"hf without a method stores only dense tensors, not {codes}{options}")
+def _dense_only(what: str, answer: Callable[[str], Encoding | Refusal | None]) -> Refusal:
+    """The refusal of codes without a method, with the methods that do."""
+    fitting = [method for method in METHODS if isinstance(answer(method), Encoding)]
+    choice = f" (methods for such codes: {', '.join(fitting)}; hf:method={fitting[0]})" if fitting else ""
+    return Refusal(why=f"hf without a method stores only dense tensors, not {what}{choice}")
 
 
 def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
