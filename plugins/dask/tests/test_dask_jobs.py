@@ -337,6 +337,11 @@ def test_an_address_without_a_scheduler_is_an_error(
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "out.gguf", scheduler="dask:tcp://127.0.0.1:9")
     assert caught.value.code == "unreachable"
+    message = (
+        "the Dask scheduler cannot be reached (expected an address such as dask:tcp://10.0.0.1:8786, "
+        "found tcp://127.0.0.1:9: "  # and what Dask says
+    )
+    assert str(caught.value).startswith(message)
     assert not list(tmp_path.iterdir())
 
 
