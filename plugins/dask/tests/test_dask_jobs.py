@@ -330,7 +330,7 @@ def test_the_message_about_a_worker_with_other_plugins_names_them(source: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_address_without_a_scheduler_is_an_error(
+def test_the_message_about_an_address_without_a_scheduler_names_it(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("squish_dask.scheduler.TIMEOUT", 1)
