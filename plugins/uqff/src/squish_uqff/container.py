@@ -77,7 +77,7 @@ class Uqff(Refinement):
                 for number, file in enumerate(assets, len(files.sources))
             },
             problems=(*index.problems, *problems),
-            declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
+            declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
             attrs={"uqff.shards": len(shard_set)},
         )  # fmt: skip
 
@@ -130,6 +130,7 @@ HQQ_GROUPS = {"group_size": 64, "axis": 0}
 """The groups of mistral.rs's quantizer."""
 _QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
 """Config keys that may still describe the source checkpoint; UQFF layers carry their own parameters."""
+_DECLARATIONS = {shards.CONFIG: _QUANTIZATION, shards.REPORT: ((),)}
 _COMPANIONS = {
     shards.RESIDUAL: "norms and other unquantized tensors are missing",
     shards.CONFIG: "the architecture is unknown",
