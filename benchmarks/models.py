@@ -59,15 +59,15 @@ def run(quick: bool) -> str:
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
         costs = interleave(commands(folder, source), folder, 1 if quick else 3)
-    least = {name: {fact: min(map(attrgetter(fact), runs)) for fact in FACTS}
+    best = {name: {fact: min(map(attrgetter(fact), runs)) for fact in FACTS}
              for name, runs in costs.items()}  # fmt: skip
     rows = [
-        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, least, size, ">= 5x llama.cpp, "),
-        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, least, size, ">= 5x mlx_lm, "),
-        row("GGUF to HF", "to hf", {}, least, size, ""),
+        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, best, size, ">= 5x llama.cpp, "),
+        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, best, size, ">= 5x mlx_lm, "),
+        row("GGUF to HF", "to hf", {}, best, size, ""),
     ]
-    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in least.items())
-    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in least.items())
+    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in best.items())
+    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in best.items())
     note = (
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
         "interleaved runs with an idle disk and the source in memory. Squish syncs its output, the peers do not: "
@@ -78,12 +78,12 @@ def run(quick: bool) -> str:
     return markdown("Whole models", note, rows)
 
 
-def row(label: str, ours: str, peers: Mapping[str, str], least: Mapping[str, Any], size: int, target: str) -> Row:
+def row(label: str, ours: str, peers: Mapping[str, str], best: Mapping[str, Any], size: int, target: str) -> Row:
     """A conversion against its peers, itself without a map, and a copy."""
     columns = {**peers, "without a map": f"{ours}, kept", "a synced copy": "copy"}
-    seconds = {label: least[name]["seconds"] for label, name in columns.items()}
-    seconds |= {f"{label}, synced": least[name]["synced"] for label, name in peers.items()}
-    return Row(label, least[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
+    seconds = {label: best[name]["seconds"] for label, name in columns.items()}
+    seconds |= {f"{label}, synced": best[name]["synced"] for label, name in peers.items()}
+    return Row(label, best[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
 
 
 def make_model(folder: Path, layers: int) -> Path:
@@ -132,9 +132,9 @@ def llama_cpp_converter() -> Path:
                     inside = member.name.partition("vendor/llama.cpp/")[2]
                     content = archive.extractfile(member) if inside.startswith(VENDOR) else None
                     if content is not None:
-                        place = Path(temporary, "whole", inside)
-                        place.parent.mkdir(parents=True, exist_ok=True)
-                        place.write_bytes(content.read())
+                        path = Path(temporary, "whole", inside)
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.write_bytes(content.read())
             Path(temporary, "whole").rename(home)
     return home / CONVERTER
 
@@ -151,14 +151,14 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
             target = folder / "out"
             os.sync()
             for path in (folder / "model.gguf", *folder.glob("source/*.safetensors")):
-                read_anew(path)
+                reread(path)
             call = [part.replace("{out}", str(target)) for part in command]
-            costs[name].append(measured(call, target, environment))
+            costs[name].append(measure(call, target, environment))
             shutil.rmtree(target) if target.is_dir() else target.unlink()
     return costs
 
 
-def read_anew(path: Path) -> None:
+def reread(path: Path) -> None:
     """Read a file into the page cache, in order: the kernel evicts parts of it while other commands run, and pages that
     return one by one are read at a third of the speed."""
     evict(path)
@@ -184,7 +184,7 @@ def keeping_bytecode(folder: Path) -> dict[str, str]:
     return environment
 
 
-def measured(command: Sequence[str], target: Path, environment: Mapping[str, str]) -> Cost:
+def measure(command: Sequence[str], target: Path, environment: Mapping[str, str]) -> Cost:
     """Run a command; RssAnon of its process is looked at every 10 ms."""
     before, peak = resource.getrusage(resource.RUSAGE_CHILDREN), 0
     start = time.perf_counter()
