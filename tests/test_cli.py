@@ -510,7 +510,7 @@ class Group:
         import typer
 
         group = typer.Typer(no_args_is_help=True)
-        group.command()(lambda: None)
+        group.command("one")(lambda: None)
         group.command("other")(lambda: None)
         app.add_typer(group, name="group")
 
@@ -715,7 +715,7 @@ def test_a_group_without_a_command_says_so(squish: Any, install: Any) -> None:
     ran = squish("group")
     assert (ran.code, ran.err) == (
         2,
-        "error: `squish group` needs a command. See `squish group --help`.\n",
+        "error: `squish group` needs a command (expected one, other). See `squish group --help`.\n",
     )
 
 
