@@ -461,8 +461,8 @@ def test_formats_lists_installed_and_missing_ones(squish: Any) -> None:
 
 def test_formats_with_an_id_lists_options_and_features(squish: Any) -> None:
     lines = squish("formats", "toy").out.splitlines()
-    assert "--to wire      version to write" in lines
-    assert "feature dtype  f32" in lines
+    assert "--to toy:wire=    version to write" in lines
+    assert "--feature dtype=  f32" in lines
     assert "pip install squish-gguf" in squish("formats", "gguf").err
 
 

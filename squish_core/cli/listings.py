@@ -154,9 +154,9 @@ def one_format(data: dict[str, Any]) -> list[str]:
             ("can", "read, write" if data["can_write"] else "read"),
             ("suffixes", " ".join(data["suffixes"]) or "-"),
             *([("refines", data["refines"])] if data["refines"] else []),
-            *((f"--to {name}", text) for name, text in data["options"].items()),
-            *((f"--format {name}", text) for name, text in data["reading"].items()),
-            *((f"feature {name}", _values(data, name)) for name in data["features"]),
+            *((f"--to {data['id']}:{name}=", text) for name, text in data["options"].items()),
+            *((f"--format {data['id']}:{name}=", text) for name, text in data["reading"].items()),
+            *((f"--feature {name}=", _values(data, name)) for name in data["features"]),
             *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
         ],
     )  # fmt: skip
