@@ -13,6 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_file_name
+from squish_core.io.space import allocate
 from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
@@ -71,6 +72,11 @@ class Sink(Renamed):
     def tell(self) -> int:
         """Current position in the file."""
         return self._position
+
+    def reserve(self, length: int) -> None:
+        """Allocate disk space for exactly the bytes that follow, if the system can; writing them is then faster."""
+        if self._file is not None:
+            allocate(self._file.fileno(), self._position, length)
 
     def write(self, data: Any) -> None:
         """Append bytes."""
