@@ -142,13 +142,9 @@ class Folder:
         source = self.open(META)
         if source.size > self.limits.header:
             raise LimitError(
-                "is too large",
-                file=META,
-                expected=f"at most {self.limits.header}",
-                found=source.size,
-                code=ErrorCode.LIMIT,
-                limit="header",
-            )
+                "the metadata is too large", file=source.name, expected=f"at most {self.limits.header} bytes",
+                found=source.size, code="meta", limit="header",
+            )  # fmt: skip
         return load_meta(source.read(0, source.size, "metadata"), self.limits)[0]
 
     def json(self, path: str, label: str) -> dict[str, Any]:
