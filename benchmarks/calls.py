@@ -78,5 +78,5 @@ def repeated(call: Callable[[], object]) -> Callable[[], None]:
 
 def row(operation: str, seconds: dict[str, float], repeats: int) -> Row:
     """A row of one call of many."""
-    each = {name: total / repeats for name, total in seconds.items()}
-    return Row(operation, each.pop("ours"), each)
+    per_call = {name: total / repeats for name, total in seconds.items()}
+    return Row(operation, per_call.pop("ours"), per_call)

@@ -13,7 +13,7 @@ import numpy as np
 import oracles
 
 import squish_core as squish
-from benchmarks.data import FOLDER
+from benchmarks.data import FOLDER, write_header
 from benchmarks.table import Row, markdown
 from squish_core.api import open_source
 from squish_core.testing import CountingSource
@@ -27,7 +27,7 @@ PAIRS = (
 )  # fmt: skip
 TARGETS = {"GPTQ": "hf:method=gptq", "AWQ": "hf:method=awq", "MLX": "mlx", "GGUF Q4_0": "gguf"}
 Tensor = tuple[str, list[int], bytes | int]
-"""Dtype as safetensors calls it, shape, and the bytes, or how many zeros."""
+"""Safetensors' dtype, shape, and the bytes, or a number of zeros."""
 
 
 def run(quick: bool) -> str:
@@ -38,14 +38,14 @@ def run(quick: bool) -> str:
 def opening() -> str:
     """A GPTQ checkpoint whose data are holes of sparse files: it is opened by its headers."""
     folder = FOLDER / "gptq-12gb"
-    total = sparse(folder) if not folder.exists() else sum(each.stat().st_size for each in folder.iterdir())
+    total = sparse(folder) if not folder.exists() else sum(path.stat().st_size for path in folder.iterdir())
     source = CountingSource(open_source(folder))
     with squish.open(source) as file:
         listed = len(file)
     read = sum(length for *_, length in source.log)
-    shards = [str(each) for each in sorted(folder.glob("*.safetensors"))]
+    shards = [str(path) for path in sorted(folder.glob("*.safetensors"))]
     peer = oracles.peer("safetensors").prepare(listing, paths=shards)
-    seconds = oracles.interleave({"ours": partial(opened, folder), "safetensors": peer})
+    seconds = oracles.interleave({"ours": partial(open_and_list, folder), "safetensors": peer})
     row = Row("open and list shapes", seconds.pop("ours"), seconds)
     note = (
         f"GPTQ of 4 bits in {SHARDS} sparse shards, {total / 1e9:.1f} GB, {listed} layers of four tensors each, "
@@ -55,7 +55,7 @@ def opening() -> str:
 
 
 def sparse(folder: Path) -> int:
-    """Write its headers; the size in bytes."""
+    """Write the shards of a large checkpoint as sparse files; returns their size in bytes."""
     rows, columns = SHAPE
     layer: dict[str, Tensor] = {
         "qweight": ("I32", [columns // 8, rows], rows * columns // 2),
@@ -64,7 +64,7 @@ def sparse(folder: Path) -> int:
         "g_idx": ("I32", [columns], 4 * columns),
     }
     folder.mkdir(parents=True)
-    places: dict[str, str] = {}
+    weight_map: dict[str, str] = {}
     for shard in range(SHARDS):
         path = folder / f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         arrays = {
@@ -72,32 +72,32 @@ def sparse(folder: Path) -> int:
             for number in range(LAYERS) for field, tensor in layer.items()
         }  # fmt: skip
         save(path, arrays)
-        places |= dict.fromkeys(arrays, path.name)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        weight_map |= dict.fromkeys(arrays, path.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     declare(folder, {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False})
-    return sum(each.stat().st_size for each in folder.iterdir())
+    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def save(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file; zeros that are only counted are a hole in it."""
+    """A safetensors file; data given as a number of zeros become a hole."""
     header, end = {}, 0
     for name, (dtype, shape, data) in tensors.items():
         size = data if isinstance(data, int) else len(data)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
-    text = json.dumps(header).encode()
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        write_header(file, header)
+        start = file.tell()
         for _, _, data in tensors.values():
             file.seek(data, os.SEEK_CUR) if isinstance(data, int) else file.write(data)
-        file.truncate(8 + len(text) + end)
+        file.truncate(start + end)
 
 
 def declare(folder: Path, quantization: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps({"quantization_config": quantization}))
 
 
-def opened(folder: Path) -> int:
+def open_and_list(folder: Path) -> int:
     """Open and list."""
     with squish.open(folder) as file:
         return sum(file[name].shape[0] for name in file)
@@ -118,21 +118,21 @@ def listing(paths: list[str]) -> Any:
 
 
 def repacking(layers: int, rounds: int) -> str:
-    """Conversions between families whose codes fit, beside reading as much and writing as much."""
+    """Conversions between families whose codes fit, beside reading and writing as many bytes."""
     folder = FOLDER / f"repack-{layers}"
     if not folder.exists():
         sources(folder, layers)
     rows = []
     for number, (name, target) in enumerate(PAIRS):
-        source, target_path = place(folder, name), folder / f"out-{number}{'.gguf' if target == 'gguf' else ''}"
-        repacked(source, target_path, target)
-        size = weight(target_path)
+        source, target_path = path_of(folder, name), folder / f"out-{number}{'.gguf' if target == 'gguf' else ''}"
+        repack(source, target_path, target)
+        size = size_of(target_path)
         calls = {
-            "ours": partial(repacked, source, target_path, target),
-            "read + write": partial(copied, source, folder / "copy", size),
+            "ours": partial(repack, source, target_path, target),
+            "read + write": partial(read_and_write, source, folder / "copy", size),
         }
         seconds = oracles.interleave(calls, rounds)
-        rows.append(Row(f"{name} to {target}", seconds.pop("ours"), seconds, weight(source) + size))
+        rows.append(Row(f"{name} to {target}", seconds.pop("ours"), seconds, size_of(source) + size))
     note = (
         f"{layers} layers of 4096x4096, 4 bits in groups of 32, from a cached file to a synced one. `read + write` "
         "reads the source into a buffer, then writes and syncs as many bytes as the target has: the lower limit. "
@@ -142,7 +142,7 @@ def repacking(layers: int, rounds: int) -> str:
 
 
 def sources(folder: Path, layers: int) -> None:
-    """Random symmetric codes in compressed-tensors, and what they become in the other families."""
+    """Random symmetric codes in compressed-tensors, converted to the other families."""
     rng, (rows, columns) = np.random.default_rng(0), (4096, 4096)
     first = folder / "compressed-tensors"
     first.mkdir(parents=True)
@@ -160,29 +160,29 @@ def sources(folder: Path, layers: int) -> None:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     declare(first, {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups})
     for name, target in TARGETS.items():
-        squish.convert(first, place(folder, name), target)
+        squish.convert(first, path_of(folder, name), target)
 
 
-def place(folder: Path, name: str) -> Path:
-    """Where the codes lie in this family."""
+def path_of(folder: Path, name: str) -> Path:
+    """Path of the checkpoint in a family."""
     return folder / (f"{name}.gguf" if TARGETS.get(name) == "gguf" else name)
 
 
-def weight(path: Path) -> int:
+def size_of(path: Path) -> int:
     """Bytes of a file, or of the shards in a folder."""
     files = path.glob("*.safetensors") if path.is_dir() else [path]
-    return sum(each.stat().st_size for each in files)
+    return sum(path.stat().st_size for path in files)
 
 
-def repacked(source: Path, target_path: Path, target: str) -> None:
-    """Convert, in the place of what was there, and no tensor otherwise."""
+def repack(source: Path, target_path: Path, target: str) -> None:
+    """Convert, replacing an earlier target; every tensor must be repacked."""
     if target_path.is_dir():
         shutil.rmtree(target_path)
     steps = squish.convert(source, target_path, target).steps
     assert {step.action for step in steps} == {"repack"}, steps
 
 
-def copied(source: Path, target: Path, size: int) -> None:
+def read_and_write(source: Path, target: Path, size: int) -> None:
     """Read all of the source, and write and sync `size` bytes."""
     buffer = bytearray(PIECE)
     for path in source.glob("*.safetensors") if source.is_dir() else [source]:

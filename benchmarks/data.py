@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import oracles
@@ -28,17 +29,22 @@ def safetensors(count: int, shape: tuple[int, int], *, halves: bool = False) -> 
         f"layer.{i:05}.weight": {"dtype": "F32", "shape": list(shape), "data_offsets": [i * nbytes, (i + 1) * nbytes]}
         for i in range(count)
     }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     rng = np.random.default_rng(0)
     temporary = path.with_suffix(".part")
     with temporary.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        write_header(file, header)
         for _ in range(count):
             array = rng.standard_normal(shape, np.float32)
             file.write((array.astype(np.float16).astype(np.float32) if halves else array).tobytes())
     os.replace(temporary, path)
     return path
+
+
+def write_header(file: BinaryIO, header: Mapping[str, Any]) -> None:
+    """The header of a safetensors file; the data follows."""
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
 
 
 def ztensor(count: int, shape: tuple[int, int], version: str) -> Path:
@@ -52,7 +58,7 @@ def ztensor(count: int, shape: tuple[int, int], version: str) -> Path:
 
 
 def gguf(count: int, shape: tuple[int, int]) -> Path:
-    """The same arrays as GGUF, written by us: gguf-py reads it all the same."""
+    """The same arrays as GGUF, written by Squish; gguf-py reads it too."""
     path = FOLDER / f"{count}.gguf"
     if not path.exists():
         squish.convert(safetensors(count, shape), path)

@@ -41,27 +41,27 @@ def digests(folder: Path, quick: bool) -> list[str]:
     squish.save(source, {f"model.layers.{n}.mlp.up_proj.weight": random.standard_normal((rows, 4096), np.float32)
                          for n in range(8)})  # fmt: skip
     target = folder / "out.gguf"
-    found = {"without a scheduler": digest(source, target, None)}
+    results = {"without a scheduler": digest(source, target, None)}
     for count in (1, 2, 4):
-        found[f"`local:{count}`"] = digest(source, target, f"local:{count}")
+        results[f"`local:{count}`"] = digest(source, target, f"local:{count}")
     with patched_worker():
-        found["`local:2`, a worker killed in a task"] = digest(source, target, "local:2")
+        results["`local:2`, a worker killed in a task"] = digest(source, target, "local:2")
     resumed, numbers = resumption(source, target)
-    found["`local:2`, the client killed at 50 %, resumed"] = resumed
+    results["`local:2`, the client killed at 50 %, resumed"] = resumed
     for instructions in available_instructions():
         os.environ["SQUISH_CPU_INSTRUCTIONS"] = instructions
-        found[f"`local:2`, {instructions} loops"] = digest(source, target, "local:2")
+        results[f"`local:2`, {instructions} loops"] = digest(source, target, "local:2")
     os.environ.pop("SQUISH_CPU_INSTRUCTIONS", None)
     python = oracles.peer("dask").python
     words = [str(python), "-m", "benchmarks.job_cluster", str(source), str(folder)]
     answer = subprocess.run(words, cwd=oracles.ROOT, capture_output=True, text=True, check=True, timeout=300)
-    found |= json.loads(answer.stdout.splitlines()[-1])
-    common = len(set(found.values())) == 1
+    results |= json.loads(answer.stdout.splitlines()[-1])
+    common = len(set(results.values())) == 1
     return [
         f"{source.stat().st_size / 1e6:.0f} MB of f32 to q4_k: "
-        + (f"{len(found)} ways, one SHA-256." if common else "**the digests differ.**"), "",
+        + (f"{len(results)} ways, one SHA-256." if common else "**the digests differ.**"), "",
         "| | SHA-256 |", "|---|---|",
-        *(f"| {name} | `{value[:16]}...` |" for name, value in found.items()), "",
+        *(f"| {name} | `{value[:16]}...` |" for name, value in results.items()), "",
         (f"The killed client left {numbers[0]} of {numbers[1]} tasks in its journal; the resumed job ran the other "
         f"{numbers[2]}."), "",
     ]  # fmt: skip

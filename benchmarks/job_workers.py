@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from unittest.mock import patch
 import numpy as np
 
 import squish_core as squish
+from benchmarks.data import write_header
 from benchmarks.job_model import Rates
 from squish_core.api import CodecSpec
 from squish_core.conversion.journal import Journal
@@ -51,7 +50,7 @@ def workers(folder: Path, quick: bool, rates: Rates) -> list[str]:
     del os.environ["SQUISH_THREADS"]
     best = {name: min(values) for name, values in seconds.items()}
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        imports = pool.submit(imported).result()
+        imports = pool.submit(imported_memory).result()
     anonymous, resident = (max(values) for values in zip(*memory))
     elements, nbytes = count * SHAPE[0] * SHAPE[1], source.stat().st_size
     journal = sum(appends) / sum(seconds["`local:2`"])
@@ -89,10 +88,8 @@ def repeated_checkpoint(path: Path, count: int) -> None:
     }  # fmt: skip
     values = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     data = (values.view(np.uint32) >> 16).astype(np.uint16)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
+        write_header(file, header)
         for _ in range(count):
             file.write(data.data)
 
@@ -141,7 +138,7 @@ def memory_of(process: int) -> tuple[int, int] | None:
     return int(fields["RssAnon"].split()[0]) << 10, int(fields["VmRSS"].split()[0]) << 10
 
 
-def imported() -> int:
+def imported_memory() -> int:
     """Anonymous bytes of a process that has imported what a worker imports."""
     from squish_core.conversion import worker
 

@@ -213,7 +213,7 @@ def llama_cpp_call(path: str, package: str, threads: int, tokens: int, steps: in
     clear = function("llama_memory_clear", None, c_void_p, c_bool)
     remove = function("llama_memory_seq_rm", c_bool, c_void_p, c_int32, c_int32, c_int32)
     set_threads = function("llama_set_n_threads", None, c_void_p, c_int32, c_int32)
-    prompt, token = (c_int32 * tokens)(*(7 * place % 40000 for place in range(1, tokens + 1))), (c_int32 * 1)(7)
+    prompt, token = (c_int32 * tokens)(*(7 * position % 40000 for position in range(1, tokens + 1))), (c_int32 * 1)(7)
 
     def prefill() -> None:
         set_threads(context, threads, threads)

@@ -12,7 +12,7 @@ from typing import Any
 import oracles
 
 from benchmarks import language_model_peers as peers
-from benchmarks.table import Row, markdown, shown
+from benchmarks.table import Row, format_seconds, markdown
 
 NOTE = """\
 SmolLM2-135M-Instruct, Q4_1 with a Q8_0 embedding and head, interleaved; each engine in a process of its own. A prefill
@@ -98,19 +98,19 @@ class Speed:
         ours = {name: torch(kind="compressed", backend=backend) for name, backend in BACKENDS.items()}
         if steps and self.compiles:
             ours["ours, int8, compiled"] = torch(kind="compressed", backend=INT8, compiled=True)
-            self.compilation.append(shown(ours["ours, int8, compiled"].seconds()))
-        others = {name: torch(kind=dtype, backend="") for name, dtype in DTYPES.items()}
+            self.compilation.append(format_seconds(ours["ours, int8, compiled"].seconds()))
+        peer_calls = {name: torch(kind=dtype, backend="") for name, dtype in DTYPES.items()}
         for name, (environment, package) in LLAMA_CPP.items():
-            others[name] = oracles.peer(environment).prepare(
+            peer_calls[name] = oracles.peer(environment).prepare(
                 peers.llama_cpp_call, timeout=TIMEOUT, package=package, **options
             )
-        medians = oracles.interleave(ours | others, self.rounds)
-        seconds = {name: each / max(steps, 1) for name, each in medians.items()}
+        medians = oracles.interleave(ours | peer_calls, self.rounds)
+        seconds = {name: median / max(steps, 1) for name, median in medians.items()}
         for name in ours:
-            way = name.removeprefix("ours").removeprefix(", ")
+            variant = name.removeprefix("ours").removeprefix(", ")
             yield Row(
-                f"{label}{f': {way}' if way else ''}", seconds[name], {other: seconds[other] for other in others},
-                target=TARGETS[label.split()[0].rstrip(",")],
+                f"{label}{f': {variant}' if variant else ''}", seconds[name],
+                {peer: seconds[peer] for peer in peer_calls}, target=TARGETS[label.split()[0].rstrip(",")],
             )  # fmt: skip
 
     def dense(self) -> list[str]:
@@ -127,19 +127,17 @@ class Speed:
             options: dict[str, Any] = {"path": self.path, "threads": threads}
             token = partial(prepare, peers.torch_call, timeout=TIMEOUT, tokens=PROMPT, steps=steps, **options)
             for name, backend in BACKENDS.items():
-                whole, products, rest = oracles.interleave(
+                tokens, products, others = oracles.interleave(
                     {
-                        "whole": token(kind="compressed", backend=backend),
+                        "tokens": token(kind="compressed", backend=backend),
                         "products": prepare(peers.products, backend=backend, **options),
-                        "rest": token(kind="without products", backend=""),
+                        "others": token(kind="without products", backend=""),
                     },
                     self.rounds,
                 ).values()
-                whole, rest = whole / steps, rest / steps
-                calls = max(whole - products - rest, 0.0)
-                lines.append(
-                    f"| {name} | {threads} | {shown(whole)} | {shown(products)} | {shown(rest)} | {shown(calls)} |"
-                )
+                calls = max((tokens - others) / steps - products, 0.0)
+                cells = map(format_seconds, (tokens / steps, products, others / steps, calls))
+                lines.append(f"| {name} | {threads} | {' | '.join(cells)} |")
         return "\n".join([*lines, ""])
 
 
@@ -157,14 +155,14 @@ def load_table(path: str, rounds: int) -> str:
         "ours": partial(torch_load, path, "compressed"), "ours, again": partial(torch_load, path, "compressed again"),
     }  # fmt: skip
     loads |= {name: partial(torch_load, path, dtype) for name, dtype in DTYPES.items()}
-    loads |= {name: partial(llama_cpp_load, path, *place) for name, place in LLAMA_CPP.items()}
+    loads |= {name: partial(llama_cpp_load, path, *environment) for name, environment in LLAMA_CPP.items()}
     lines = ["### Loading", "", LOAD_NOTE.format(size=size / 1e6, rounds=rounds), ""]
     lines += ["| | CPU time | anonymous memory | share of the file |", "|---|---|---|---|"]
     for name, load in loads.items():
-        measured = [load() for _ in range(1 if name in DTYPES else rounds)]  # transformers decodes everything: slow
-        seconds = min(each["seconds"] for each in measured)
-        anonymous = statistics.median(each["anonymous"] for each in measured)
-        lines.append(f"| {name} | {shown(seconds)} | {anonymous / 1e6:.0f} MB | {anonymous / size:.0%} |")
+        runs = [load() for _ in range(1 if name in DTYPES else rounds)]  # transformers decodes everything: slow
+        seconds = min(run["seconds"] for run in runs)
+        anonymous = statistics.median(run["anonymous"] for run in runs)
+        lines.append(f"| {name} | {format_seconds(seconds)} | {anonymous / 1e6:.0f} MB | {anonymous / size:.0%} |")
     return "\n".join([*lines, ""])
 
 

@@ -35,9 +35,9 @@ def section(title: str, count: int, shape: tuple[int, int]) -> str:
     new = data.ztensor(count, shape, "2.1.2")
     size = 4 * count * shape[0] * shape[1]
     rows = [
-        measured(f"{what} {path.suffix}", action, path, peers(action, source, old, new), size, cold)
+        measure(f"{label} {path.suffix}", action, path, peers(action, source, old, new), size, cold)
         for path in (source, old)
-        for what, action, cold in (
+        for label, action, cold in (
             ("open and list", "views", False),
             ("open and touch every page", "touch", False),
             ("copy all, warm", "copy", False),
@@ -45,7 +45,7 @@ def section(title: str, count: int, shape: tuple[int, int]) -> str:
             ("copy a quarter of each", "part", False),
         )
     ]
-    rows += [against_gguf_py(what, action, data.gguf(count, shape)) for what, action in GGUF_ROWS]
+    rows += [against_gguf_py(label, action, data.gguf(count, shape)) for label, action in GGUF_ROWS]
     rows.append(writing(source, size))
     return markdown(title, NOTE, rows)
 
@@ -64,11 +64,11 @@ TARGETS = {
 GGUF_ROWS = (("open and list .gguf", "views"), ("open and touch every page .gguf", "touch"))
 
 
-def against_gguf_py(what: str, action: str, path: Path) -> Row:
+def against_gguf_py(label: str, action: str, path: Path) -> Row:
     """GGUF beside the one library that reads it into NumPy."""
     theirs = oracles.peer("gguf").prepare(gguf_peer, path=str(path), action=action)
     seconds = oracles.interleave({"ours": lambda: ours(path, action), "gguf-py": theirs})
-    return Row(what, seconds.pop("ours"), seconds)
+    return Row(label, seconds.pop("ours"), seconds)
 
 
 def gguf_peer(path: str, action: str) -> Call:
@@ -93,25 +93,25 @@ def peers(action: str, source: Path, old: Path, new: Path) -> dict[str, tuple[Pa
         "ztensor 2.1.2": (new, ztensor2_peer),
     }
     environments = ("safetensors", "torch", "ztensor-1.1.1", "ztensor-2.1.2")
-    ways: dict[str, tuple[Path, Call | oracles.Timed]] = {"np.memmap": (source, memmap(source, action))}
+    calls: dict[str, tuple[Path, Call | oracles.Timed]] = {"np.memmap": (source, memmap(source, action))}
     for (name, (path, code)), environment in zip(table.items(), environments):
-        ways[name] = (path, oracles.peer(environment).prepare(code, path=str(path), action=action))
-    return ways
+        calls[name] = (path, oracles.peer(environment).prepare(code, path=str(path), action=action))
+    return calls
 
 
-def measured(
-    what: str, action: str, path: Path, others: dict[str, tuple[Path, Call | oracles.Timed]], size: int, cold: bool
+def measure(
+    label: str, action: str, path: Path, others: dict[str, tuple[Path, Call | oracles.Timed]], size: int, cold: bool
 ) -> Row:
     """Ours and the peers in turns."""
     calls: dict[str, Any] = {"ours": (path, lambda: ours(path, action)), **others}
     if cold:
-        calls["the disk alone"] = (path, lambda: drained(path))
+        calls["the disk alone"] = (path, lambda: drain(path))
         calls = {name: after_eviction(file, call) for name, (file, call) in calls.items()}
     else:
         calls = {name: call for name, (_, call) in calls.items()}
     seconds = oracles.interleave(calls)
-    moved = {"views": 0, "touch": size, "copy": size, "part": size // 4}[action]
-    return Row(what, seconds.pop("ours"), seconds, moved, TARGETS.get(what.rpartition(" ")[0], ""))
+    nbytes = {"views": 0, "touch": size, "copy": size, "part": size // 4}[action]
+    return Row(label, seconds.pop("ours"), seconds, nbytes, TARGETS.get(label.rpartition(" ")[0], ""))
 
 
 def after_eviction(path: Path, call: Any) -> oracles.Timed:
@@ -133,10 +133,10 @@ def ours(path: Path, action: str) -> object:
         if action == "part":
             return {name: tensor[: tensor.shape[0] // 4].copy() for name, tensor in file.items()}
         arrays = file.numpy()
-        return touched(arrays) if action == "touch" else arrays
+        return touch_pages(arrays) if action == "touch" else arrays
 
 
-def drained(path: Path, piece: int = 4 << 20) -> None:
+def drain(path: Path, piece: int = 4 << 20) -> None:
     """Read a file into two buffers that are used again and again: what no reader of it can beat."""
     with path.open("rb") as file, ThreadPoolExecutor(2) as readers:
         buffers = threading.local()
@@ -149,7 +149,7 @@ def drained(path: Path, piece: int = 4 << 20) -> None:
         list(readers.map(fill, range(0, path.stat().st_size, piece)))
 
 
-def touched(arrays: dict[str, np.ndarray]) -> int:
+def touch_pages(arrays: dict[str, np.ndarray]) -> int:
     """One byte of every page."""
     return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
 

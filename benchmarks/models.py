@@ -55,15 +55,15 @@ def run(quick: bool) -> str:
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
         costs = interleave(commands(folder, source), folder, 1 if quick else 3)
-    least = {name: {fact: min(map(attrgetter(fact), runs)) for fact in ("seconds", "processor", "peak")}
+    best = {name: {fact: min(map(attrgetter(fact), runs)) for fact in ("seconds", "processor", "peak")}
              for name, runs in costs.items()}  # fmt: skip
     rows = [
-        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, least, size, ">= 5x llama.cpp, "),
-        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, least, size, ">= 5x mlx_lm, "),
-        row("GGUF to HF", "to hf", {}, least, size, ""),
+        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, best, size, ">= 5x llama.cpp, "),
+        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, best, size, ">= 5x mlx_lm, "),
+        row("GGUF to HF", "to hf", {}, best, size, ""),
     ]
-    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in least.items())
-    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in least.items())
+    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in best.items())
+    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in best.items())
     note = (
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
         "interleaved runs with an idle disk. Squish syncs its output, the peers do not; a synced copy of a file shows "
@@ -73,11 +73,11 @@ def run(quick: bool) -> str:
     return markdown("Whole models", note, rows)
 
 
-def row(label: str, ours: str, peers: Mapping[str, str], least: Mapping[str, Any], size: int, target: str) -> Row:
+def row(label: str, ours: str, peers: Mapping[str, str], best: Mapping[str, Any], size: int, target: str) -> Row:
     """A conversion against its peers, itself without a map, and a copy."""
     columns = {**peers, "without a map": f"{ours}, kept", "a synced copy": "copy"}
-    seconds = {label: least[name]["seconds"] for label, name in columns.items()}
-    return Row(label, least[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
+    seconds = {label: best[name]["seconds"] for label, name in columns.items()}
+    return Row(label, best[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
 
 
 def make_model(folder: Path, layers: int) -> Path:
@@ -126,9 +126,9 @@ def llama_cpp_converter() -> Path:
                     inside = member.name.partition("vendor/llama.cpp/")[2]
                     content = archive.extractfile(member) if inside.startswith(VENDOR) else None
                     if content is not None:
-                        place = Path(temporary, "whole", inside)
-                        place.parent.mkdir(parents=True, exist_ok=True)
-                        place.write_bytes(content.read())
+                        path = Path(temporary, "whole", inside)
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.write_bytes(content.read())
             Path(temporary, "whole").rename(home)
     return home / CONVERTER
 
@@ -144,7 +144,7 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
         for name, command in calls.items():
             target = folder / "out"
             os.sync()
-            costs[name].append(measured([part.replace("{out}", str(target)) for part in command], environment))
+            costs[name].append(measure([part.replace("{out}", str(target)) for part in command], environment))
             shutil.rmtree(target) if target.is_dir() else target.unlink()
     return costs
 
@@ -156,7 +156,7 @@ def keeping_bytecode(folder: Path) -> dict[str, str]:
     return environment
 
 
-def measured(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
+def measure(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
     """Run a command; RssAnon of its process is looked at every 10 ms."""
     before, peak = resource.getrusage(resource.RUSAGE_CHILDREN), 0
     start = time.perf_counter()

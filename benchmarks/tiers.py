@@ -16,7 +16,7 @@ import oracles
 
 import squish_core as squish
 from benchmarks import data
-from benchmarks.table import Row, markdown, shown
+from benchmarks.table import Row, format_seconds, markdown
 
 LAYERS, HIDDEN, INNER, KEYS, WORDS = 28, 1536, 8960, 256, 151_936
 TIERS = {"finalized": "finalized", "mlx": "squish_weights", "4bit": "squish_4bit"}
@@ -27,14 +27,14 @@ SAMPLE = Path(__file__).resolve().parent.parent / "tests" / "data" / "sample.npy
 
 def run(quick: bool) -> str:
     """Conversions with their peak memory, then loading, then everything is deleted."""
-    place = data.FOLDER / "tiers"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
+    root = data.FOLDER / "tiers"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
     try:
-        source = model(place / "model.safetensors", 2 if quick else LAYERS)
-        return "\n".join((converting(place, source), document(place), loading(place, source)))
+        source = model(root / "model.safetensors", 2 if quick else LAYERS)
+        return "\n".join((converting(root, source), document(root), loading(root, source)))
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(root)
 
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
@@ -61,50 +61,48 @@ def model(path: Path, layers: int) -> Path:
         end += size
     block = np.random.default_rng(0).normal(0, 0.02, 1 << 23).astype(np.float32)
     raw = (block.view(np.uint32) >> 16).astype("<u2").tobytes()
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        data.write_header(file, header)
         while end:
             end -= file.write(raw[:end])
     os.sync()  # what is dirty cannot be evicted
     return path
 
 
-def converting(place: Path, source: Path) -> str:
+def converting(root: Path, source: Path) -> str:
     """To INT8 by rows and INT4, then each tier; seconds, and peak memory that is not the file's own pages.
 
     Beside the limits: reading the source once, and writing and syncing as many bytes.
     """
     lines = ["## A npy directory and its tiers", "", f"{source.stat().st_size / 1e9:.3g} GB of bf16.", ""]
     lines += ["| step | time | input per second | output per second | peak memory |", "|---|---|---|---|---|"]
-    for step, (code, read, written) in steps(place, source).items():
+    for step, (code, read, written) in steps(root, source).items():
         before = size_of(read)
-        seconds, _, peak = timed(code)
+        seconds, _, peak = measure(code)
         rates = (f"{size / seconds / 1e9:.2f} GB/s" if size else "" for size in (before, size_of(written)))
-        lines.append(f"| {step} | {shown(seconds)} | {' | '.join(rates)} | {peak / 1e6:.0f} MB |")
-    (place / "limit").unlink()
+        lines.append(f"| {step} | {format_seconds(seconds)} | {' | '.join(rates)} | {peak / 1e6:.0f} MB |")
+    (root / "limit").unlink()
     return "\n".join([*lines, ""])
 
 
-def steps(place: Path, source: Path) -> dict[str, tuple[str, Path | None, Path | None]]:
+def steps(root: Path, source: Path) -> dict[str, tuple[str, Path | None, Path | None]]:
     """Step -> code, what it reads, what it writes."""
     read = f"for piece in iter(lambda file=open({str(source)!r}, 'rb'): file.read(1 << 22), b''): pass"
     write = f"""
 import os
-with open({str(place / "limit")!r}, "wb") as file:
+with open({str(root / "limit")!r}, "wb") as file:
     for _ in range({source.stat().st_size >> 22}):
         file.write(piece)
     os.fsync(file.fileno())"""
     variants: dict[str, tuple[str, Path | None, Path | None]] = {
         "limit: read the source once": (read, source, None),
-        "limit: write as much, and sync": (f"piece = bytes(1 << 22){write}", None, place / "limit"),
+        "limit: write as much, and sync": (f"piece = bytes(1 << 22){write}", None, root / "limit"),
     }
     for name in ("int8", "int4"):
-        call = f"squish.convert({str(source)!r}, {str(place / name)!r}, 'npydir', 'mixed:bits={name[3:]},outliers=0')"
-        variants[f"convert to {name}"] = f"import squish_core as squish; {call}", source, place / name
+        call = f"squish.convert({str(source)!r}, {str(root / name)!r}, 'npydir', 'mixed:bits={name[3:]},outliers=0')"
+        variants[f"convert to {name}"] = f"import squish_core as squish; {call}", source, root / name
     for tier, label in TIERS.items():
-        folder = place / ("int4" if tier == "4bit" else "int8")
+        folder = root / ("int4" if tier == "4bit" else "int8")
         written = folder / (f"{label}.safetensors" if tier == "mlx" else label)
         code = f"from squish_npydir.tiers import cache; cache.build({str(folder)!r}, {tier!r})"
         variants[f"cache build {tier}"] = code, folder / "tensors", written
@@ -119,7 +117,7 @@ def size_of(path: Path | None) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def timed(code: str) -> tuple[float, int, int]:
+def measure(code: str) -> tuple[float, int, int]:
     """Seconds, anonymous bytes at the end, and the peak of resident anonymous bytes, of code in a fresh process."""
     watched = f"""
 import json, threading, time
@@ -179,17 +177,18 @@ print(len(arrays), seconds, cpu, imported, 1024 * int(words[words.index("RssAnon
 """
 
 
-def document(place: Path) -> str:
+def document(root: Path) -> str:
     """The table of the Squish architecture document with its rows, ours beside them: each load in a fresh process."""
-    folder = place / "int8"
+    folder = root / "int8"
     sentinels = {"tier 2": folder / ".squish_ready", "tier 1": folder / "finalized" / ".ready"}
     weights = {"tier 2": folder / "squish_weights.safetensors", "tier 1": folder / "finalized"}
     ours, away = {}, list[tuple[Path, Path]]()
     for tier, path in {**weights, "tier 0": folder / "tensors"}.items():
         states = ("first",) if tier == "tier 0" else ("cold", "warm")
-        loads = [fresh(folder, state) for state in states]
+        loads = [fastest_load(folder, state) for state in states]
         times = [
-            f"{shown(load.seconds)} ({shown(load.cpu)} of CPU), {load.seconds / load.imported:.2f}x import numpy"
+            f"{format_seconds(load.seconds)} ({format_seconds(load.cpu)} of CPU), "
+            f"{load.seconds / load.imported:.2f}x import numpy"
             for load in loads
         ]
         memory = max(load.added for load in loads)
@@ -230,8 +229,8 @@ class Fresh(NamedTuple):
     added: int
 
 
-def fresh(folder: Path, state: str) -> Fresh:
-    """The fastest of nine loads, each in a fresh process, with the least CPU time of them; of one that decodes all."""
+def fastest_load(folder: Path, state: str) -> Fresh:
+    """The fastest of nine loads in fresh processes, with the smallest CPU time of them; tier 0 is loaded once."""
     loads = []
     for _ in range(1 if state == "first" else 9):
         command = [sys.executable, "-c", FRESH, str(folder), state]
@@ -241,20 +240,20 @@ def fresh(folder: Path, state: str) -> Fresh:
     return min(loads, key=lambda load: load.seconds)._replace(cpu=min(load.cpu for load in loads))
 
 
-def loading(place: Path, source: Path) -> str:
+def loading(root: Path, source: Path) -> str:
     """Every tensor ready to use: arrays (views where they can be), or weights still packed (4bit, int8)."""
-    squish.convert(source, place / "model.zt", "ztensor:wire=2,digest=none")
-    paths = {"source": source, "zt": place / "model.zt", "finalized": place / "int8" / "finalized"}
-    peers = {name: both(oracles.peer(env).python, code, paths[of]) for name, (env, of, code) in PEERS.items()}
+    squish.convert(source, root / "model.zt", "ztensor:wire=2,digest=none")
+    paths = {"source": source, "zt": root / "model.zt", "finalized": root / "int8" / "finalized"}
+    peers = {name: measure_loads(oracles.peer(env).python, code, paths[of]) for name, (env, of, code) in PEERS.items()}
     rows, ours = [], {}
-    for way, (folder, code, sentinel) in OURS.items():
-        ours[way] = both(Path(sys.executable), f"{code}\nload({str(SAMPLE)!r})", place / folder)
+    for name, (folder, code, sentinel) in OURS.items():
+        ours[name] = measure_loads(Path(sys.executable), f"{code}\nload({str(SAMPLE)!r})", root / folder)
         for state in STATES:
-            target = TARGET if (way, state) == ("squish_weights", "warm") else ""
+            target = TARGET if (name, state) == ("squish_weights", "warm") else ""
             others = {name: load.seconds[state] for name, load in peers.items()}
-            rows.append(Row(f"{way}, {state}", ours[way].seconds[state], others, target=target))
+            rows.append(Row(f"{name}, {state}", ours[name].seconds[state], others, target=target))
         if sentinel:
-            (place / folder / sentinel).unlink()  # what comes next is a tier further down
+            (root / folder / sentinel).unlink()  # what comes next is a tier further down
     return f"{markdown('Load every tensor', NOTE, rows)}\n{memory({**ours, **peers})}"
 
 
@@ -283,7 +282,7 @@ OURS = {
 SAFETENSORS = "from safetensors.{} import load_file as load"
 NUMPY = """\
 import glob, numpy as np
-def load(path): return [np.load(one, mmap_mode="r") for one in glob.glob(path + "/*.npy")]
+def load(path): return [np.load(file, mmap_mode="r") for file in glob.glob(path + "/*.npy")]
 """
 ZTENSOR = "from ztensor.numpy import load_file\nload = partial(load_file, copy=False)"
 PEERS = {
@@ -331,8 +330,8 @@ class Load(NamedTuple):
     kept: int
 
 
-def both(python: Path, code: str, path: Path) -> Load:
-    """Loading, warm and cold, each in a fresh process of a Python; `code` imports, and defines `load`."""
+def measure_loads(python: Path, code: str, path: Path) -> Load:
+    """Load warm and cold, each in a fresh process of `python`; `code` imports, and defines `load`."""
     seconds, imports, kept = {}, [], []
     for state in STATES:
         text = ROUND.format(code=code, rounds=ROUNDS[state])

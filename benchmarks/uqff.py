@@ -47,7 +47,7 @@ def run(quick: bool) -> str:
     rows = [opening()]
     for name in TYPES:
         codec = expand(CodecSpec(name), "uqff", registry())
-        rows += both(name, spec, values, codec.id, dict(codec.params))
+        rows += coding(name, spec, values, codec.id, dict(codec.params))
     note = (
         f"{shape[0]}x{shape[1]} f32 weights, NumPy on one thread; Squish reuses arrays. Rates count f32 bytes. "
         "MLX runs on the CPU. The set has 64 layers of 2048x2048 in shards of 100 MB. " + memory()
@@ -68,7 +68,7 @@ def opening() -> Row:
     return Row(f"open {shards} shards (reads {read:,} bytes)", seconds["ours"], {})
 
 
-def both(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, options: dict[str, Any]) -> list[Row]:
+def coding(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, options: dict[str, Any]) -> list[Row]:
     """Encoding and decoding of one type."""
     codec = registry().codec(codec_id)
     params = codec.params_for(spec, options)
@@ -85,8 +85,8 @@ def both(name: str, spec: TensorSpec, values: np.ndarray, codec_id: str, options
         for step, task in (("encode", hqq_quantize), ("decode", hqq_dequantize)):
             calls[step]["hqq"] = oracles.peer("hqq").prepare(task, values=values, bits=params["bits"])
     rows = []
-    for step, each in calls.items():
-        seconds = oracles.interleave(each, 3 if step == "encode" else 7)
+    for step, candidates in calls.items():
+        seconds = oracles.interleave(candidates, 3 if step == "encode" else 7)
         rows.append(Row(f"{step} {name}", seconds.pop("ours"), seconds, values.nbytes))
     return rows
 

@@ -18,6 +18,7 @@ from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
+from squish_core.text import install_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,10 +184,10 @@ class Tensor(TensorFacts):
                 self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
             )
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
-        install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+        hint = install_hint(refusal.install for refusal in refusals)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not hint:
             raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
-        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=hint)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes, unless options of the backend ask for it.

@@ -289,10 +289,43 @@ def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
         assert own.installed
         assert len({need.dist for need in needs}) == len(needs)
     assert [need.dist for need in registry.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
-    assert len(registry.needs("gguf")[1].others) == 27
+    assert len(registry.needs("gguf")[1].others) == 28
 
 
 def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:
     registry = squish.registry()
     for short, codec in SHORT_NAMES.items():
         assert registry.needs(short)[0].id == codec
+
+
+@pytest.mark.parametrize(("question", "plugins", "packages"), [
+    ({"container": "squizd", "flags": 0x5}, "-squish-codecs,-squish-astc", ["squish-astc", "squish-codecs"]),
+    ({"container": "uqff", "isq": 4}, "-squish-codecs,-squish-ggml", ["squish-ggml", "squish-codecs"]),
+    ({"container": "npydir", "dialect": "int4 awq"}, "-squish-codecs", ["squish-codecs"]),
+])  # fmt: skip
+def test_each_alternative_of_what_is_missing_is_listed_once(
+    question: dict[str, Any], plugins: str, packages: list[str]
+) -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        squish.Registry(plugins=plugins).resolve(**question)
+    assert caught.value.hint == f"Run {', or '.join(f'`{install_command(package)}`' for package in packages)}."
+
+
+def test_the_message_lists_a_missing_codec_of_several_encodings_once() -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        squish.Registry(plugins="-squish-codecs,-squish-astc").resolve(
+            container="squizd", flags={"ASTC", "INT4", "SPARSE"}
+        )
+    assert all(str(caught.value).count(repr(codec)) == 1 for codec in ("masked", "astc", "squizd.int4"))
+
+
+@pytest.mark.parametrize("question", [{"container": "hf", "method": "gptq"}, {"container": "uqff", "isq": "q4k"}])
+def test_a_refinement_needs_the_format_that_it_refines(question: dict[str, Any]) -> None:
+    with expect_error(MissingPluginError, code="not-installed"):
+        squish.Registry(plugins="-squish-safetensors").resolve(**question)
+
+
+@pytest.mark.parametrize(("container", "codecs"), [("onnx", {"affine"}), ("gguf", {"ggml.big_endian"})])
+def test_a_format_declares_the_codecs_that_its_files_need_without_features(container: str, codecs: set[str]) -> None:
+    info: Any = squish.registry().containers[container].info
+    assert codecs <= set(info.codecs)

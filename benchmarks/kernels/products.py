@@ -71,8 +71,8 @@ def run(quick: bool) -> Section:
         title = f"y = x W^T: {shape[0]}x{shape[1]}, vectors: {count}, threads: {threads} ({instructions()})"
         note = NOTE.format(copies=PASS if count <= FEW else "One copy", limit=READ if count == 1 else FMA)
         sections.append(section(name, title, note, multiply(shape, count, threads, 3 if quick else ROUNDS)))
-    plots = {name: svg for each in sections for name, svg in each.plots.items()}
-    return Section("\n".join(each.text for each in sections), plots)
+    plots = {name: svg for section in sections for name, svg in section.plots.items()}
+    return Section("\n".join(section.text for section in sections), plots)
 
 
 def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> list[Row]:

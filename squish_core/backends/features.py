@@ -27,6 +27,8 @@ def resolve_features(
     """Resolve a combination of a format's declared features, without a file."""
     implementation = registry.container(container)
     info = registry.containers[container].info
+    if info.refines:
+        registry.container(info.refines)  # raises if it is not installed: such files could not be opened
     legal: Mapping[str, tuple[str, ...]] = info.features
     if unknown := [name for name in features if name not in legal]:
         raise UsageError(

@@ -122,7 +122,7 @@ def test_layers_that_do_not_alternate_are_refused(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("engine", "to"),
-    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4"), ("mistralrs", "uqff")],
+    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4")],
 )
 def test_the_check_lets_what_is_written_pass(engine: str, to: str, folder: Path, coded: Path, tmp_path: Path) -> None:
     target = tmp_path / f"checked.{to.partition(':')[0]}"

@@ -221,15 +221,15 @@ def server() -> Iterator[FaultServer]:
     """A fault server on a port of its own, and a second one that has the same files."""
     state = FaultServer()
     servers = [_Server(("127.0.0.1", 0), _Handler) for _ in range(2)]
-    for each in servers:
-        each.state = state  # type: ignore[attr-defined]
-        threading.Thread(target=each.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    state.port, state.other_port = (each.server_port for each in servers)
+    for server in servers:
+        server.state = state  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    state.port, state.other_port = (server.server_port for server in servers)
     yield state
     state.released.set()
-    for each in servers:
-        each.shutdown()
-        each.server_close()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

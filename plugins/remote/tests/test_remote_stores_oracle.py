@@ -125,7 +125,7 @@ def into_s3(folder: str) -> dict[str, Any]:
 
     def race(target: str, **options: Any) -> list[str]:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            return sorted(each.result()[0] for each in [pool.submit(failure, target, **options) for _ in range(2)])
+            return sorted(future.result()[0] for future in [pool.submit(failure, target, **options) for _ in range(2)])
 
     def stopped(tensor: str, done: int, total: int | None) -> None:
         if done > 20 << 20:

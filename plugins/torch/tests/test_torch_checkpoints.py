@@ -74,7 +74,7 @@ def test_experts_stay_compressed(tmp_path: Path, kind: str) -> None:
     model, reference = squish_torch.from_pretrained(path), decoded(path, tmp_path / "plain")
     experts = model.model.layers[0].mlp.experts
     assert isinstance(experts, squish_torch.CompressedExperts)
-    assert {each.dtype for each in experts.parameters()} == {torch.uint8}
+    assert {parameter.dtype for parameter in experts.parameters()} == {torch.uint8}
     assert (logits(model) - logits(reference)).abs().max() <= 1e-4
     encode = ["int4:group_size=32", "*norm*=keep", "*embed*=keep", "lm_head*=keep", "*gate.weight=keep"]
     squish.convert(folder, tmp_path / "q", to="hf:method=gptq", encode=encode)

@@ -37,7 +37,7 @@ def test_perplexity_is_that_of_the_second_halves(folder: Path) -> None:
         window[0] = 0
         with torch.no_grad():
             scores = torch.log_softmax(model(window[None]).logits[0, :, :257].double(), 1)
-        losses += [-scores[place, window[place + 1]].item() for place in range(WINDOW // 2, WINDOW - 1)]
+        losses += [-scores[position, window[position + 1]].item() for position in range(WINDOW // 2, WINDOW - 1)]
     assert evaluation.perplexity.tokens == len(losses) == len(TEXT) // WINDOW * 31
     assert evaluation.perplexity.value == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
     assert evaluation.rows_past_vocabulary == 264 - 257
@@ -53,7 +53,9 @@ def test_lm_evals_definition_scores_every_token_once(folder: Path) -> None:
     for end in (*range(WINDOW, len(ids) - 1, WINDOW), len(ids) - 1):
         with torch.no_grad():
             scores = torch.log_softmax(model(ids[None, end - WINDOW : end]).logits[0, :, :257].double(), 1)
-        losses += [-scores[place, ids[end - WINDOW + place + 1]].item() for place in range(WINDOW)][len(losses) - end :]
+        losses += [-scores[position, ids[end - WINDOW + position + 1]].item() for position in range(WINDOW)][
+            len(losses) - end :
+        ]
     assert len(losses) == len(TEXT) + 1
     data = evaluation.to_dict()
     assert (data["tokens"], data["definition"]) == (len(TEXT) + 1, "lm-eval")
@@ -81,7 +83,7 @@ def test_hidden_states_differ_by_what_the_layers_before_lose(folder: Path) -> No
                 model(ids[None])
     expected = sum((a - b).square().sum() for a, b in zip(outputs[:2], outputs[2:]))
     assert data["hidden_states"][1]["nmse"] == pytest.approx(
-        float(expected / sum(each.square().sum() for each in outputs[:2])), rel=1e-6
+        float(expected / sum(output.square().sum() for output in outputs[:2])), rel=1e-6
     )
 
 

@@ -156,11 +156,11 @@ def test_tensors_outlive_the_file_and_its_removal(dense: Path) -> None:
 
 
 def test_arguments_of_safetensors_are_accepted_by_position_and_name() -> None:
-    for name in ("load_file", "load_model", "save_file"):
-        theirs = inspect.signature(getattr(safetensors.torch, name)).parameters
-        ours = inspect.signature(getattr(squish_torch, name)).parameters
-        assert [(each, ours[each].kind, ours[each].default) for each in theirs] == [
-            (each, parameter.kind, parameter.default) for each, parameter in theirs.items()
+    for function in ("load_file", "load_model", "save_file"):
+        theirs = inspect.signature(getattr(safetensors.torch, function)).parameters
+        ours = inspect.signature(getattr(squish_torch, function)).parameters
+        assert [(name, ours[name].kind, ours[name].default) for name in theirs] == [
+            (name, parameter.kind, parameter.default) for name, parameter in theirs.items()
         ]
         assert list(ours)[: len(theirs)] == list(theirs)
 

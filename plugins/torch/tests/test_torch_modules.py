@@ -186,8 +186,8 @@ def test_freed_parts_leave_no_prepared_weight_behind(tmp_path: Path) -> None:
     tensor = opened(tmp_path, "q4_1")
     module = squish_torch.CompressedLinear.of(tensor)
     module(inputs(1))
-    entries = [each for key, each in weights._entries.items() if key[0][0] == module.weight.data_ptr()]
-    (entry,) = [each for each in entries if each.is_alive]
+    entries = [entry for key, entry in weights._entries.items() if key[0][0] == module.weight.data_ptr()]
+    (entry,) = [entry for entry in entries if entry.is_alive]
     del module
     assert not entry.is_alive
 
@@ -205,8 +205,8 @@ def prepared(module: Any) -> list[Any]:
 def test_prepared_weights_are_released_when_the_parts_move(tmp_path: Path, move: Any) -> None:
     module = squish_torch.CompressedLinear.of(opened(tmp_path, "q4_1"), backend="cpu:repack=rows")
     again = copy.deepcopy(module)
-    for each in (module, again):
-        each(inputs(1))
+    for linear in (module, again):
+        linear(inputs(1))
     handles = prepared(again)
     assert len(handles) == 1
     move(again)

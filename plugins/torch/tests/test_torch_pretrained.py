@@ -87,8 +87,8 @@ def test_weights_stay_compressed_and_the_head_shares_the_embedding(gguf: Path) -
     model = squish_torch.from_pretrained(gguf)
     assert isinstance(model.lm_head, squish_torch.CompressedLinear)
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    matrices = [each for each in model.parameters() if each.ndim == 2]
-    assert {each.dtype for each in matrices} == {torch.uint8}
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2]
+    assert {parameter.dtype for parameter in matrices} == {torch.uint8}
     model.tie_weights()
     assert model.get_memory_footprint() < gguf.stat().st_size * 1.15
 

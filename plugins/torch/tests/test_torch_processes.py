@@ -65,7 +65,7 @@ def test_processes_measure_what_each_tensor_costs(folder: Path, serial: dict[str
         folder / "q4.zt", **options(folder, scheduler="local:2", progress=lambda *call: calls.append(call))
     )
     assert scheduled.to_dict() == serial
-    assert len({label for label, _, _ in calls}) == 1 + sum(each["kl"] > 0 for each in serial["per_tensor"])
+    assert len({label for label, _, _ in calls}) == 1 + sum(cost["kl"] > 0 for cost in serial["per_tensor"])
 
 
 def test_processes_sum_activations(folder: Path, tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_threads_of_a_worker_do_not_disturb_each_other(folder: Path, tmp_path: P
 
 
 def kill_once(run: Any) -> Any:
-    """`run_replacement` that kills its process the first time it gets the third window."""
+    """`run_group` that kills its process the first time it gets the third window."""
     mark = Path(run.setup.text).with_name("killed")
     if run.window == 2 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return sensitivity.run_replacement(run)
+    return sensitivity.run_group(run)
 
 
 def test_a_killed_worker_costs_its_runs(folder: Path, serial: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,11 @@ def test_both_ways_of_loading_agree_with_the_decoded_values(tmp_path: Path, meth
     direct, through = squish_torch.from_pretrained(folder), through_transformers(folder)
     assert torch.equal(logits(direct), logits(through))
     assert greedy(direct, 8) == greedy(through, 8)
-    compressed = {name for name, each in direct.named_parameters() if each.dtype == torch.uint8}
-    assert compressed == {name for name, each in through.named_parameters() if each.dtype == torch.uint8}
+    compressed = {name for name, parameter in direct.named_parameters() if parameter.dtype == torch.uint8}
+    assert compressed == {name for name, parameter in through.named_parameters() if parameter.dtype == torch.uint8}
     assert any("layers.1.mlp" in name for name in compressed)
     decoded = direct.dequantize()
-    assert not any(each.dtype == torch.uint8 for each in decoded.parameters())
+    assert not any(parameter.dtype == torch.uint8 for parameter in decoded.parameters())
     assert (logits(decoded) - logits(through)).abs().max() <= 1e-4
 
 
@@ -83,7 +83,7 @@ def test_tensors_that_a_backend_does_not_run_are_an_error_or_decoded(tmp_path: P
     assert caught.value.tensor == "model.layers.0.self_attn.q_proj.weight"
     with pytest.warns(UserWarning, match=r"layers\.\d\..*proj\.weight is decoded"):
         model = squish_torch.from_pretrained(folder, backend="metal", on_unsupported="dense")
-    assert not any(each.dtype == torch.uint8 for each in model.parameters())
+    assert not any(parameter.dtype == torch.uint8 for parameter in model.parameters())
     assert (logits(model) - expected).abs().max() <= 1e-4
     with pytest.warns(UserWarning, match=r"layers\.\d\..*proj\.weight is decoded"):
         through = transformers.AutoModelForCausalLM.from_pretrained(

@@ -27,9 +27,9 @@ class Uploads:
     def upload(self, folder: str, repo_id: str, **_: Any) -> str:
         for path in Path(folder).rglob("*"):
             if path.is_file():
-                place = self.folder / repo_id / path.relative_to(folder)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(path.read_bytes())
+                target = self.folder / repo_id / path.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
         self.names = {str(path.relative_to(self.folder / repo_id)) for path in (self.folder / repo_id).rglob("*.*")}
         return f"https://hub.test/{repo_id}"
 

@@ -85,10 +85,10 @@ def test_numbers_are_those_of_the_decoded_model(folder: Path) -> None:
     ours, theirs = answers
     assert ours["results"]["choices"]["acc,none"] == theirs["results"]["choices"]["acc,none"]
     for task in ("choices", "rolling"):
-        scores, expected = ([_score(each) for each in answer["samples"][task]] for answer in answers)
+        scores, expected = ([_score(sample) for sample in answer["samples"][task]] for answer in answers)
         assert scores == pytest.approx(expected, abs=1e-4)
-    assert [each["resps"] for each in ours["samples"]["written"]] == [
-        each["resps"] for each in theirs["samples"]["written"]
+    assert [sample["resps"] for sample in ours["samples"]["written"]] == [
+        sample["resps"] for sample in theirs["samples"]["written"]
     ]
     perplexity = squish_torch.evaluate(folder / "q4.zt", text=_text(folder), window=128, definition="lm-eval").to_dict()
     assert perplexity["bits_per_byte"] == pytest.approx(ours["results"]["rolling"]["bits_per_byte,none"], rel=1e-6)
@@ -113,9 +113,9 @@ def test_the_command_adds_what_was_measured(folder: Path, capsys: pytest.Capture
     assert 0 <= data["tasks"]["choices"]["acc,none"] <= 1
     assert data["lm_eval"]["n-samples"]["choices"]["effective"] == 4
     facts = data["lm_eval"]["config"]["squish"]
-    assert {each["codec"].partition(":")[0] for each in facts["codecs"]} == {"ggml.q4_0", "ggml.q8_0", "dense"}
+    assert {entry["codec"].partition(":")[0] for entry in facts["codecs"]} == {"ggml.q4_0", "ggml.q8_0", "dense"}
     assert len(facts["files"][0]["sha256"]) == 64
-    assert sum(each["tensors"] for each in facts["chains"]) == len(squish.open(folder / "q4.zt"))
+    assert sum(entry["tensors"] for entry in facts["chains"]) == len(squish.open(folder / "q4.zt"))
 
 
 def test_an_unknown_task_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,14 +90,14 @@ def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
     if settings.pin != "size":
         pairs += [("tag", pin.tag, answer.tag)] if pin.tag or answer.tag else []
         pairs += [("time", pin.modified, answer.modified)] if not (pin.tag or answer.tag) else []
-    for what, expected, found in pairs:
+    for fact, expected, found in pairs:
         if expected != found:
             hint = REPLACED
-            if what != "size":
+            if fact != "size":
                 hint = f"{REPLACED} {MIRRORS}"
             raise FormatError(
-                "changed while it was open", file=file, offset=answer.start, expected=f"{what} {expected}",
-                found=f"{what} {found}", code=ErrorCode.CHANGED, hint=hint,
+                "changed while it was open", file=file, offset=answer.start, expected=f"{fact} {expected}",
+                found=f"{fact} {found}", code=ErrorCode.CHANGED, hint=hint,
             )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ class SquishFileSystem(AbstractFileSystem):
     options: ClassVar[tuple[str, ...]] = ("only", "rename", "requantize")
 
     def __init__(self, source: Any, format: str, encode: Any = None, **options: Any) -> None:  # noqa: A002
-        own = {key: options.pop(key) for key in self.options if key in options}
+        format_options = {key: options.pop(key) for key in self.options if key in options}
         super().__init__(**options)
         self._source = open_file(source)
-        virtual = self._source.as_format(format, encode, **own)
+        virtual = self._source.as_format(format, encode, **format_options)
         assert isinstance(virtual, VirtualSource)
         self._reader = virtual.reader
         self._files = {file.name or virtual.filename: file for file in virtual.reader.image.files}

@@ -1,4 +1,4 @@
-"""A folder with byte ranges of remote files: by URL and pin, checked when they are read, never needed."""
+"""An optional folder with byte ranges of remote files, by URL and pin; each is checked when it is read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FolderCache:
         self._lock = threading.Lock()
 
     def read(self, pin: Pin, start: int, stop: int) -> memoryview | None:
-        """The range; None if it is not there, or not whole."""
+        """The range; None if it is absent or damaged."""
         path = self._path(pin, start, stop)
         try:
             data = path.read_bytes()

@@ -18,7 +18,7 @@ from squish_core.api import (
 
 from .opening import open_file
 from .settings import Settings
-from .source import Connection, Place
+from .source import Connection, StoreFolder
 from .store import Answer, RequestError
 
 REFUSED = ("reference",)
@@ -40,11 +40,11 @@ class FsspecOpener(SourceOpener):
         if url.endswith("/"):
             folder, slash, name = path.rstrip("/"), "/", ""
         shown = redact(url).partition("?")[0].rstrip("/")
-        place = Place(
+        root = StoreFolder(
             source_id=self.id, store=FsspecStore(files, settings.deadline), prefix=folder + slash,
             address=shown.removesuffix(name) if name else f"{shown}/", is_listed=True,
         )  # fmt: skip
-        return open_file(Connection(place, settings), name)
+        return open_file(Connection(root, settings), name)
 
 
 class FsspecStore:
@@ -57,9 +57,9 @@ class FsspecStore:
         """A byte range; `tag` and `version` are compared by the caller."""
         return await self._within(self._range, path, start, stop)
 
-    async def whole(self, path: str, most: int) -> Answer:
-        """The whole file, of at most so many bytes."""
-        return await self._within(self._range, path, 0, most)
+    async def whole(self, path: str, limit: int) -> Answer:
+        """The whole file, of at most `limit` bytes."""
+        return await self._within(self._range, path, 0, limit)
 
     async def names(self, folder: str) -> list[str]:
         """Names of the files in a folder."""

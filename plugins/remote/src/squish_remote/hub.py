@@ -22,7 +22,7 @@ from squish_core.api import (
 
 from .opening import open_file
 from .settings import Settings
-from .source import Connection, Place
+from .source import Connection, StoreFolder
 from .store import Store
 
 
@@ -30,22 +30,22 @@ class HubOpener(SourceOpener):
     """Files and folders of the Hugging Face Hub at one commit: two requests to the Hub, and no listing."""
 
     def open(self, url: str, options: Mapping[str, Any]) -> Source:
-        repository, revision, path = _parsed(url)
-        commit, files, endpoint, token = _resolved(repository, revision, url)
-        folder, name = _place(files, path, f"hf://{repository}@{commit}/{path}")
+        repository, revision, path = _parse(url)
+        commit, files, endpoint, token = _resolve(repository, revision, url)
+        folder, name = _split_path(files, path, f"hf://{repository}@{commit}/{path}")
         prefix = f"{folder}/" if folder else ""
         settings = Settings.of(options)
         settings = evolve(settings, pin="compare") if settings.pin == "match" else settings  # the commit is the address
         base = f"{endpoint}/{repository}/resolve/{commit}/{quote(folder)}".rstrip("/")
         headers = {"authorization": f"Bearer {token}"} if token else None
-        place = Place(
+        root = StoreFolder(
             source_id=self.id, store=Store(base, settings.deadline, headers), prefix="", is_listed=True,
             address=f"hf://{repository}@{commit}/{prefix}", commit=commit, listing=_folders(files, prefix),
         )  # fmt: skip
-        return open_file(Connection(place, settings), name)
+        return open_file(Connection(root, settings), name)
 
 
-def _parsed(url: str) -> tuple[str, str | None, str]:
+def _parse(url: str) -> tuple[str, str | None, str]:
     """Repository, revision and path of an address."""
     owner, _, rest = url.removeprefix("hf://").partition("/")
     repo, _, path = rest.partition("/")
@@ -58,7 +58,7 @@ def _parsed(url: str) -> tuple[str, str | None, str]:
     return f"{owner}/{repo}", unquote(revision) or None, unquote(path).strip("/")
 
 
-def _resolved(repository: str, revision: str | None, url: str) -> tuple[str, list[str], str, str | None]:
+def _resolve(repository: str, revision: str | None, url: str) -> tuple[str, list[str], str, str | None]:
     """The commit, the names of its files, the Hub's address and the token."""
     try:
         import huggingface_hub
@@ -82,12 +82,12 @@ def _resolved(repository: str, revision: str | None, url: str) -> tuple[str, lis
         files = [file.rfilename for file in info.siblings or ()]
         return str(info.sha), files, constants.ENDPOINT.rstrip("/"), huggingface_hub.get_token()
     except Exception as error:
-        sentence = getattr(error, "server_message", None) or type(error).__name__
-        _, kind, code, hint = next(each for each in kinds if isinstance(error, each[0]))
-    raise kind(f"the Hub answers: {sentence}", file=redact(url), code=code, hint=hint)
+        answer = getattr(error, "server_message", None) or type(error).__name__
+        _, kind, code, hint = next(entry for entry in kinds if isinstance(error, entry[0]))
+    raise kind(f"the Hub answers: {answer}", file=redact(url), code=code, hint=hint)
 
 
-def _place(files: list[str], path: str, address: str) -> tuple[str, str]:
+def _split_path(files: list[str], path: str, address: str) -> tuple[str, str]:
     """Folder and file name of a path; no file name for a folder."""
     if path in files:
         folder, _, name = path.rpartition("/")

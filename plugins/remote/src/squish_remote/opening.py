@@ -23,7 +23,7 @@ from squish_core.api import (
 )
 
 from .settings import Settings
-from .source import Connection, Place, RemoteFolder, RemoteSource
+from .source import Connection, RemoteFolder, RemoteSource, StoreFolder
 from .store import Store
 from .upload import BucketTarget
 
@@ -38,8 +38,10 @@ class WebOpener(SourceOpener):
         host = parts.netloc.rpartition("@")[2]
         query = f"?{parts.query}" if parts.query else ""
         store = Store(f"{parts.scheme}://{host}{folder}{query}", settings.deadline, _authorization(parts.netloc))
-        place = Place(source_id=self.id, store=store, prefix="", address=redact(f"{parts.scheme}://{host}{folder}/"))
-        return open_file(Connection(place, settings), unquote(last))
+        root = StoreFolder(
+            source_id=self.id, store=store, prefix="", address=redact(f"{parts.scheme}://{host}{folder}/")
+        )
+        return open_file(Connection(root, settings), unquote(last))
 
 
 class BucketOpener(SourceOpener):
@@ -52,12 +54,12 @@ class BucketOpener(SourceOpener):
         if parts.path.endswith("/") and last:
             folder, last = f"{folder}{slash}{last}", ""
         prefix = f"{folder}/" if folder else ""
-        place = Place(
+        root = StoreFolder(
             source_id=self.id, store=Store(f"{parts.scheme}://{parts.netloc}", settings.deadline), prefix=prefix,
             address=f"{parts.scheme}://{parts.netloc}/{prefix}", is_listed=True,
             version=parse_qs(parts.query).get("versionId", [None])[0],
         )  # fmt: skip
-        return open_file(Connection(place, settings), last)
+        return open_file(Connection(root, settings), last)
 
     def open_pinned(self, pin: Pin, options: Mapping[str, Any]) -> Source:
         """The version that was opened, where the bucket keeps versions."""
@@ -104,10 +106,10 @@ def open_file(connection: Connection, name: str) -> Source:
             return RemoteFolder(connection)
         try:
             source = RemoteSource(connection, connection.run(connection.open(name)))
-            connection.place = evolve(connection.place, version=None)  # other files have their own versions
+            connection.root = evolve(connection.root, version=None)  # other files have their own versions
             return source
         except MissingFileError as error:
-            if not connection.place.is_listed:
+            if not connection.root.is_listed:
                 error.hint = "Check the address; that of a folder ends in a slash."
             elif folder := _as_folder(connection, name):
                 return folder

@@ -19,16 +19,16 @@ class Piece:
     useful: int
 
 
-def joined(ranges: Iterable[Range], gap: int, most: int) -> list[Piece]:
-    """Pieces that cover the ranges in offset order: those at most `gap` bytes apart in one, up to `most` bytes.
+def merge(ranges: Iterable[Range], gap: int, limit: int) -> list[Piece]:
+    """Pieces that cover the ranges in offset order: ranges at most `gap` bytes apart share one, up to `limit` bytes.
 
-    A range that alone is longer is one piece by itself.
+    A range longer than `limit` is a piece by itself.
     """
     pieces: list[Piece] = []
     for offset, length in sorted(set(ranges)):
         last = pieces[-1] if pieces else None
         stop = offset + length
-        if last is not None and offset - last.stop <= gap and max(stop, last.stop) - last.start <= most:
+        if last is not None and offset - last.stop <= gap and max(stop, last.stop) - last.start <= limit:
             useful = last.useful + max(0, stop - max(offset, last.stop))
             pieces[-1] = Piece(last.start, max(stop, last.stop), useful)
         else:
@@ -36,8 +36,8 @@ def joined(ranges: Iterable[Range], gap: int, most: int) -> list[Piece]:
     return pieces
 
 
-def cut(piece: Piece, most: int) -> Sequence[Range]:
-    """(start, stop) of the requests for a piece: equal ones of about `most` bytes, at most half as long again."""
+def split(piece: Piece, limit: int) -> Sequence[Range]:
+    """(start, stop) of the requests for a piece: of equal length, about `limit` bytes, at most half as much again."""
     length = piece.stop - piece.start
-    size = -(-length // max(1, round(length / most)))
+    size = -(-length // max(1, round(length / limit)))
     return [(start, min(start + size, piece.stop)) for start in range(piece.start, piece.stop, size)]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .pieces import Piece, Range, cut, joined
+from .pieces import Piece, Range, merge, split
 from .settings import Settings
 
 Request = Callable[[Any, int, int], Awaitable[memoryview]]
 
 
-class _Ahead:
+class _Prefetch:
     """One announced request and its result."""
 
     def __init__(self, file: Any, start: int, stop: int, useful: int) -> None:
@@ -25,119 +25,121 @@ class _Ahead:
 
 
 class ReadAhead:
-    """The announced ranges of all files of a model, in order. Each is fetched once, kept until it was read, and read
-    once; what is read again is fetched again. All of it runs in the thread of the event loop."""
+    """The announced ranges of all files of a model, in order. Each is fetched once and kept until it is read; a range
+    that is read again is fetched again. Everything runs in the thread of the event loop."""
 
     def __init__(self, request: Request, settings: Settings) -> None:
         self._request, self._settings = request, settings
-        self._queue: list[_Ahead] = []
+        self._queue: list[_Prefetch] = []
         self._next = 0
-        self._by_file: dict[Any, list[_Ahead]] = {}
+        self._by_file: dict[Any, list[_Prefetch]] = {}
         self._bytes = 0
 
     async def announce(self, file: Any, ranges: Sequence[Range]) -> None:
-        """Add ranges of a file, to be read after those announced before; none: forget everything announced."""
+        """Queue ranges of a file behind those announced before; no ranges: forget all that were announced."""
         if not ranges:
-            for ahead in self._queue:
-                if ahead.task is not None and not ahead.readers:  # another thread may be waiting for it
-                    ahead.task.cancel()
+            for prefetch in self._queue:
+                if prefetch.task is not None and not prefetch.readers:  # another thread may be waiting for it
+                    prefetch.task.cancel()
             self._queue, self._by_file, self._next, self._bytes = [], {}, 0, 0
             return
         head = len(file.head)
         for run in _runs(ranges):
-            for piece in joined([each for each in run if sum(each) > head], self._settings.gap, self._settings.piece):
-                added = [_Ahead(file, *bounds, _useful(piece, bounds)) for bounds in cut(piece, self._settings.piece)]
+            uncached = [(offset, length) for offset, length in run if offset + length > head]
+            for piece in merge(uncached, self._settings.gap, self._settings.piece):
+                requests = split(piece, self._settings.piece)
+                added = [_Prefetch(file, *bounds, _useful(piece, bounds)) for bounds in requests]
                 self._queue += added
                 self._by_file.setdefault(file, []).extend(added)
-        self._by_file.get(file, []).sort(key=lambda ahead: ahead.start)
+        self._by_file.get(file, []).sort(key=lambda prefetch: prefetch.start)
         self._start()
 
     async def take(self, file: Any, offset: int, length: int) -> memoryview | None:
-        """A range from what was announced; None if part of it was not, or was read before."""
+        """An announced range; None if part of it was not announced, or was read before."""
         pieces = self._covering(file, offset, offset + length)
         if pieces is None:
             return None
-        for ahead in pieces:
-            ahead.readers += 1
+        for prefetch in pieces:
+            prefetch.readers += 1
         try:
-            contents = [await asyncio.shield(task) for task in [self._begin(ahead) for ahead in pieces]]
+            contents = [await asyncio.shield(task) for task in [self._begin(prefetch) for prefetch in pieces]]
         finally:
-            for ahead in pieces:
-                ahead.readers -= 1
+            for prefetch in pieces:
+                prefetch.readers -= 1
         if len(pieces) == 1:
             view = contents[0][offset - pieces[0].start : offset - pieces[0].start + length]
         else:
-            view = _assembled(pieces, contents, offset, length)
-        for ahead in pieces:
-            ahead.unread -= min(ahead.stop, offset + length) - max(ahead.start, offset)
-            if ahead.unread <= 0:
-                self._drop(ahead)
+            view = _assemble(pieces, contents, offset, length)
+        for prefetch in pieces:
+            prefetch.unread -= min(prefetch.stop, offset + length) - max(prefetch.start, offset)
+            if prefetch.unread <= 0:
+                self._drop(prefetch)
         self._start()
         return view
 
-    def _covering(self, file: Any, start: int, stop: int) -> list[_Ahead] | None:
-        files = self._by_file.get(file, [])
-        at = bisect_right(files, start, key=lambda ahead: ahead.start) - 1
-        pieces: list[_Ahead] = []
+    def _covering(self, file: Any, start: int, stop: int) -> list[_Prefetch] | None:
+        prefetches = self._by_file.get(file, [])
+        index = bisect_right(prefetches, start, key=lambda prefetch: prefetch.start) - 1
+        pieces: list[_Prefetch] = []
         while start < stop:
-            if at < 0 or at >= len(files) or not files[at].start <= start < files[at].stop:
+            if index < 0 or index >= len(prefetches) or not prefetches[index].start <= start < prefetches[index].stop:
                 return None
-            pieces.append(files[at])
-            start = files[at].stop
-            at += 1
+            pieces.append(prefetches[index])
+            start = prefetches[index].stop
+            index += 1
         return pieces
 
     def _start(self) -> None:
         """Start requests while memory allows."""
         while self._next < len(self._queue):
-            ahead = self._queue[self._next]
-            if ahead.task is None and ahead.unread > 0:
-                if self._bytes + ahead.stop - ahead.start > self._settings.memory:
+            prefetch = self._queue[self._next]
+            if prefetch.task is None and prefetch.unread > 0:
+                if self._bytes + prefetch.stop - prefetch.start > self._settings.memory:
                     return
-                self._begin(ahead)
+                self._begin(prefetch)
             self._next += 1
 
-    def _begin(self, ahead: _Ahead) -> asyncio.Task[memoryview]:
-        if ahead.task is None:
-            self._bytes += ahead.stop - ahead.start
-            ahead.task = asyncio.ensure_future(self._request(ahead.file, ahead.start, ahead.stop))
-            ahead.task.add_done_callback(_seen)
-        return ahead.task
+    def _begin(self, prefetch: _Prefetch) -> asyncio.Task[memoryview]:
+        if prefetch.task is None:
+            self._bytes += prefetch.stop - prefetch.start
+            prefetch.task = asyncio.ensure_future(self._request(prefetch.file, prefetch.start, prefetch.stop))
+            prefetch.task.add_done_callback(_retrieve_error)
+        return prefetch.task
 
-    def _drop(self, ahead: _Ahead) -> None:
-        files = self._by_file.get(ahead.file, [])
-        if ahead in files:
-            files.remove(ahead)
-            self._bytes -= ahead.stop - ahead.start
-        ahead.task = None
+    def _drop(self, prefetch: _Prefetch) -> None:
+        prefetches = self._by_file.get(prefetch.file, [])
+        if prefetch in prefetches:
+            prefetches.remove(prefetch)
+            self._bytes -= prefetch.stop - prefetch.start
+        prefetch.task = None
 
 
-def _seen(task: asyncio.Task[memoryview]) -> None:
-    """Mark an error as seen, since nobody may wait for it."""
+def _retrieve_error(task: asyncio.Task[memoryview]) -> None:
+    """Retrieve a task's error, so that asyncio does not report it: the range may never be read."""
     if not task.cancelled():
         task.exception()
 
 
 def _runs(ranges: Sequence[Range]) -> list[list[Range]]:
-    """The ranges in stretches of ascending offsets: order is kept between stretches."""
+    """Split ranges into runs of ascending offsets, in the same order."""
     runs: list[list[Range]] = []
-    for each in ranges:
-        if runs and each[0] >= sum(runs[-1][-1]):
-            runs[-1].append(each)
-        elif each[1]:
-            runs.append([each])
+    for offset, length in ranges:
+        if runs and offset >= sum(runs[-1][-1]):
+            runs[-1].append((offset, length))
+        elif length:
+            runs.append([(offset, length)])
     return runs
 
 
 def _useful(piece: Piece, bounds: Range) -> int:
     """Bytes of a request that will be read."""
-    whole = bounds == (piece.start, piece.stop)
-    return piece.useful if whole else bounds[1] - bounds[0]
+    is_unsplit = bounds == (piece.start, piece.stop)
+    return piece.useful if is_unsplit else bounds[1] - bounds[0]
 
 
-def _assembled(pieces: Sequence[_Ahead], contents: Sequence[memoryview], offset: int, length: int) -> memoryview:
+def _assemble(pieces: Sequence[_Prefetch], contents: Sequence[memoryview], offset: int, length: int) -> memoryview:
     out = np.empty(length, np.uint8).data
-    for ahead, content in zip(pieces, contents):
-        low, high = max(ahead.start, offset), min(ahead.stop, offset + length)
-        out[low - offset : high - offset] = content[low - ahead.start : high - ahead.start]
+    for prefetch, content in zip(pieces, contents):
+        low, high = max(prefetch.start, offset), min(prefetch.stop, offset + length)
+        out[low - offset : high - offset] = content[low - prefetch.start : high - prefetch.start]
     return out.toreadonly()

@@ -76,9 +76,9 @@ def _arrays(name: str, tensor: Tensor) -> list[tuple[str, dict[str, Any], Part]]
 
 
 def _array(part: Part, dtype: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> dict[str, Any]:
-    wide = dtypes.bits(part.dtype) > 8 and dtype != "uint8"
+    has_byteorder = dtypes.bits(part.dtype) > 8 and dtype != "uint8"
     bytes_codec: dict[str, Any] = {"name": "bytes"}
-    if wide:
+    if has_byteorder:
         bytes_codec["configuration"] = {"endian": "big" if part.byteorder == ">" else "little"}
     return {
         "node_type": "array", "shape": list(shape), "data_type": dtype,

@@ -66,8 +66,8 @@ class ImageServer:
             return web.Response(status=304, headers={"ETag": tag})
         start, stop = 0, file.size
         takes_range = request.method == "GET" and request.headers.get("If-Range", tag) == tag
-        ranged = request.headers.get("Range") if takes_range else None
-        bounds = byte_range(ranged, file.size) if ranged else None
+        range_header = request.headers.get("Range") if takes_range else None
+        bounds = byte_range(range_header, file.size) if range_header else None
         if bounds is not None:
             start, stop = bounds
             if start >= stop:

@@ -36,21 +36,21 @@ class Settings:
             value = options[field.name]
             if field.name == "pin":
                 if value not in PINS:
-                    raise _wrong("pin", " or ".join(PINS), value)
+                    raise _invalid_option("pin", " or ".join(PINS), value)
                 values["pin"] = value
                 continue
             if field.name == "cache":
                 values["cache"] = os.fspath(value)
                 continue
-            kind, least = type(field.default), 0 if field.name == "gap" else 1e-3
+            convert, lowest = type(field.default), 0 if field.name == "gap" else 1e-3
             try:
-                values[field.name] = kind(value)
+                values[field.name] = convert(value)
             except (TypeError, ValueError):
                 values[field.name] = -1
-            if not least <= values[field.name] < 2**40:
-                raise _wrong(field.name, "a positive number", value)
+            if not lowest <= values[field.name] < 2**40:
+                raise _invalid_option(field.name, "a positive number", value)
         return cls(**values)
 
 
-def _wrong(name: str, expected: str, value: Any) -> UsageError:
+def _invalid_option(name: str, expected: str, value: Any) -> UsageError:
     return UsageError(f"invalid source option {name}", expected=expected, found=repr(value), code=ErrorCode.OPTION)

@@ -1,4 +1,4 @@
-"""Remote files and folders as sources: what is cached of each file, how ranges are fetched, and how requests end."""
+"""Remote files and folders as sources: the cached bytes of each file, the requests for others, and their failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishEr
 
 from .failures import check_answer, error_of
 from .folder_cache import FolderCache
-from .pieces import Range, cut, joined
+from .pieces import Range, merge, split
 from .read_ahead import ReadAhead
 from .settings import Settings
 from .store import Answer, RequestError
@@ -31,7 +31,7 @@ class Requests(Protocol):
         """A byte range."""
         ...
 
-    async def whole(self, path: str, most: int) -> Answer:
+    async def whole(self, path: str, limit: int) -> Answer:
         """A small file."""
         ...
 
@@ -41,7 +41,7 @@ class Requests(Protocol):
 
 
 @frozen(kw_only=True)
-class Place:
+class StoreFolder:
     """A folder of a store. Errors show `address`; `prefix` leads to the folder in the store."""
 
     source_id: str
@@ -54,11 +54,11 @@ class Place:
     commit: str | None = None
     """The version to which the address pins all files."""
     listing: Mapping[str, tuple[str, ...]] | None = None
-    """Folder -> the names of its files, where they are known already."""
+    """Folder -> names of its files, if they are listed already."""
 
 
-class Opened:
-    """Cached facts about an opened file: its pin, its first bytes and, once read, its last ones."""
+class OpenFile:
+    """The pin, the first bytes and, once read, the last bytes of an open file."""
 
     def __init__(self, path: str, pin: Pin, head: memoryview) -> None:
         self.path, self.pin, self.head = path, pin, head
@@ -75,12 +75,12 @@ class Opened:
 class Connection:
     """The requests of an open file and its neighbors: one thread, `in_flight` requests at once."""
 
-    def __init__(self, place: Place, settings: Settings) -> None:
-        self.place, self.settings = place, settings
+    def __init__(self, root: StoreFolder, settings: Settings) -> None:
+        self.root, self.settings = root, settings
         self._loop = EventLoop()
         self._slots = asyncio.Semaphore(settings.in_flight)
-        self._opened: dict[str, Opened] = {}
-        self._listings = dict(place.listing or {})
+        self._files: dict[str, OpenFile] = {}
+        self._listings = dict(root.listing or {})
         self.read_ahead = ReadAhead(self.request, settings)
         self.requests = self.fetched = self.cached = self.used = 0
         self._cache = FolderCache(Path(settings.cache), settings.cache_size) if settings.cache else None
@@ -95,7 +95,7 @@ class Connection:
         except BaseException:
             future.cancel()  # for example after an interrupt: the request must not stay behind
             raise
-        raise closed(self.place.address)
+        raise closed(self.root.address)
 
     def close(self) -> None:
         """Cancel pending requests."""
@@ -103,23 +103,23 @@ class Connection:
 
     def address(self, path: str) -> str:
         """The address of a file, for messages."""
-        return f"{self.place.address}{path}"
+        return f"{self.root.address}{path}"
 
     def enter(self, folder: str) -> None:
         """Continue in a subfolder."""
-        place = self.place
-        self.place = evolve(place, prefix=f"{place.prefix}{folder}/", address=f"{place.address}{folder}/")
-        self._listings, self._opened = {"": self._listings[folder]}, {}
+        root = self.root
+        self.root = evolve(root, prefix=f"{root.prefix}{folder}/", address=f"{root.address}{folder}/")
+        self._listings, self._files = {"": self._listings[folder]}, {}
 
-    async def open(self, name: str) -> Opened:
+    async def open(self, name: str) -> OpenFile:
         """A file by its name in the folder, from its first bytes; remembered, so that all see one content."""
-        if name not in self._opened:
-            opened = await self._first(name)
-            self._opened.setdefault(name, opened)
-        return self._opened[name]
+        if name not in self._files:
+            file = await self._first(name)
+            self._files.setdefault(name, file)
+        return self._files[name]
 
     async def present(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of the names that are there; they are open then."""
+        """Open the named files; return the names of those that exist."""
         results = await asyncio.gather(*map(self.open, names), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and getattr(result, "code", None) not in (
@@ -127,41 +127,41 @@ class Connection:
                 ErrorCode.DENIED,
             ):
                 raise result
-        return tuple(name for name, result in zip(names, results) if isinstance(result, Opened))
+        return tuple(name for name, result in zip(names, results) if isinstance(result, OpenFile))
 
     async def names(self, folder: str) -> tuple[str, ...]:
         """The files of a folder, listed once."""
-        if folder not in self._listings and self.place.listing is not None:
+        if folder not in self._listings and self.root.listing is not None:
             return ()
         if folder not in self._listings:
             try:
-                listing = await self.place.store.names("/".join(filter(None, (self.place.prefix.rstrip("/"), folder))))
+                listing = await self.root.store.names("/".join(filter(None, (self.root.prefix.rstrip("/"), folder))))
             except RequestError as failure:
-                error = error_of(failure, self.address(folder), self.place.source_id, None, self.settings)
+                error = error_of(failure, self.address(folder), self.root.source_id, None, self.settings)
             else:
                 self._listings[folder] = tuple(sorted(listing))
                 return self._listings[folder]
             raise error
         return self._listings[folder]
 
-    async def request(self, opened: Opened, start: int, stop: int) -> memoryview:
+    async def request(self, file: OpenFile, start: int, stop: int) -> memoryview:
         """One byte range of an open file, checked; from the folder cache, if it is there."""
-        cache = self._cache if opened.pin.tag or opened.pin.version or opened.pin.modified else None
-        if cache and (kept := await asyncio.to_thread(cache.read, opened.pin, start, stop)) is not None:
+        cache = self._cache if file.pin.tag or file.pin.version or file.pin.modified else None
+        if cache and (data := await asyncio.to_thread(cache.read, file.pin, start, stop)) is not None:
             self.cached += stop - start
-            return kept
+            return data
         self.requests += 1
         self.fetched += stop - start
-        answer = await self._range(opened.path, start, stop, opened.pin)
-        check_answer(answer, self.address(opened.path), start, stop, self.settings, opened.pin)
+        answer = await self._range(file.path, start, stop, file.pin)
+        check_answer(answer, self.address(file.path), start, stop, self.settings, file.pin)
         if cache:
-            await asyncio.to_thread(cache.write, opened.pin, start, answer.data)
+            await asyncio.to_thread(cache.write, file.pin, start, answer.data)
         return answer.data
 
-    async def fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[memoryview]:
+    async def fetch(self, file: OpenFile, ranges: Sequence[Range]) -> list[memoryview]:
         """Byte ranges: near ones in one request, long ones in several."""
-        pieces = joined(ranges, self.settings.gap, self.settings.piece)
-        contents = await _all(self._piece(opened, cut(piece, self.settings.piece)) for piece in pieces)
+        pieces = merge(ranges, self.settings.gap, self.settings.piece)
+        contents = await _all(self._piece(file, split(piece, self.settings.piece)) for piece in pieces)
         views = []
         for offset, length in ranges:
             number = next(n for n, p in enumerate(pieces) if p.start <= offset and offset + length <= p.stop)
@@ -169,21 +169,21 @@ class Connection:
             views.append(contents[number][start : start + length])
         return views
 
-    async def _piece(self, opened: Opened, requests: Sequence[Range]) -> memoryview:
+    async def _piece(self, file: OpenFile, requests: Sequence[Range]) -> memoryview:
         if len(requests) == 1:
-            return await self.request(opened, *requests[0])
+            return await self.request(file, *requests[0])
         begin, end = requests[0][0], requests[-1][1]
         out = np.empty(end - begin, np.uint8).data
 
         async def fill(start: int, stop: int) -> None:
-            out[start - begin : stop - begin] = await self.request(opened, start, stop)
+            out[start - begin : stop - begin] = await self.request(file, start, stop)
 
         await _all(fill(*request) for request in requests)
         return out.toreadonly()
 
-    async def _first(self, name: str) -> Opened:
+    async def _first(self, name: str) -> OpenFile:
         """Open a file: one request for its first bytes; a whole small one from a server without byte ranges."""
-        address, version = self.address(name), self.place.version
+        address, version = self.address(name), self.root.version
         try:
             answer = await self._range(name, 0, HEAD, None)
         except SquishError as error:
@@ -196,26 +196,26 @@ class Connection:
             size=answer.size,
             tag=answer.tag,
             modified=answer.modified,
-            version=answer.version or version or self.place.commit,
+            version=answer.version or version or self.root.commit,
         )
-        return Opened(name, pin, answer.data)
+        return OpenFile(name, pin, answer.data)
 
     async def _whole(self, name: str, refusal: SquishError) -> Answer:
         try:
-            return await self.place.store.whole(self.place.prefix + name, HEAD)
+            return await self.root.store.whole(self.root.prefix + name, HEAD)
         except RequestError:
             pass
         raise refusal
 
     async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Answer:
         tag = pin.tag if pin and self.settings.pin == "match" and not (pin.tag or "W/").startswith("W/") else None
-        version = pin.version if pin and not self.place.commit else self.place.version
+        version = pin.version if pin and not self.root.commit else self.root.version
         async with self._slots:
             try:
-                return await self.place.store.range(self.place.prefix + name, start, stop, tag=tag, version=version)
+                return await self.root.store.range(self.root.prefix + name, start, stop, tag=tag, version=version)
             except RequestError as failure:
                 error = error_of(
-                    failure, self.address(name), self.place.source_id, start or None, self.settings,
+                    failure, self.address(name), self.root.source_id, start or None, self.settings,
                     is_open=pin is not None,
                 )  # fmt: skip
         raise error
@@ -226,13 +226,13 @@ class RemoteSource(Source):
 
     is_remote = True
 
-    def __init__(self, connection: Connection, opened: Opened, *, is_root: bool = True) -> None:
-        super().__init__(connection.address(opened.path), opened.pin.size)
-        self.filename = opened.path.rpartition("/")[2]
-        self.lists_members = connection.place.is_listed
-        self.pin: Pin | None = opened.pin
-        self._connection, self._file, self._is_root = connection, opened, is_root
-        if opened.pin.tag is None and opened.pin.modified is None and opened.pin.version is None:
+    def __init__(self, connection: Connection, file: OpenFile, *, is_root: bool = True) -> None:
+        super().__init__(connection.address(file.path), file.pin.size)
+        self.filename = file.path.rpartition("/")[2]
+        self.lists_members = connection.root.is_listed
+        self.pin: Pin | None = file.pin
+        self._connection, self._file, self._is_root = connection, file, is_root
+        if file.pin.tag is None and file.pin.modified is None and file.pin.version is None:
             message = "the server names neither a tag nor a time: only a change of size would be noticed"
             self.findings = (Problem(code="unpinned", severity="note", where=self.filename, message=message),)
 
@@ -262,13 +262,13 @@ class RemoteSource(Source):
         return self._ranges([(offset, length)])[0]
 
     def _ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
-        views = [self._file.cached(*each) if each[1] else memoryview(b"") for each in ranges]
-        absent = [each for each, view in zip(ranges, views) if view is None]
-        if not absent:
+        views = [self._file.cached(offset, length) if length else memoryview(b"") for offset, length in ranges]
+        missing = [range_ for range_, view in zip(ranges, views) if view is None]
+        if not missing:
             return views  # type: ignore[return-value]
-        rest = iter(self._connection.run(self._fetch(absent)))
-        self._connection.used += sum(length for _, length in absent)
-        return [next(rest) if view is None else view for view in views]
+        fetched = iter(self._connection.run(self._fetch(missing)))
+        self._connection.used += sum(length for _, length in missing)
+        return [next(fetched) if view is None else view for view in views]
 
     async def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:
         if len(ranges) == 1 and ranges[0][0] >= self.size - TAIL and len(self._file.tail) < TAIL:
@@ -299,12 +299,12 @@ class RemoteFolder(RemoteSource):
 
     def __init__(self, connection: Connection) -> None:
         address = connection.address("")
-        super().__init__(connection, Opened("", Pin(url=address, size=0, tag="folder"), memoryview(b"")))
+        super().__init__(connection, OpenFile("", Pin(url=address, size=0, tag="folder"), memoryview(b"")))
         self.filename, self.pin = address.rstrip("/").rpartition("/")[2], None
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Results of coroutines that run together; after the first error none of them goes on."""
+    """Results of concurrent coroutines; the first error cancels the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -91,9 +91,9 @@ class Store:
         options |= {"version": version} if version else {}
         return await self._answer(path, options, None)
 
-    async def whole(self, path: str, most: int) -> Answer:
-        """The whole file if it has at most so many bytes; else RequestError "range", before its bytes are read."""
-        return await self._answer(path, {}, most)
+    async def whole(self, path: str, limit: int) -> Answer:
+        """The whole file if it has at most `limit` bytes; else RequestError "range", before its bytes are read."""
+        return await self._answer(path, {}, limit)
 
     async def names(self, folder: str) -> list[str]:
         """Names of the files in a folder."""
@@ -112,7 +112,7 @@ class Store:
 
     async def below(self, folder: str) -> list[str]:
         """Paths of all objects in a folder and the folders in it."""
-        listing = await self._read(lambda store: _collected(obstore.list(store, folder)))
+        listing = await self._read(lambda store: _collect(obstore.list(store, folder)))
         return [meta["path"].removeprefix(f"{folder}/") for meta in listing]
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
@@ -125,19 +125,19 @@ class Store:
         upload: Any = obstore.put_async(
             self._store, path, chunks, use_multipart=True, chunk_size=part, max_concurrency=concurrency
         )
-        await self._mapped(upload)
+        await self._run(upload)
 
     async def remove(self, path: str) -> None:
         """Remove an object."""
         await self._within(obstore.delete_async(self._store, path))
 
-    async def _answer(self, path: str, options: dict[str, Any], most: int | None) -> Answer:
-        return await self._read(lambda store: self._get(store, path, options, most))
+    async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Answer:
+        return await self._read(lambda store: self._get(store, path, options, limit))
 
-    async def _get(self, store: Any, path: str, options: Any, most: int | None) -> Answer:
+    async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Answer:
         result = await obstore.get_async(store, path, options=options)
         meta = result.meta
-        if most is not None and meta["size"] > most:
+        if limit is not None and meta["size"] > limit:
             raise RequestError("range")
         start, _ = result.range
         modified: datetime = meta["last_modified"]
@@ -182,9 +182,9 @@ class Store:
             retries += 1
 
     async def _within(self, request: Any, seconds: float | None = None) -> Any:
-        return await self._mapped(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
+        return await self._run(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
 
-    async def _mapped(self, request: Any) -> Any:
+    async def _run(self, request: Any) -> Any:
         """The answer to a request; RequestError for every error of the client."""
         try:
             return await request
@@ -195,7 +195,7 @@ class Store:
         raise failure  # outside the handlers, so that the client's error is not attached
 
 
-async def _collected(listing: Any) -> list[Any]:
+async def _collect(listing: Any) -> list[Any]:
     return [meta async for chunk in listing for meta in chunk]
 
 

@@ -15,9 +15,9 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
 from .modules import Compressed, CompressedEmbedding, stored_bytes
-from .replacement import WEIGHT, ModuleOptions, Replacement, is_compressed, replacements, tied_parts
+from .replacement import WEIGHT, ModuleOptions, Replacement, replacements, tied_parts
 from .state import LazyState
-from .values import values_of
+from .values import is_compressed, values_of
 
 
 def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> None:
@@ -31,8 +31,8 @@ def replace_modules(model: Any, state: LazyState, options: ModuleOptions) -> Non
 
 
 class PendingModules:
-    """Compressed modules of a checkpoint folder that transformers itself reads: it fills what is not compressed, while
-    placeholders without parameters stand in the place of the others.
+    """Compressed modules of a checkpoint folder that transformers itself reads: it loads everything else, while empty
+    modules stand in for them.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class PendingModules:
         self.state = LazyState(self.file, model.dtype)
         self.replacements = replacements(model, self.file, options, model.dtype)
         self.ties: dict[str, str] = {}
-        compressed = {tensor for each in self.replacements for tensor in each.compressed.values()}
+        compressed = {tensor for replacement in self.replacements for tensor in replacement.compressed.values()}
         self.replacements += list(self._decoded(model, compressed))
-        for each in self.replacements:
-            model.set_submodule(each.path, nn.Identity())
-            model.all_tied_weights_keys.pop(f"{each.path}{WEIGHT}", None)
-        dense = {tensor for each in self.replacements for tensor in each.dense.values()}
+        for replacement in self.replacements:
+            model.set_submodule(replacement.path, nn.Identity())
+            model.all_tied_weights_keys.pop(f"{replacement.path}{WEIGHT}", None)
+        dense = {tensor for replacement in self.replacements for tensor in replacement.dense.values()}
         layers = "|".join(re.escape(name.removesuffix(WEIGHT)) for name in sorted(compressed | dense))
         if layers:
             ignored = model._keys_to_ignore_on_load_unexpected
@@ -63,7 +63,7 @@ class PendingModules:
 
     def _decoded(self, model: Any, compressed: Collection[str]) -> Iterator[Replacement]:
         """Unchanged modules whose tensors are decoded, and the modules tied to them."""
-        paths = {each.path for each in self.replacements}
+        paths = {replacement.path for replacement in self.replacements}
         for path, module in list(model.named_modules()):
             names = [f"{path}.{name}" for name in module._parameters]
             stored = [name for name in names if name in self.file]
@@ -84,8 +84,8 @@ class PendingModules:
                 module._parameters.update({**owner._parameters, "bias": module._parameters.get("bias")})
                 model.all_tied_weights_keys.update(tied_parts(replacement))
             else:
-                for place, tensor in replacement.compressed.items():
-                    self._take(cast(Compressed, model.get_submodule(place)), self.file[tensor])
+                for module_path, tensor in replacement.compressed.items():
+                    self._take(cast(Compressed, model.get_submodule(module_path)), self.file[tensor])
             for parameter, tensor in replacement.dense.items():
                 set_parameter(model, parameter, self._values(self.file[tensor], model.dtype))
             if isinstance(module, CompressedEmbedding):

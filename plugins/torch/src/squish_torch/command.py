@@ -44,18 +44,18 @@ def run(
         from .generation import Prompt, generate
 
     chains: list[tuple[int, Chain]] = []
-    spoken = generate(
+    generation = generate(
         model, Prompt(prompt, raw=raw, greedy=greedy, seed=seed, max_new_tokens=max_new_tokens),
         write=None if json else _write, explain=(chains.extend if json else _write_chains) if explain else None,
     )  # fmt: skip
     data: dict[str, Any] = {
-        "text": spoken.text, "tokens": spoken.tokens, "tokens_per_second": spoken.tokens_per_second,
-        "first_token_seconds": spoken.first_token_seconds, "peak_bytes": spoken.peak_bytes,
+        "text": generation.text, "tokens": generation.tokens, "tokens_per_second": generation.tokens_per_second,
+        "first_token_seconds": generation.first_token_seconds, "peak_bytes": generation.peak_bytes,
         **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
     }  # fmt: skip
     summary = (
-        f"{spoken.tokens} tokens, {spoken.tokens_per_second:.1f} tokens/s, first after "
-        f"{spoken.first_token_seconds:.2f} s, peak {spoken.peak_bytes / 1e6:.0f} MB"
+        f"{generation.tokens} tokens, {generation.tokens_per_second:.1f} tokens/s, first after "
+        f"{generation.first_token_seconds:.2f} s, peak {generation.peak_bytes / 1e6:.0f} MB"
     )
     return Answer(data, [summary])
 

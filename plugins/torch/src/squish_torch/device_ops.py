@@ -31,8 +31,8 @@ def panels(
             f"{spec.encodings[0].codec.id} is decoded on the CPU: torch has no form of it on {parts[0].device.type}",
             stacklevel=2,
         )
-        here = [part.cpu().contiguous() for part in parts]
-        values = torch.from_numpy(weight_of(here, description, backend).dense().reshape(-1, columns))
+        cpu_parts = [part.cpu().contiguous() for part in parts]
+        values = torch.from_numpy(weight_of(cpu_parts, description, backend).dense().reshape(-1, columns))
     for start in range(first, last, step):
         stop = min(start + step, last)
         panel = decode_rows(parts, description, start, stop) if values is None else values[start:stop]

@@ -12,8 +12,8 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
 from .modules import CompressedEmbedding, CompressedLinear
-from .replacement import WEIGHT, is_compressed
-from .values import TYPES, values_of
+from .replacement import WEIGHT
+from .values import TYPES, is_compressed, values_of
 
 EMBEDDING = "embed_tokens"
 TOKEN_MAPS = {"d2t": torch.int64, "t2d": torch.bool}
@@ -69,9 +69,9 @@ def _add(root: nn.Module, name: str, tensor: StoredTensor, backend: str, dtype: 
         values = values_of(tensor)
         _parent(root, path).register_buffer(leaf, values.to(TOKEN_MAPS.get(leaf, values.dtype)))
     elif len(tensor.shape) == 2:
-        place = name.removesuffix(WEIGHT)
-        parent, _, own = place.rpartition(".")
-        _parent(root, parent).add_module(own, _matrix(own, tensor, backend, dtype))
+        module_path = name.removesuffix(WEIGHT)
+        parent, _, module_name = module_path.rpartition(".")
+        _parent(root, parent).add_module(module_name, _matrix(module_name, tensor, backend, dtype))
     else:
         values = values_of(tensor, None if is_compressed(tensor) else dtype).to(dtype)
         _parent(root, path).register_parameter(leaf, nn.Parameter(values, requires_grad=False))

@@ -61,10 +61,10 @@ class CompressedExperts(nn.Module):
             if number >= self.num_experts:
                 continue
             expert = self.get_submodule(str(number))
-            tokens, places = torch.where(top_k_index == number)
+            tokens, ranks = torch.where(top_k_index == number)
             x = hidden_states[tokens]
             y = expert.down_proj(self.act_fn(expert.gate_proj(x)) * expert.up_proj(x))
-            result.index_add_(0, tokens, (y * top_k_weights[tokens, places, None]).to(result.dtype))
+            result.index_add_(0, tokens, (y * top_k_weights[tokens, ranks, None]).to(result.dtype))
         return result
 
 

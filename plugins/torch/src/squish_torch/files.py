@@ -13,7 +13,7 @@ from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
 from .modules import byte_shape, bytes_of
-from .values import array_of, is_dense, tensor_of, values_of
+from .values import array_of, is_compressed, tensor_of, values_of
 
 CODES = {
     "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "f8_e4m3": "F8_E4M3", "f8_e5m2": "F8_E5M2",
@@ -46,7 +46,7 @@ def load_file(
     Parameters
     ----------
     filename
-        A path, or what else `squish_core.open` takes.
+        A path, or anything else that `squish_core.open` takes.
     device
         Where the tensors go; on the CPU, dense ones are private mappings of the file, without a copy.
     backend
@@ -56,7 +56,7 @@ def load_file(
     dtype
         What compressed tensors are decoded into: torch.float32 (the default), bfloat16 or float16.
     compressed
-        Give compressed tensors as `CompressedTensor`, not decoded.
+        Return compressed tensors as `CompressedTensor`, not decoded.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def save_file(
     Raises
     ------
     UsageError
-        A value is no tensor, or has a dtype without a name.
+        A value is not a tensor, or its dtype has no name.
     SquishError
         The format cannot hold a tensor, or the target cannot be written.
     """
@@ -129,19 +129,19 @@ def load_model(
         Strict, and names differ; or a shape does.
     """
     state = load_file(filename, device, backend=backend, names=names)
-    own = model.state_dict(keep_vars=True)
+    parameters = model.state_dict(keep_vars=True)
     for name, tensor in state.items():
-        if name in own and tensor.shape != own[name].shape:
+        if name in parameters and tensor.shape != parameters[name].shape:
             raise TensorError(
                 "a tensor has another shape than the model's", file=str(filename), tensor=name, code="shape",
-                expected=str(list(own[name].shape)), found=str(list(tensor.shape)),
+                expected=str(list(parameters[name].shape)), found=str(list(tensor.shape)),
             )  # fmt: skip
     missing, unexpected = model.load_state_dict(state, strict=False)
-    filled = {id(value) for name, value in own.items() if name in state}
-    absent = {name for name in missing if id(own[name]) not in filled}
+    filled = {id(value) for name, value in parameters.items() if name in state}
+    absent = {name for name in missing if id(parameters[name]) not in filled}
     if strict and (absent or unexpected):
-        names_of = {"missing": sorted(absent), "unexpected": sorted(unexpected)}
-        summary = "; ".join(f"{what}: {', '.join(which[:5])}" for what, which in names_of.items() if which)
+        mismatches = {"missing": sorted(absent), "unexpected": sorted(unexpected)}
+        summary = "; ".join(f"{kind}: {', '.join(keys[:5])}" for kind, keys in mismatches.items() if keys)
         raise TensorError("the file does not fit the model", file=str(filename), code="state", found=summary)
     return absent, list(unexpected)
 
@@ -201,7 +201,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         names: str | None = None,
     ) -> None:
         if framework not in ("pt", "torch"):
-            raise UsageError("only PyTorch's tensors are given", expected="'pt'", found=framework, code=ErrorCode.USAGE)
+            raise UsageError("returns PyTorch tensors only", expected="'pt'", found=framework, code=ErrorCode.USAGE)
         self._file, self._device = _named(filename, names, backend), device
 
     def __enter__(self) -> safe_open:
@@ -236,7 +236,7 @@ class safe_open:  # noqa: N801 - safetensors' name
         Returns
         -------
         dict or None
-            None where there is none.
+            None if there is none.
         """
         return {key: value for key, value in self._file.meta.items() if isinstance(value, str)} or None
 
@@ -309,16 +309,15 @@ def _named(filename: Any, names: str | None, backend: str) -> File:
 
 def decoded(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
     """A tensor's values on a device; `dtype` is that of a compressed tensor, dense ones keep theirs."""
-    return values_of(tensor, None if is_dense(tensor) else dtype).to(device)
+    return values_of(tensor, dtype if is_compressed(tensor) else None).to(device)
 
 
 def stored_parts(tensor: StoredTensor, device: Any, dtype: torch.dtype | None) -> torch.Tensor | CompressedTensor:
     """The parts of a compressed tensor on a device; of a dense one, the values."""
-    if is_dense(tensor):
+    if not is_compressed(tensor):
         return decoded(tensor, device, dtype)
     encoding = tensor.bound.encoding
-    text = describe(tensor.spec, encoding)
+    description = describe(tensor.spec, encoding)
     buffers = tensor.parts(encoding)
-    return CompressedTensor(
-        text, {role: bytes_of(buffers[role], byte_shape(text, role)).to(device) for role in encoding.parts}
-    )
+    parts = {role: bytes_of(buffers[role], byte_shape(description, role)).to(device) for role in encoding.parts}
+    return CompressedTensor(description, parts)

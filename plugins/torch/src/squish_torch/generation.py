@@ -24,15 +24,15 @@ class Prompt:
     Parameters
     ----------
     text
-        What the model answers, or continues if `raw`.
+        The text that the model answers, or continues if `raw`.
     raw
         Leave the chat template out.
     greedy
         Take the most probable token at each step.
     seed
-        Of the sampling.
+        Seed of the sampling.
     max_new_tokens
-        Most tokens to generate.
+        Maximum number of tokens to generate.
     """
 
     def __init__(self, text: str, *, raw: bool, greedy: bool, seed: int, max_new_tokens: int) -> None:
@@ -52,19 +52,19 @@ class Prompt:
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
-class Spoken:
+class Generation:
     """Generated text and its measurements.
 
     Attributes
     ----------
     text, tokens
-        The generated text, and how many tokens it has, an end token included.
+        The generated text, and its number of tokens, including the end token.
     tokens_per_second
-        Of the tokens after the first; 0 where there is one alone.
+        Speed after the first token; 0 for a single token.
     first_token_seconds
-        From the prompt to the first token.
+        Time from the prompt to the first token.
     peak_bytes
-        Most memory that the process had.
+        Peak memory of the process.
     """
 
     def __init__(self, text: str, tokens: int, times: list[float]) -> None:
@@ -100,7 +100,7 @@ def generate(
     *,
     write: Callable[[str], None] | None,
     explain: Callable[[list[tuple[int, Chain]]], None] | None,
-) -> Spoken:
+) -> Generation:
     """Load a model, continue a prompt, and measure.
 
     Parameters
@@ -108,16 +108,16 @@ def generate(
     path
         A file or folder of any format.
     prompt
-        What is continued.
+        The prompt to continue.
     write
-        Takes the text as it is generated.
+        Receives the text as it is generated.
     explain
-        Takes what `chains_of` gives, before anything is loaded.
+        Receives the result of `chains_of` before anything is loaded.
 
     Returns
     -------
     Spoken
-        The text and what it took.
+        The text, its speed and memory.
     """
     set_up()
     file = named_file(path)
@@ -131,11 +131,11 @@ def generate(
     with torch.inference_mode():
         ids = model.generate(**inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **sampling)
     new = ids[0, inputs["input_ids"].shape[1] :]
-    return Spoken(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
+    return Generation(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
 
 
 def set_up() -> None:
-    """Settings of a command: no messages of transformers, and squish's number of threads."""
+    """Silence transformers, and set Squish's number of threads."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(workers())
@@ -147,7 +147,7 @@ def chains_of(file: File) -> list[tuple[int, Chain]]:
     counts: Counter[tuple[str, str, str]] = Counter()
     for tensor in file.values():
         chain = tensor.plan()
-        way = (str(chain.chosen.encoding.codec), chain.chosen.backend, chain.because)
-        first.setdefault(way, chain)
-        counts[way] += 1
-    return [(count, first[way]) for way, count in counts.most_common()]
+        key = (str(chain.chosen.encoding.codec), chain.chosen.backend, chain.because)
+        first.setdefault(key, chain)
+        counts[key] += 1
+    return [(count, first[key]) for key, count in counts.most_common()]

@@ -35,10 +35,10 @@ def byte_shape(description: str, role: str) -> tuple[int, ...]:
 
 def stored_bytes(tensor: StoredTensor) -> dict[str, torch.Tensor]:
     """Name of the parameter -> bytes of the part, in memory that can be written without changing the file."""
-    text = describe(tensor.spec, tensor.bound.encoding)
-    names = part_names(text)
+    description = describe(tensor.spec, tensor.bound.encoding)
+    names = part_names(description)
     buffers = tensor.parts(tensor.bound.encoding)
-    return {name: bytes_of(buffers[role], byte_shape(text, role)) for role, name in names.items()}
+    return {name: bytes_of(buffers[role], byte_shape(description, role)) for role, name in names.items()}
 
 
 def bytes_of(buffer: Any, shape: tuple[int, ...]) -> torch.Tensor:
@@ -156,9 +156,9 @@ class CompressedLinear(Compressed):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x @ W.T + bias`, in the dtype of x, or autocast's."""
         if torch._C._is_any_autocast_enabled():
-            kind = x.device.type
-            if kind != "meta" and torch.is_autocast_enabled(kind):
-                x = x.to(torch.get_autocast_dtype(kind))
+            device_type = x.device.type
+            if device_type != "meta" and torch.is_autocast_enabled(device_type):
+                x = x.to(torch.get_autocast_dtype(device_type))
         if not torch.compiler.is_compiling() and runs_directly(x):
             entry, parameters = self._entry, self._parameters
             parts = [parameters[name] for name in self._names.values()]  # faster than `parts`

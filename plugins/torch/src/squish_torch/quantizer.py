@@ -27,8 +27,8 @@ class ClassName(str):
     __slots__ = ()
 
     def __ne__(self, other: object) -> bool:
-        own = {config.__name__ for config in AUTO_QUANTIZATION_CONFIG_MAPPING.values()}
-        if str.__ne__(self, other) and other in own:
+        names = {config.__name__ for config in AUTO_QUANTIZATION_CONFIG_MAPPING.values()}
+        if str.__ne__(self, other) and other in names:
             raise UsageError(
                 "config.json declares another quantization", expected="a config without quantization_config",
                 found=str(other), code="quant-method",

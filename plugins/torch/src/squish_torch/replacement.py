@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, cast
 
 import torch
 from attrs import Factory, field, frozen
 from torch import nn
 
-from squish_core.api import DENSE, ErrorCode, File, SquishError, UsageError, describe
+from squish_core.api import ErrorCode, File, SquishError, UsageError, describe
 from squish_core.api import Tensor as StoredTensor
 
 from .experts import BIAS, DOWN, GATE_UP, CompressedExperts, CompressedExpertStack, CompressedStack
 from .modules import Compressed, CompressedEmbedding, CompressedLinear, part_names
+from .values import is_compressed
 
 WEIGHT = ".weight"
-EXPERT_PLACES = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
-"""Name in transformers, and in the files of a family."""
+EXPERT_PATHS = ((".mlp.", ".mlp."), (".mlp.", ".block_sparse_moe."))
+"""Path of the experts in transformers' models, and in the files of a family."""
 EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """Gate, up and down of an expert."""
 ROWS_ARE_OUTPUTS = "mxfp4"
@@ -53,7 +55,7 @@ class ModuleOptions:
             )  # fmt: skip
 
     def runs(self, tensor: StoredTensor, rank: int = 2) -> bool:
-        """Whether a tensor is compressed and runs so; SquishError where it does not and is not to be decoded."""
+        """Whether a tensor stays compressed; SquishError if the backend does not run it and it must not be decoded."""
         if len(tensor.shape) != rank or not is_compressed(tensor):
             return False
         try:
@@ -68,7 +70,7 @@ class ModuleOptions:
 
 @frozen
 class Replacement:
-    """A module in the place of one of transformers', on meta, and what the file has for it.
+    """A module that replaces one of transformers', on meta, and the tensors of the file for it.
 
     Attributes
     ----------
@@ -79,7 +81,7 @@ class Replacement:
     dense
         Parameter that is not compressed -> its tensor.
     owner
-        Path of the module which this one is tied to, if it is.
+        Path of the module that this one is tied to, if any.
     """
 
     path: str
@@ -123,8 +125,8 @@ def _experts(model: Any, file: File, options: ModuleOptions, dtype: torch.dtype)
     for path, module in model.named_modules():
         if not _has_experts(module):
             continue
-        for (own, other), names in ((place, names) for place in EXPERT_PLACES for names in EXPERT_NAMES):
-            prefix = f"{path}.".replace(own, other)
+        for (in_model, in_file), names in product(EXPERT_PATHS, EXPERT_NAMES):
+            prefix = f"{path}.".replace(in_model, in_file)
             tensors = [[f"{prefix}{number}.{name}{WEIGHT}" for name in names] for number in range(module.num_experts)]
             if not all(name in file for group in tensors for name in group):
                 continue
@@ -145,13 +147,13 @@ def _separate_experts(
         for projection, name in zip(EXPERT_NAMES[0], names):
             rows, columns = file[name].shape
             linear = nn.Linear(columns, rows, bias=False, device="meta", dtype=dtype)
-            place = f"{path}.{number}.{projection}"
+            module_path = f"{path}.{number}.{projection}"
             if runs[name]:
                 projections.append(compressed_module(linear, file[name], backend, dtype))
-                compressed[place] = name
+                compressed[module_path] = name
             else:
                 projections.append(linear)
-                dense[f"{place}{WEIGHT}"] = name
+                dense[f"{module_path}{WEIGHT}"] = name
         groups.append(projections)
     return Replacement(path, CompressedExperts(groups, module.act_fn), compressed, dense)
 
@@ -174,11 +176,6 @@ def _stacks(model: Any, file: File, options: ModuleOptions) -> Iterator[Replacem
 
 def _has_experts(module: nn.Module) -> bool:
     return all(hasattr(module, name) for name in (GATE_UP, DOWN, "num_experts"))
-
-
-def is_compressed(tensor: StoredTensor) -> bool:
-    """Whether the values of a tensor must be decoded."""
-    return tensor.bound.encoding.codec != DENSE
 
 
 def is_replaceable(module: nn.Module) -> bool:

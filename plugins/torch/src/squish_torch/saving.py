@@ -93,11 +93,11 @@ def save_pretrained(
 
 def check_unchanged(model: Any, state: LazyState) -> None:
     """TensorError for the first weight that is not the file's."""
-    own = model.state_dict()
+    current = model.state_dict()
     for name, value in state.items():
-        if name in own and own[name].device.type != "meta":
+        if name in current and current[name].device.type != "meta":
             stored = value[...]
-            if not torch.equal(own[name].cpu(), stored.to(own[name].dtype)):
+            if not torch.equal(current[name].cpu(), stored.to(current[name].dtype)):
                 raise TensorError(
                     "was changed since the model was loaded", file=state.file.name, tensor=name, code="state",
                     hint="Save model.dequantize(), which has the new values.",

@@ -26,17 +26,17 @@ DECODED = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes for decoding compressed tensors."""
 
 
-def is_dense(tensor: StoredTensor) -> bool:
-    """Whether the file stores the values themselves."""
-    return tensor.bound.encoding.codec == DENSE
+def is_compressed(tensor: StoredTensor) -> bool:
+    """Whether the values of a tensor must be decoded."""
+    return tensor.bound.encoding.codec != DENSE
 
 
 def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The values; dense ones as stored unless a dtype is given, others decoded (f32 by default).
 
-    Types of less than a byte come as they are packed, in uint8. Writing to the result never changes the file.
+    Dtypes below 8 bits stay packed, in uint8. Writing to the result never changes the file.
     """
-    if is_dense(tensor):
+    if not is_compressed(tensor):
         if dtypes.bits(tensor.spec.dtype) < 8:
             (buffer,) = tensor.parts(tensor.bound.encoding).values()
             return bytes_of(buffer, (buffer.nbytes,))
@@ -63,7 +63,7 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
 
 
 def array_of(name: str, value: Any) -> np.ndarray:
-    """A tensor's values as a NumPy array (of ml_dtypes, where NumPy lacks the type), without a copy where it can be."""
+    """A tensor's values as a NumPy array (of ml_dtypes if NumPy lacks the dtype), without a copy if possible."""
     if not isinstance(value, torch.Tensor) or value.dtype not in NAMES:
         raise UsageError("not a tensor that can be saved", tensor=name, found=str(getattr(value, "dtype", type(value))),
                          code="array")  # fmt: skip

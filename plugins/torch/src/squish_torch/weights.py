@@ -104,15 +104,15 @@ def entry_of(parts: Sequence[torch.Tensor], description: str, backend: str) -> E
     entry = _entries.get(key)
     if entry is not None and entry.is_current(parts) and entry.is_alive:
         return entry
-    return _prepared(key, parts)
+    return _prepare(key, parts)
 
 
-def _prepared(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
+def _prepare(key: Key, parts: Sequence[torch.Tensor]) -> Entry:
     global _added
     _, description, backend, threads = key
     spec = spec_of(description)
-    stored = dict(zip(roles_of(description), map(memory_of, parts)))
-    tensor = tensor_from_parts(description, stored)
+    buffers = dict(zip(roles_of(description), map(memory_of, parts)))
+    tensor = tensor_from_parts(description, buffers)
     op = "experts" if len(spec.shape) == 3 else "linear" if len(spec.shape) == 2 else "dense"
     weight = tensor.load(_with_threads(tensor.plan(backend or None, op=op).chosen.backend, backend, threads), op=op)
     storages = tuple(StorageWeakRef(part.untyped_storage()) for part in parts)

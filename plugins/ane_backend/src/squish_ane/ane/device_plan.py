@@ -13,6 +13,7 @@ from squish_core.api import (
     BoundEncoding,
     Cost,
     Encoding,
+    ErrorCode,
     Offer,
     Refusal,
     Request,
@@ -28,7 +29,10 @@ NOT_COUNTED = "zeros not counted (zeros=count reads the values)"
 
 
 class DevicePlan(Backend):
-    """Plans each tensor on a generation as the weight of a linear layer. `counts_zeros`: plans read the values."""
+    """Plans each tensor on a generation as the weight of a linear layer, or of a convolution [out, in, ...kernel].
+
+    `counts_zeros`: plans read the values.
+    """
 
     id = "ane"
     whole = True
@@ -46,6 +50,14 @@ class DevicePlan(Backend):
             return Refusal(
                 backend=self.id, encoding=encoding, code="file", why="plans cover tensors, not whole packages"
             )
+        rules = (
+            (not spec.dtype.startswith("complex"), "the engine does not support complex weights"),
+            (request.op != "experts", "plans cover no stacks of weights; op dense plans it as a convolution's weight"),
+            (len(spec.shape) > 1, "plans cover weights of linear layers and convolutions"),
+        )
+        for holds, why in rules:
+            if not holds:
+                return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=why)
         try:
             return self._offer(request, encoding, spec)
         except SquishError as error:
@@ -57,7 +69,7 @@ class DevicePlan(Backend):
         target = weights or dense_weights(spec)
         verdict = planner.plan(target, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
-        first = "rounded to float16 first" if dense else f"Core ML does not support {encoding.codec.id}: decoded first"
+        first = "rounded to float16 first" if dense else "the engine has no such form: decoded first"
         reason = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
         about = layout.compiled(target, verdict, self.cores, spec.shape, self.consumer.stride)
@@ -65,7 +77,8 @@ class DevicePlan(Backend):
             about["summary"] = "; ".join(filter(None, [about["summary"], NOT_COUNTED]))
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
+            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold",
+            ops=("linear" if len(spec.shape) == 2 else "dense",),
             storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {reason}",
             cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes), facts=about,
         )  # fmt: skip

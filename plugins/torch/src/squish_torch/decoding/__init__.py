@@ -98,16 +98,16 @@ def decode_chosen(parts: Sequence[Tensor], description: str, ids: Tensor) -> Ten
     """Rows by number, of an encoding by rows; only these are decoded."""
     spec = spec_of(description)
     encoding, rows = spec.encodings[0], spec.shape[:-1]
-    chosen = [
+    chosen_parts = [
         part if role in SHARED else part.reshape(*rows, -1).flatten(0, len(rows) - 1)[ids]
         for role, part in zip(roles_of(description), parts)
     ]
-    sizes = {
+    part_specs = {
         role: part if role in SHARED else evolve(part, shape=(len(ids), *part.shape[len(rows) :]))
         for role, part in encoding.parts.items()
     }
-    few = evolve(spec, shape=(len(ids), spec.shape[-1]), encodings=(evolve(encoding, parts=sizes),))
-    return _decode(few, chosen, description, 0, len(ids))
+    subset = evolve(spec, shape=(len(ids), spec.shape[-1]), encodings=(evolve(encoding, parts=part_specs),))
+    return _decode(subset, chosen_parts, description, 0, len(ids))
 
 
 def _decode(spec: TensorSpec, parts: Sequence[Tensor], description: str, start: int, stop: int) -> Tensor:

@@ -9,35 +9,35 @@ import torch
 from squish_codecs.api import Packing
 from torch import Tensor
 
-Places = tuple[int, tuple[tuple[int, ...], ...]]
+BitPositions = tuple[int, tuple[tuple[int, ...], ...]]
 
 
 @lru_cache
-def bit_places(packing: Packing) -> Places:
-    """Bytes of the smallest run of whole codes, and for each bit of a code its place in the run, by code.
+def bit_positions(packing: Packing) -> BitPositions:
+    """Bytes of the shortest run of whole codes, and for each bit of a code its position in the run, by code.
 
-    The packing itself says so: it packs codes with one bit set.
+    Found by packing codes with a single bit set.
     """
     unit, bits = packing.unit, packing.bits
     codes = np.zeros((bits, unit, unit), np.uint8)
     codes[:, np.arange(unit), np.arange(unit)] = 1 << np.arange(bits)[:, None]
     run = np.ascontiguousarray(packing.pack(codes)).view(np.uint8)
-    places = np.unpackbits(run, axis=-1, bitorder="little").argmax(-1)
-    return run.shape[-1], tuple(map(tuple, places.tolist()))
+    positions = np.unpackbits(run, axis=-1, bitorder="little").argmax(-1)
+    return run.shape[-1], tuple(map(tuple, positions.tolist()))
 
 
 def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
     """The first `count` codes (uint8) of each line of bytes [..., bytes]."""
     if packing.bits == packing.width == 8 and packing.order == "lsb":
         return data[..., :count]
-    size, places = bit_places(packing)
+    size, positions = bit_positions(packing)
     short = -data.shape[-1] % size
     if short:
         data = torch.nn.functional.pad(data, (0, short))
     runs = data.reshape(*data.shape[:-1], -1, size)
-    place = torch.tensor(places, device=data.device)
-    byte, shift = place // 8, (place % 8).to(torch.uint8)
-    if all(_is_field(starts) for starts in zip(*places)):
+    position = torch.tensor(positions, device=data.device)
+    byte, shift = position // 8, (position % 8).to(torch.uint8)
+    if all(_is_field(starts) for starts in zip(*positions)):
         codes = (runs[..., byte[0]] >> shift[0]) & ((1 << packing.bits) - 1)
     else:
         codes = torch.zeros((), dtype=torch.uint8, device=data.device)
@@ -46,10 +46,10 @@ def unpack(data: Tensor, packing: Packing, count: int) -> Tensor:
     return codes.reshape(*data.shape[:-1], -1)[..., :count]
 
 
-def _is_field(places: tuple[int, ...]) -> bool:
+def _is_field(positions: tuple[int, ...]) -> bool:
     """Whether the bits of a code lie side by side in one byte, lowest first."""
-    first = places[0]
-    return first % 8 + len(places) <= 8 and places == tuple(range(first, first + len(places)))
+    first = positions[0]
+    return first % 8 + len(positions) <= 8 and positions == tuple(range(first, first + len(positions)))
 
 
 def signed(codes: Tensor, bits: int) -> Tensor:

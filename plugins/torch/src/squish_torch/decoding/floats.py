@@ -30,8 +30,8 @@ def mx(stored: Stored, start: int, stop: int) -> Tensor:
     values = float4(data) if params["element"] == "f4_e2m1" else numbers(data[..., None], params["element"])
     scale = stored.row_numbers("scale", start, stop)
     if params["global_scale"] != "none":
-        whole = stored.numbers("global_scale")
-        scale = scale * whole if params["global_scale"] == "multiply" else scale / whole
+        factor = stored.numbers("global_scale")
+        scale = scale * factor if params["global_scale"] == "multiply" else scale / factor
     return (values.reshape(*scale.shape, params["block_size"]) * scale[..., None]).reshape(len(values), -1)
 
 
@@ -57,14 +57,14 @@ def float8(stored: Stored, start: int, stop: int) -> Tensor:
     scale = stored.numbers("scale")
     if params.get("block") is None:
         return values * scale
-    (down, across), height, width = params["block"], shape[-2], shape[-1]
+    (block_rows, block_columns), height, width = params["block"], shape[-2], shape[-1]
     row, column = torch.arange(start, stop, device=values.device), torch.arange(width, device=values.device)
-    row = row // height * scale.shape[-2] + row % height // (down or height)
-    return values * scale.reshape(-1, scale.shape[-1])[row][:, column // (across or width)]
+    row = row // height * scale.shape[-2] + row % height // (block_rows or height)
+    return values * scale.reshape(-1, scale.shape[-1])[row][:, column // (block_columns or width)]
 
 
 def has_row_scales(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether each row of `float8` has scales of its own, or all have one."""
+    """Whether each row of `float8` has scales of its own."""
     block = codec.params.get("block")
     return block is not None and block[0] == 1
 

@@ -18,14 +18,14 @@ Blocks = Callable[[Tensor], Tensor]
 def fields(data: Tensor, width: int, shifts: Sequence[int], mask: int) -> Tensor:
     """Bit fields of runs of `width` bytes: all bytes at the first shift, then all at the next: [blocks, values]."""
     runs = data.reshape(len(data), -1, 1, width)
-    moves = torch.tensor(shifts, dtype=torch.uint8, device=data.device).reshape(1, 1, -1, 1)
-    return ((runs >> moves) & mask).reshape(len(data), -1)
+    shift = torch.tensor(shifts, dtype=torch.uint8, device=data.device).reshape(1, 1, -1, 1)
+    return ((runs >> shift) & mask).reshape(len(data), -1)
 
 
 def fifth_bits(blocks: Tensor, start: int) -> Tensor:
     """Four bytes of fifth bits, then nibbles: codes [blocks, 32]."""
-    moves = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    high = ((blocks[:, start : start + 4, None] >> moves) & 1).reshape(len(blocks), 32)
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    high = ((blocks[:, start : start + 4, None] >> shifts) & 1).reshape(len(blocks), 32)
     return fields(blocks[:, start + 4 : start + 20], 16, (0, 4), 15) | (high << 4)
 
 
@@ -117,8 +117,8 @@ def q8_k(blocks: Tensor) -> Tensor:
 
 def q1_0(blocks: Tensor) -> Tensor:
     """`d` or `-d`."""
-    moves = torch.arange(8, dtype=torch.uint8, device=blocks.device)
-    bits = ((blocks[:, 2:, None] >> moves) & 1).reshape(len(blocks), -1)
+    shifts = torch.arange(8, dtype=torch.uint8, device=blocks.device)
+    bits = ((blocks[:, 2:, None] >> shifts) & 1).reshape(len(blocks), -1)
     return (bits.float() * 2 - 1) * half(blocks, 0)
 
 

@@ -1,4 +1,4 @@
-"""GGML's IQ1, IQ2 and IQ3 blocks: indices into grids of 8 or 4 numbers, which gguf-py has."""
+"""GGML's IQ1, IQ2 and IQ3 blocks: indices into grids of 8 or 4 numbers, which come from gguf-py."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def grid(name: str, device: torch.device) -> Tensor:
 
 def bits_of(codes: Tensor, width: int) -> Tensor:
     """Fields of `width` bits of bytes, lowest first: [..., bytes] to [..., fields], as i32."""
-    moves = torch.arange(0, 8, width, device=codes.device)
-    return ((codes.int()[..., None] >> moves) & ((1 << width) - 1)).flatten(-2)
+    shifts = torch.arange(0, 8, width, device=codes.device)
+    return ((codes.int()[..., None] >> shifts) & ((1 << width) - 1)).flatten(-2)
 
 
 def words(blocks: Tensor, start: int, stop: int, dtype: torch.dtype) -> Tensor:
@@ -52,7 +52,7 @@ def signs_of(codes: Tensor) -> Tensor:
     return 1 - 2 * bits_of(codes[..., None], 1).float()
 
 
-def moved(codes: Tensor, shifts: Sequence[int], mask: int) -> Tensor:
+def bit_fields(codes: Tensor, shifts: Sequence[int], mask: int) -> Tensor:
     """Fields of integers [...]: [..., fields]."""
     return (codes[..., None] >> torch.tensor(shifts, device=codes.device)) & mask
 
@@ -73,7 +73,7 @@ def iq2_xxs(blocks: Tensor, table: Tensor) -> Tensor:
     runs = blocks[:, 2:].reshape(-1, 8)
     word = words(runs, 4, 8, torch.int32).reshape(-1, 8)
     step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.25
-    return signed_entries(step, table[runs[:, :4].int()], seven_signs(moved(word, (0, 7, 14, 21), 127)))
+    return signed_entries(step, table[runs[:, :4].int()], seven_signs(bit_fields(word, (0, 7, 14, 21), 127)))
 
 
 def iq2_xs(blocks: Tensor, table: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def iq3_xxs(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (0.5 + scale) / 2 * entry * sign`; scale and signs of 32 values in a word."""
     word = words(blocks, 66, 98, torch.int32)
     step = half(blocks, 0) * (0.5 + ((word >> 28) & 15)) * 0.5
-    return signed_entries(step, table[blocks[:, 2:66].int()], seven_signs(moved(word, (0, 7, 14, 21), 127)))
+    return signed_entries(step, table[blocks[:, 2:66].int()], seven_signs(bit_fields(word, (0, 7, 14, 21), 127)))
 
 
 def iq3_s(blocks: Tensor, table: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
     word = words(blocks, 34, 50, torch.int16)
     step = half(blocks, 0) * (2 * ((word >> 12) & 7) + 1)
     delta = torch.where(word & 0x8000 == 0, DELTA, -DELTA)
-    index = blocks[:, 2:34].int() | (moved(word, (0, 3, 6, 9), 7).flatten(1) << 8)
+    index = blocks[:, 2:34].int() | (bit_fields(word, (0, 3, 6, 9), 7).flatten(1) << 8)
     entries = table[index].reshape(*step.shape, -1)
     return (step[..., None] * (entries + delta[..., None])).flatten(1)
 
@@ -117,9 +117,9 @@ def iq1_s(blocks: Tensor, table: Tensor) -> Tensor:
 def iq1_m(blocks: Tensor, table: Tensor) -> Tensor:
     """`d * (2 * scale + 1) * (entry + delta)`; d in the highest bits of the scales."""
     word = words(blocks, 48, 56, torch.int16)
-    places = torch.tensor((12, 8, 4, 0), device=blocks.device)
-    raw = ((word & 0xF000) >> places).sum(1, keepdim=True).to(torch.int16)
-    step = raw.view(torch.float16).float() * (2 * moved(word, (0, 3, 6, 9), 7).flatten(1) + 1)
+    shifts = torch.tensor((12, 8, 4, 0), device=blocks.device)
+    raw = ((word & 0xF000) >> shifts).sum(1, keepdim=True).to(torch.int16)
+    step = raw.view(torch.float16).float() * (2 * bit_fields(word, (0, 3, 6, 9), 7).flatten(1) + 1)
     high = bits_of(blocks[:, 32:48], 4)
     delta = torch.where(high & 8 == 0, DELTA, -DELTA)
     entries = table[blocks[:, :32].int() | ((high & 7) << 8)] + delta[..., None]

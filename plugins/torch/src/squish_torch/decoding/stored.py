@@ -79,8 +79,8 @@ def numbers(raw: Tensor, dtype: str) -> Tensor:
         return raw.contiguous().view(INTEGERS[dtype])[..., 0].float()
     if dtype.startswith("f8_"):
         return table_of(dtype, raw.device)[raw[..., 0].int()]
-    places = torch.arange(raw.shape[-1], device=raw.device) * 8  # unsigned: torch has few operations on wide ones
-    return (raw.long() << places).sum(-1).float()
+    shifts = torch.arange(raw.shape[-1], device=raw.device) * 8  # unsigned: torch has few operations on wide ones
+    return (raw.long() << shifts).sum(-1).float()
 
 
 def half(blocks: Tensor, start: int) -> Tensor:

@@ -111,7 +111,7 @@ def hqq(stored: Stored, start: int, stop: int) -> Tensor:
 
 
 def takes_boxes(spec: TensorSpec, codec: CodecSpec) -> bool:
-    """Whether there is no mask, under which the place of a code depends on those before it."""
+    """Whether there is no mask: under a mask, the position of a code depends on those before it."""
     return codec.params.get("count") is None
 
 
@@ -124,13 +124,13 @@ def boxes(stored: Stored, start: int, stop: int) -> Tensor:
     codes = unpack(stored.bytes_of("data")[packing.span(low, last)].reshape(1, -1), packing, last - low)[0][
         first - low :
     ]
-    place = torch.arange(first, last, device=codes.device)
+    position = torch.arange(first, last, device=codes.device)
     if params.get("books"):
         books = stored.numbers("codebook").reshape(-1, 1 << bits)
-        values = books[_boxes(place, shape, params["books"]), codes.int()]
+        values = books[_boxes(position, shape, params["books"]), codes.int()]
     else:
         values = signed(codes, bits) if params.get("signed") else codes.float()
-    box = _boxes(place, shape, params.get("grid") or (1,) * len(shape))
+    box = _boxes(position, shape, params.get("grid") or (1,) * len(shape))
     kind = params.get("offset_dtype", "none")
     if kind == "packed":
         grid = unpack(stored.bytes_of("offset").reshape(1, -1), packing, prod(params["grid"]))[0]
@@ -143,11 +143,11 @@ def boxes(stored: Stored, start: int, stop: int) -> Tensor:
     return values.reshape(stop - start, -1)
 
 
-def _boxes(place: Tensor, shape: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
-    """The number of the box of each element, both row-major."""
-    box, stride = torch.zeros_like(place), 1
+def _boxes(position: Tensor, shape: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+    """The number of each element's box; elements and boxes are numbered row-major."""
+    box, stride = torch.zeros_like(position), 1
     for size, count in zip(reversed(shape), reversed(grid)):
-        along, place = place % size, place // size
-        box = box + along // (size // count) * stride
+        coordinate, position = position % size, position // size
+        box = box + coordinate // (size // count) * stride
         stride *= count
     return box

@@ -116,8 +116,8 @@ def collect_activations(
         return len(statistics)
     arrays: dict[str, np.ndarray] = {}
     for name, columns in statistics.items():
-        arrays[f"{name}{SUMS}"] = np.stack([each.sums for each in columns]).astype(np.float32)
-        arrays[f"{name}{COUNTS}"] = np.array([[each.rows] for each in columns], np.float32)
+        arrays[f"{name}{SUMS}"] = np.stack([column.sums for column in columns]).astype(np.float32)
+        arrays[f"{name}{COUNTS}"] = np.array([[column.rows] for column in columns], np.float32)
     metadata = {
         "general.type": "imatrix", "imatrix.datasets": [Path(text).name],
         "imatrix.chunk_count": Typed("u32", len(windows)), "imatrix.chunk_size": Typed("u32", window),
@@ -164,7 +164,7 @@ def write_legacy(path: Path, statistics: Mapping[str, list[ColumnSums]], text: s
     with atomic_file(path) as sink:
         sink.write(number(len(statistics)))
         for name, columns in statistics.items():
-            values = np.concatenate([each.sums / each.rows * chunks for each in columns]).astype("<f4")
+            values = np.concatenate([column.sums / column.rows * chunks for column in columns]).astype("<f4")
             sink.write(number(len(name.encode())) + name.encode() + number(chunks) + number(values.size))
             sink.write(values.tobytes())
         sink.write(number(chunks) + number(len(text.encode())) + text.encode())

@@ -76,12 +76,12 @@ class LogitsFile:
                 raise UsageError(
                     f"the logits file has another {code}", file=self.name, code=code, expected=expected, found=found
                 )
-        own = windows.tokens[: len(windows) * windows.size]
-        if not np.array_equal(self.tokens[: len(own)], own):
-            place = int(np.flatnonzero(self.tokens[: len(own)] != own)[0])
+        tokens = windows.tokens[: len(windows) * windows.size]
+        if not np.array_equal(self.tokens[: len(tokens)], tokens):
+            index = int(np.flatnonzero(self.tokens[: len(tokens)] != tokens)[0])
             raise UsageError(
                 "the tokenizers split the text differently", file=self.name, code="tokenizer",
-                offset=HEADER.size + 4 * place, expected=int(self.tokens[place]), found=int(own[place]),
+                offset=HEADER.size + 4 * index, expected=int(self.tokens[index]), found=int(tokens[index]),
             )  # fmt: skip
 
     def __getitem__(self, number: int) -> torch.Tensor:

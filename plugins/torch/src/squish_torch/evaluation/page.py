@@ -63,13 +63,13 @@ def evaluation_page(evaluation: Evaluation) -> str:
     plots = []
     hidden = evaluation.hidden.to_list()
     if hidden:
-        points = [(float(number), each["nmse"], each["layer"]) for number, each in enumerate(hidden)]
+        points = [(float(number), group["nmse"], group["layer"]) for number, group in enumerate(hidden)]
         plots.append(Plot("Error of the hidden states", "layer", "NMSE", points, bars=True))
     costs = evaluation.per_tensor or ()
-    layers = [(float(number), each.kl, each.label) for each in costs if (number := each.layer) is not None]
+    layers = [(float(number), group.kl, group.label) for group in costs if (number := group.layer) is not None]
     if layers:
         plots.append(Plot("Cost by layer", "layer", "KL of the base with it replaced", layers, bars=True))
-    bits = [(each.bits, each.kl, each.label) for each in costs if each.kl > 0]
+    bits = [(group.bits, group.kl, group.label) for group in costs if group.kl > 0]
     if bits:
         plots.append(Plot("Bits against cost", "bits per weight", "KL of the base with it replaced", bits))
     return _page(f"{evaluation.model} on {evaluation.windows.text}", evaluation.lines(), plots)

@@ -10,7 +10,7 @@ from squish_core.api import table
 from .hidden_states import HiddenError
 from .language_model import LanguageModel
 from .scores import Divergence, Perplexity
-from .sensitivity import Replacement, exchanges
+from .sensitivity import TensorGroup, exchanges
 from .windows import DEFINITIONS, LM_EVAL, Windows
 
 SHOWN = 20
@@ -45,7 +45,7 @@ class Evaluation:
         self.base_perplexity = Perplexity() if base else None
         self.divergence = Divergence() if base else None
         self.hidden = HiddenError()
-        self.per_tensor: list[Replacement] | None = None
+        self.per_tensor: list[TensorGroup] | None = None
 
     def _sums(self) -> dict[str, Any]:
         sums = {
@@ -80,8 +80,8 @@ class Evaluation:
                 "same_top": self.divergence.same_top, "hidden_states": self.hidden.to_list(),
             }  # fmt: skip
         if self.per_tensor is not None:
-            data["per_tensor"] = [each.to_dict() for each in self.per_tensor]
-            data["exchange"] = [each.label for each in exchanges(self.per_tensor)]
+            data["per_tensor"] = [group.to_dict() for group in self.per_tensor]
+            data["exchange"] = [group.label for group in exchanges(self.per_tensor)]
         return data
 
     def lines(self) -> list[str]:
@@ -110,7 +110,7 @@ class Evaluation:
         layers = self.hidden.to_list()
         if not layers:
             return []
-        first, last, worst = layers[0], layers[-1], max(layers, key=lambda each: each["nmse"])
+        first, last, worst = layers[0], layers[-1], max(layers, key=lambda layer: layer["nmse"])
         if not worst["nmse"]:
             return ["hidden states: equal after every layer"]
         return [
@@ -122,8 +122,8 @@ class Evaluation:
         if not self.per_tensor:
             return []
         rows = [
-            (f"{each.kl:.3g}", f"{each.nmse:.3g}", f"{each.nbytes:,}", f"{each.base_nbytes:,}", each.label)
-            for each in self.per_tensor[:SHOWN]
+            (f"{group.kl:.3g}", f"{group.nmse:.3g}", f"{group.nbytes:,}", f"{group.base_nbytes:,}", group.label)
+            for group in self.per_tensor[:SHOWN]
         ]
         lines = ["", "cost alone, the highest first:"]
         lines += table(("KL", "NMSE", "bytes", "in base", "tensors"), ">>>><", rows)
@@ -132,8 +132,8 @@ class Evaluation:
         best = exchanges(self.per_tensor)[:SHOWN]
         if best:
             lines += ["", "best kept as in the base, by KL saved for each MB:"]
-            lines += table(
-                ("KL/MB", "KL", "more bytes", "tensors"), ">>><",
-                [(f"{each.kl_per_byte * 1e6:.3g}", f"{each.kl:.3g}", f"{each.saved:,}", each.label) for each in best],
-            )  # fmt: skip
+            rates = [
+                (f"{group.kl_per_byte * 1e6:.3g}", f"{group.kl:.3g}", f"{group.saved:,}", group.label) for group in best
+            ]
+            lines += table(("KL/MB", "KL", "more bytes", "tensors"), ">>><", rates)
         return lines

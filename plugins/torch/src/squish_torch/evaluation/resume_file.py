@@ -87,7 +87,7 @@ def _content(file: Any) -> Any:
 
 def library_versions() -> Iterator[tuple[str, str]]:
     """Name and version of each installed distribution that computes something here."""
-    for each in distributions():
-        name = each.metadata["Name"]
+    for distribution in distributions():
+        name = distribution.metadata["Name"]
         if name and (name in LIBRARIES or name.startswith("squish-")):
-            yield name, each.version
+            yield name, distribution.version

@@ -15,7 +15,7 @@ from torch import nn
 
 from squish_core.api import Distance, File, panels
 
-from ..replacement import EXPERT_PLACES, WEIGHT
+from ..replacement import EXPERT_PATHS, WEIGHT
 from .language_model import LanguageModel
 from .resume_file import ResumeFile
 from .scores import divergences, log_softmax, slices
@@ -33,8 +33,8 @@ GROUPS: dict[str, Callable[[str], str]] = {
 """How tensors are grouped -> the label of a tensor's group."""
 
 
-class Replacement:
-    """Tensors that are replaced together, and what that costs.
+class TensorGroup:
+    """Tensors that are replaced together, and the divergence that this costs.
 
     Attributes
     ----------
@@ -76,12 +76,12 @@ class Replacement:
 
     @property
     def saved(self) -> int:
-        """Bytes that the compressed model has less."""
+        """Bytes that the compressed model saves."""
         return self.base_nbytes - self.nbytes
 
     @property
     def kl_per_byte(self) -> float:
-        """What each saved byte costs; 0 where none is saved."""
+        """KL divergence per saved byte; 0 if none is saved."""
         return self.kl / self.saved if self.saved > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,64 +92,64 @@ class Replacement:
         }  # fmt: skip
 
 
-def exchanges(replacements: Iterable[Replacement]) -> list[Replacement]:
-    """Those best taken from the base, by descending KL divergence for each byte more."""
-    return sorted((each for each in replacements if each.kl_per_byte > 0), key=lambda each: -each.kl_per_byte)
+def exchanges(groups: Iterable[TensorGroup]) -> list[TensorGroup]:
+    """The groups that save bytes, by descending KL divergence per byte."""
+    return sorted((group for group in groups if group.kl_per_byte > 0), key=lambda group: -group.kl_per_byte)
 
 
 def measure_tensors(
     model: LanguageModel, base: LanguageModel, windows: Windows, by: str, journal: ResumeFile | None = None,
     progress: Progress | None = None, processes: Processes | None = None,
-) -> list[Replacement]:  # fmt: skip
-    """Replacements by descending KL divergence; those that change no value are not run and cost 0.
+) -> list[TensorGroup]:  # fmt: skip
+    """Groups by descending KL divergence; those that change no value are not run and cost 0.
 
-    The base runs once for each window, then once more for each replacement: in this process, or in others.
+    The base runs once per window, then once more per group: in this process, or in others.
     """
-    replacements = replacements_of(model, base, by)
-    for replacement in replacements:
-        compare(replacement, model.file, base.file)
-    active = [each for each in replacements if not each.distance.equal]
+    groups = groups_of(model, base, by)
+    for group in groups:
+        compare(group, model.file, base.file)
+    active = [group for group in groups if not group.distance.equal]
     state = journal.load(SECTION) if journal else {}
     done, positions = state.get("count", 0), state.get("positions", 0)
-    for replacement in active:
-        replacement.kl = state.get("kl", {}).get(replacement.label, 0.0)
-    rest = range(done, len(windows))
+    for group in active:
+        group.kl = state.get("kl", {}).get(group.label, 0.0)
+    numbers = range(done, len(windows))
     if processes is None:
-        answers = runs(base, windows, rest, active)
+        answers = runs(base, windows, numbers, active)
     else:
-        items = [Run(processes.setup, by, replacement.label, number) for number in rest for replacement in active]
-        answers = processes.map(run_replacement, items)
+        items = [Run(processes.setup, by, group.label, number) for number in numbers for group in active]
+        answers = processes.map(run_group, items)
     with closing(answers):
-        for number in rest:
+        for number in numbers:
             positions += len(windows[number].targets)
-            for place, replacement in enumerate(active, number * len(active)):
+            for run, group in enumerate(active, number * len(active)):
                 if progress is not None:
-                    progress(replacement.label, place * windows.size, windows.total * len(active))
+                    progress(group.label, run * windows.size, windows.total * len(active))
                 for value in next(answers):
-                    replacement.kl += value
+                    group.kl += value
             if journal is not None:
-                kl = {each.label: each.kl for each in active}
+                kl = {group.label: group.kl for group in active}
                 journal.save(SECTION, {"count": number + 1, "positions": positions, "kl": kl})
-    for replacement in active:
-        replacement.kl /= positions
-    return sorted(replacements, key=lambda each: (-each.kl, each.label))
+    for group in active:
+        group.kl /= positions
+    return sorted(groups, key=lambda group: (-group.kl, group.label))
 
 
 def runs(
-    base: LanguageModel, windows: Windows, numbers: range, replacements: Sequence[Replacement]
+    base: LanguageModel, windows: Windows, numbers: range, groups: Sequence[TensorGroup]
 ) -> Generator[list[float], None, None]:
-    """The divergences of each replacement in each window."""
+    """The divergences of each group in each window."""
     for number in numbers:
         base_logits = base.logits(windows[number])
-        for replacement in replacements:
-            yield divergence_sums(base, windows, number, replacement, base_logits)
+        for group in groups:
+            yield divergence_sums(base, windows, number, group, base_logits)
 
 
 def divergence_sums(
-    base: LanguageModel, windows: Windows, number: int, replacement: Replacement, base_logits: torch.Tensor
+    base: LanguageModel, windows: Windows, number: int, group: TensorGroup, base_logits: torch.Tensor
 ) -> list[float]:
-    """The divergence of the base with a replacement from itself in one window, slice by slice."""
-    with replaced(base.model, replacement.modules):
+    """The divergence of the base with a replaced group from itself in one window, slice by slice."""
+    with replaced(base.model, group.modules):
         logits = base.logits(windows[number])
     return [
         float(divergences(log_softmax(base_logits[part]), log_softmax(logits[part])).sum()) for part in slices(logits)
@@ -158,7 +158,7 @@ def divergence_sums(
 
 @frozen
 class Run:
-    """A run of the base with a replacement on a window, for a worker process."""
+    """A run of the base with a replaced group on a window, for a worker process."""
 
     setup: Setup
     by: str
@@ -166,20 +166,20 @@ class Run:
     window: int
 
 
-def run_replacement(run: Run) -> list[float]:
+def run_group(run: Run) -> list[float]:
     """What a worker process answers."""
     with one_at_a_time:
         torch.set_num_threads(run.setup.threads)
         (_, base), windows = loaded(run.setup)
-        replacement = loaded_replacements(run.setup, run.by)[run.label]
-        return divergence_sums(base, windows, run.window, replacement, base_logits(run.setup, run.window))
+        group = loaded_groups(run.setup, run.by)[run.label]
+        return divergence_sums(base, windows, run.window, group, base_logits(run.setup, run.window))
 
 
 @lru_cache(maxsize=1)
-def loaded_replacements(setup: Setup, by: str) -> dict[str, Replacement]:
-    """Label -> replacement, in a worker process."""
+def loaded_groups(setup: Setup, by: str) -> dict[str, TensorGroup]:
+    """Label -> group, in a worker process."""
     (model, base), _ = loaded(setup)
-    return {replacement.label: replacement for replacement in replacements_of(model, base, by)}
+    return {group.label: group for group in groups_of(model, base, by)}
 
 
 @lru_cache(maxsize=1)
@@ -189,21 +189,21 @@ def base_logits(setup: Setup, number: int) -> torch.Tensor:
     return base.logits(windows[number])
 
 
-def replacements_of(model: LanguageModel, base: LanguageModel, by: str) -> list[Replacement]:
-    """The replacements of a model, in the order of its modules."""
-    replacements: dict[str, Replacement] = {}
+def groups_of(model: LanguageModel, base: LanguageModel, by: str) -> list[TensorGroup]:
+    """The groups of a model's tensors, in the order of its modules."""
+    groups: dict[str, TensorGroup] = {}
     modules = dict(base.model.named_modules())
-    for path, tensor, names in tensor_places(model.model, model.file):
+    for path, tensor, names in module_tensors(model.model, model.file):
         label = GROUPS[by](tensor)
-        replacement = replacements.setdefault(label, Replacement(label))
-        replacement.tensors += [name for name in names if name not in replacement.tensors]
-        own = replacement.modules.get(path, modules[path])
-        replacement.modules[path] = with_tensor(own, model.model.get_submodule(path), path, tensor)
-    return list(replacements.values())
+        group = groups.setdefault(label, TensorGroup(label))
+        group.tensors += [name for name in names if name not in group.tensors]
+        module = group.modules.get(path, modules[path])
+        group.modules[path] = with_tensor(module, model.model.get_submodule(path), path, tensor)
+    return list(groups.values())
 
 
-def tensor_places(model: nn.Module, file: File) -> Iterator[tuple[str, str, list[str]]]:
-    """Path of a module, the tensor that it has, and the names in the file; experts of a layer count as one tensor."""
+def module_tensors(model: nn.Module, file: File) -> Iterator[tuple[str, str, list[str]]]:
+    """Module path, its tensor, and the tensor's names in the file; the experts of a layer count as one tensor."""
     ties = dict(getattr(model, "all_tied_weights_keys", {}))
     experts = ""
     for path, module in model.named_modules():
@@ -211,7 +211,7 @@ def tensor_places(model: nn.Module, file: File) -> Iterator[tuple[str, str, list
             continue
         if hasattr(module, "num_experts") and (hasattr(module, "act_fn") or hasattr(module, "gate_up_proj")):
             experts = path
-            prefixes = tuple(f"{path}.".replace(own, other) for own, other in EXPERT_PLACES)
+            prefixes = tuple(f"{path}.".replace(in_model, in_file) for in_model, in_file in EXPERT_PATHS)
             yield path, path, [name for name in file if name.startswith(prefixes)]
             continue
         for parameter in module._parameters:
@@ -223,45 +223,45 @@ def tensor_places(model: nn.Module, file: File) -> Iterator[tuple[str, str, list
                 yield path, tensor, [tensor]
 
 
-def with_tensor(own: nn.Module, other: nn.Module, path: str, tensor: str) -> nn.Module:
-    """A copy of `own` with a tensor of `other`; both share their parameters with the copy."""
+def with_tensor(original: nn.Module, replacement: nn.Module, path: str, tensor: str) -> nn.Module:
+    """A copy of `original` with a tensor of `replacement`; the copy shares the parameters of both."""
     if tensor == path:
-        return other
+        return replacement
     parameter = tensor.rpartition(".")[2]
     if parameter != WEIGHT.removeprefix("."):
-        module = copy.copy(own)
-        module._parameters = {**own._parameters, parameter: other._parameters[parameter]}
-        return module
-    module = copy.copy(other)
-    module._parameters = {
-        name: value if name.startswith(parameter) else own._parameters[name]
-        for name, value in other._parameters.items()
+        result = copy.copy(original)
+        result._parameters = {**original._parameters, parameter: replacement._parameters[parameter]}
+        return result
+    result = copy.copy(replacement)
+    result._parameters = {
+        name: value if name.startswith(parameter) else original._parameters[name]
+        for name, value in replacement._parameters.items()
     }
-    return module
+    return result
 
 
-def compare(replacement: Replacement, file: File, base: File) -> None:
-    """Add the errors and the bytes of a replacement's tensors."""
-    for name in replacement.tensors:
+def compare(group: TensorGroup, file: File, base: File) -> None:
+    """Add the errors and the bytes of a group's tensors."""
+    for name in group.tensors:
         tensor = file[name]
-        replacement.elements += tensor.spec.elements
-        replacement.nbytes += tensor.bound.encoding.stored
-        replacement.base_nbytes += base[name].bound.encoding.stored if name in base else 0
+        group.elements += tensor.spec.elements
+        group.nbytes += tensor.bound.encoding.stored
+        group.base_nbytes += base[name].bound.encoding.stored if name in base else 0
         if name not in base:
-            replacement.distance.take(float("inf"), float("inf"), 0.0, 0.0)
+            group.distance.take(float("inf"), float("inf"), 0.0, 0.0)
             continue
         for region in panels(tensor.shape, (1,) * len(tensor.shape), 8):
-            replacement.distance.add(base[name][region], tensor[region])
+            group.distance.add(base[name][region], tensor[region])
 
 
 @contextmanager
 def replaced(model: Any, modules: dict[str, nn.Module]) -> Iterator[None]:
-    """Put modules into a model, and the model's own back at the end."""
-    own = {path: model.get_submodule(path) for path in modules}
+    """Replace modules of a model within the context."""
+    originals = {path: model.get_submodule(path) for path in modules}
     try:
         for path, module in modules.items():
             model.set_submodule(path, module)
         yield
     finally:
-        for path, module in own.items():
+        for path, module in originals.items():
             model.set_submodule(path, module)

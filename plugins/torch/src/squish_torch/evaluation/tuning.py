@@ -180,19 +180,20 @@ def measure_candidates(
         path = folder / f"candidate{number}"
         sizes = {step.written: step.size for step in convert(original, path, to, [spec, *vectors]).steps}
         subject = LanguageModel(path)
-        for replacement in measure_tensors(subject, base, windows, "tensor", progress=progress):
-            if not replacement.distance.equal:
+        for group in measure_tensors(subject, base, windows, "tensor", progress=progress):
+            if not group.distance.equal:
                 names = tuple(
-                    dict.fromkeys(source for name in replacement.tensors for source in sources_of(subject.file, name))
+                    dict.fromkeys(source for name in group.tensors for source in sources_of(subject.file, name))
                 )
-                option = Option(spec, sum(sizes[name] for name in names), replacement.kl)
+                option = Option(spec, sum(sizes[name] for name in names), group.kl)
                 options.setdefault(names, []).append(option)
         remove(path)
     matrices = []
-    for names, others in options.items():
-        own = Option(KEEP, sum(kept[name].size for name in names), 0.0)
+    for names, encoded in options.items():
+        keep = Option(KEEP, sum(kept[name].size for name in names), 0.0)
         elements = sum(kept[name].spec.elements for name in names)
-        matrices.append(Matrix(names, elements, tuple(sorted((*others, own), key=lambda each: (each.nbytes, each.kl)))))
+        by_bytes = sorted((*encoded, keep), key=lambda option: (option.nbytes, option.kl))
+        matrices.append(Matrix(names, elements, tuple(by_bytes)))
     return matrices
 
 
@@ -213,16 +214,16 @@ def allot(matrices: Sequence[Matrix], bpw: float) -> tuple[list[Option], list[tu
     frontier = [point()]
     while True:
         steps = [
-            ((chosen[place].kl - option.kl) / max(option.nbytes - chosen[place].nbytes, 1), place, option)
-            for place, matrix in enumerate(matrices)
+            ((chosen[index].kl - option.kl) / max(option.nbytes - chosen[index].nbytes, 1), index, option)
+            for index, matrix in enumerate(matrices)
             for option in matrix.options
-            if option.kl < chosen[place].kl and total - chosen[place].nbytes + option.nbytes <= budget
+            if option.kl < chosen[index].kl and total - chosen[index].nbytes + option.nbytes <= budget
         ]
         if not steps:
             return chosen, frontier
-        _, place, option = max(steps, key=lambda step: (step[0], -step[1]))
-        total += option.nbytes - chosen[place].nbytes
-        chosen[place] = option
+        _, index, option = max(steps, key=lambda step: (step[0], -step[1]))
+        total += option.nbytes - chosen[index].nbytes
+        chosen[index] = option
         frontier.append(point())
 
 

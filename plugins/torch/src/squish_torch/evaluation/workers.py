@@ -77,7 +77,7 @@ class Processes:
 
     def map(self, function: Callable[[Any], Answer], items: Sequence[Any]) -> Generator[Answer, None, None]:
         """The answers of a function in the order of the items."""
-        memory = sum(each.size for each in self.setup.models) + MEMORY
+        memory = sum(model.size for model in self.setup.models) + MEMORY
         with closing(self.workers.map(function, items, memory)) as answers:
             yield from in_order(answers)
 
@@ -108,21 +108,21 @@ def loaded(setup: Setup) -> tuple[tuple[LanguageModel, ...], Windows]:
     return models, windows
 
 
-def check_versions(expected: dict[str, str], own: dict[str, str]) -> None:
+def check_versions(expected: dict[str, str], installed: dict[str, str]) -> None:
     """Raise SquishError for the first library whose version differs from the client's."""
-    for name in sorted({*expected, *own}):
-        if expected.get(name) != own.get(name):
+    for name in sorted({*expected, *installed}):
+        if expected.get(name) != installed.get(name):
             raise SquishError(
                 f"the worker {worker_name()} has another version of {name}", expected=expected.get(name),
-                found=own.get(name), code="lock", hint="Install the same versions for all workers.",
+                found=installed.get(name), code="lock", hint="Install the same versions for all workers.",
             )  # fmt: skip
 
 
 def in_order(answers: Iterator[tuple[int, Answer]]) -> Iterator[Answer]:
     """The answers of a scheduler in the order of its items."""
-    early, place = dict[int, Answer](), 0
+    early, position = dict[int, Answer](), 0
     for number, answer in answers:
         early[number] = answer
-        while place in early:
-            yield early.pop(place)
-            place += 1
+        while position in early:
+            yield early.pop(position)
+            position += 1
