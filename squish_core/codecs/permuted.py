@@ -68,7 +68,7 @@ class PermutedRows(Segments):
             data = np.frombuffer(stored, np.uint8).reshape(-1, self.row_bytes)[order - low].reshape(-1).data
         else:
             segments = map(self._segment, order.tolist())
-            data = memoryview(b"".join(source.view(each.offset, each.length) for each in segments))
+            data = memoryview(b"".join(source.view(segment.offset, segment.length) for segment in segments))
         skipped = start - first * self.row_bytes
         return data[skipped : skipped + length]
 

@@ -42,7 +42,7 @@ def refused_codes(
     first, error = refusals[0]
     message = error.message
     if len(refusals) > 1:
-        details = "; ".join(f"{each.where}: {each.message}" for each in findings)
+        details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
     patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
     hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]

@@ -316,9 +316,7 @@ def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelErro
     return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
 
 
-def _refusal(
-    fault: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = ""
-) -> SquishError:
+def _refusal(fault: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
     return SquishError(
         f"the worker {worker_name()} {fault}", file=file, expected=expected, found=found, code=code,
         hint=hint or "Give all workers the same files, distributions and versions as the client.",
