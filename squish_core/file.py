@@ -79,7 +79,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return summarize(self)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> FilePlan:
-        """How the model would run here, and why; reads no tensor bytes.
+        """How the model would run here, and why; reads no tensor bytes, unless options of the backend ask for it.
 
         Parameters
         ----------
@@ -106,8 +106,9 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         from squish_core.backends.plan import plan_tensors
 
         return plan_tensors(
-            self.registry, self.name, self.index, self.index.tensors.values(), backend=backend, policy=policy, op=op
-        )
+            self.registry, self.name, self.index, self.index.tensors.values(), self.bind,
+            backend=backend, policy=policy, op=op,
+        )  # fmt: skip
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs all of it, such as a Core ML package in a SQUIZD file.

@@ -18,6 +18,7 @@ from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
+from squish_core.text import install_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -183,13 +184,13 @@ class Tensor(TensorFacts):
                 self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() returns its stored bytes."
             )
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
-        install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+        hint = install_hint(refusal.install for refusal in refusals)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not hint:
             raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
-        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=hint)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
-        """How this tensor would run here, and why; reads no tensor bytes.
+        """How this tensor would run here, and why; reads no tensor bytes, unless options of the backend ask for it.
 
         Parameters
         ----------
@@ -217,6 +218,14 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
+        from squish_core.backends.plan import examined
+
+        file = self.file
+        return examined(self._resolve(backend, policy, op), file.registry, file.name, file.bind)
+
+    chain = plan
+
+    def _resolve(self, backend: str | None, policy: str | OfferOrder, op: str | None) -> Chain:
         from squish_core.backends.resolve import resolve
 
         file, spec = self.file, self.spec
@@ -224,8 +233,6 @@ class Tensor(TensorFacts):
             return resolve(
                 file.registry, spec.name, file.format, spec.encodings, spec=spec, backend=backend, policy=policy, op=op
             )  # fmt: skip
-
-    chain = plan
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """Load the tensor on a backend, which keeps it compressed if it can.
@@ -252,7 +259,7 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load().linear(np.ones((1, 32), "f4")).shape
         (1, 64)
         """
-        chain = self.plan(backend, policy=policy, op=op)
+        chain = self._resolve(backend, policy, op)
         with self.guard("loading"):
             while True:
                 try:

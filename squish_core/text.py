@@ -12,6 +12,16 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def install_hint(commands: Iterable[str | None]) -> str | None:
+    """Name each install command once, as alternatives; None if there are none.
+
+    >>> install_hint(("pip install squish-astc", None, "pip install squish-codecs"))
+    'Run `pip install squish-astc`, or `pip install squish-codecs`.'
+    """
+    names = [f"`{command}`" for command in dict.fromkeys(commands) if command]
+    return f"Run {', or '.join(names)}." if names else None
+
+
 def format_bytes(nbytes: float) -> str:
     """Format a byte count with a unit, in powers of 1000.
 

@@ -62,6 +62,13 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
     assert bytes(file.assets["t"].raw) == b"asset"
 
 
+@pytest.mark.parametrize("to", ["npydir", "mlx", "uqff", "mlpackage", "safetensors:max_shard_size=1KB"])
+def test_a_compressed_folder_is_refused(tmp_path: Path, to: str) -> None:
+    with expect_error(UsageError, code="format", expected="model", found="model.zst"):
+        squish.convert({"w": np.zeros((4, 64), np.float32)}, tmp_path / "model.zst", to)
+    assert not any(tmp_path.iterdir())
+
+
 def test_the_repr_of_a_report_is_one_line(run: Any) -> None:
     report, file = run(MIXED)
     source = squish.open(toys.box({**MIXED, "norm": VALUES[1], "more": VALUES}), registry=toys.registry())

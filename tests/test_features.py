@@ -107,6 +107,60 @@ def test_an_answer_names_the_codec_of_a_written_file(
     assert {name: stored.params.get(name, value) for name, value in answer.params.items()} == dict(answer.params)
 
 
+TIER_FILES = {
+    "squish_panels": ("panels", "int4"), "squish_4bit": ("4bit", "int4"), "squish_3bit": ("3bit", "int3"),
+    "squish_weights": ("mlx", "int8"), "finalized": ("finalized", "int8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", squish.registry().containers["npydir"].info.features["tier"])
+def test_an_answer_names_the_encoding_of_a_built_tier(tier: str, tmp_path: Path) -> None:
+    name, short = TIER_FILES[tier]
+    values = np.random.default_rng(3).standard_normal((256, 256)).astype(np.float32).astype(np.float16)
+    squish.save(tmp_path / "source.safetensors", {"model.layers.0.mlp.up_proj.weight": values})
+    squish.convert(tmp_path / "source.safetensors", tmp_path / "out", "npydir:scales=f16", encode=short)
+    assert main(("cache", "build", str(tmp_path / "out"), "--tier", name)) == 0
+    with squish.open(tmp_path / "out") as file:
+        (tensor,) = file.index.tensors.values()
+    stored = tensor.encodings[0]
+    answer = squish.registry().resolve(container="npydir", tier=tier).chosen.encoding
+    assert (answer.label, answer.codec.id) == (stored.label, stored.codec.id) == (tier, stored.codec.id)
+    assert {name: stored.codec.params.get(name) for name in answer.codec.params} == {
+        **answer.codec.params,
+        **({"scale_dtype": "f16"} if tier == "squish_panels" else {}),
+    }
+    assert {role: part.dtype for role, part in answer.parts.items()} == {
+        role: stored.parts[role].dtype for role in answer.parts
+    }
+
+
+@pytest.mark.parametrize(("container", "text", "number"), [
+    ("mlx", {"mode": "affine", "bits": "4", "group_size": "32"}, {"mode": "affine", "bits": 4, "group_size": 32}),
+    ("hf", {"method": "gptq", "bits": "8"}, {"method": "gptq", "bits": 8}),
+    ("uqff", {"isq": "4"}, {"isq": 4}),
+    ("uqff", {"isq": "q4k"}, {"isq": "Q4K"}),
+    ("gguf", {"dtype": "q4_k"}, {"dtype": "Q4_K"}),
+    ("squizd", {"flags": {"INT4", "SPARSE"}}, {"flags": {"int4", "Sparse"}}),
+])  # fmt: skip
+def test_values_may_be_numbers_and_have_any_case(container: str, text: dict[str, Any], number: dict[str, Any]) -> None:
+    registry = squish.registry()
+    answer = registry.resolve(container=container, **number)
+    assert answer.chosen.encoding == registry.resolve(container=container, **text).chosen.encoding
+    assert answer.target == registry.resolve(container=container, **text).target
+
+
+@pytest.mark.parametrize(("bits", "codecs"), [
+    (2, ["ggml.q2_k", "affine"]), (3, ["ggml.q3_k", "affine"]), (4, ["ggml.q4_k", "affine"]), (5, ["ggml.q5_k"]),
+    (6, ["ggml.q6_k", "affine"]), (8, ["ggml.q8_0", "affine"]),
+])  # fmt: skip
+def test_the_bits_of_an_isq_stand_for_the_types_that_mistral_rs_takes(bits: int, codecs: list[str]) -> None:
+    """mistral.rs takes K quants, or AFQ on Metal."""
+    chain = squish.registry().resolve(container="uqff", isq=bits)
+    offers = (chain.chosen, *chain.others)
+    assert list(dict.fromkeys(offer.encoding.codec.id for offer in offers)) == codecs
+    assert {offer.encoding.codec.params.get("bits", bits) for offer in offers} == {bits}
+
+
 @pytest.mark.parametrize("container", FORMATS)
 def test_each_value_of_a_feature_is_answered_without_an_error_about_a_file(container: str) -> None:
     registry = squish.registry()
@@ -208,7 +262,8 @@ def test_a_deep_verification_counts_only_checked_digests(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "first"),
     [("int4", "affine"), ("model.squizd", "squizd"), ("dir/x.uqff", "uqff"), ("ggml.q4_k", "ggml.q4_k"),
-     ("nf4", "palette"), ("MODEL.GGUF", "gguf"), ("nobody", "nobody")],
+     ("nf4", "palette"), ("MODEL.GGUF", "gguf"), ("nobody", "nobody"), ("model.gguf.zst", "gguf"),
+     ("afq4", "affine"), ("hqq4", "hqq"), ("iq2_xs", "ggml.iq2_xs"), ("fp8", "float8"), ("lut4", "palette")],
 )  # fmt: skip
 @pytest.mark.parametrize("bare", [False, True])
 def test_needs_takes_ids_short_names_and_files(name: str, first: str, bare: bool) -> None:
@@ -234,10 +289,43 @@ def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
         assert own.installed
         assert len({need.dist for need in needs}) == len(needs)
     assert [need.dist for need in registry.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
-    assert len(registry.needs("gguf")[1].others) == 27
+    assert len(registry.needs("gguf")[1].others) == 28
 
 
 def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:
     registry = squish.registry()
     for short, codec in SHORT_NAMES.items():
         assert registry.needs(short)[0].id == codec
+
+
+@pytest.mark.parametrize(("question", "plugins", "packages"), [
+    ({"container": "squizd", "flags": 0x5}, "-squish-codecs,-squish-astc", ["squish-astc", "squish-codecs"]),
+    ({"container": "uqff", "isq": 4}, "-squish-codecs,-squish-ggml", ["squish-ggml", "squish-codecs"]),
+    ({"container": "npydir", "dialect": "int4 awq"}, "-squish-codecs", ["squish-codecs"]),
+])  # fmt: skip
+def test_each_alternative_of_what_is_missing_is_listed_once(
+    question: dict[str, Any], plugins: str, packages: list[str]
+) -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        squish.Registry(plugins=plugins).resolve(**question)
+    assert caught.value.hint == f"Run {', or '.join(f'`{install_command(package)}`' for package in packages)}."
+
+
+def test_the_message_lists_a_missing_codec_of_several_encodings_once() -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        squish.Registry(plugins="-squish-codecs,-squish-astc").resolve(
+            container="squizd", flags={"ASTC", "INT4", "SPARSE"}
+        )
+    assert all(str(caught.value).count(repr(codec)) == 1 for codec in ("masked", "astc", "squizd.int4"))
+
+
+@pytest.mark.parametrize("question", [{"container": "hf", "method": "gptq"}, {"container": "uqff", "isq": "q4k"}])
+def test_a_refinement_needs_the_format_that_it_refines(question: dict[str, Any]) -> None:
+    with expect_error(MissingPluginError, code="not-installed"):
+        squish.Registry(plugins="-squish-safetensors").resolve(**question)
+
+
+@pytest.mark.parametrize(("container", "codecs"), [("onnx", {"affine"}), ("gguf", {"ggml.big_endian"})])
+def test_a_format_declares_the_codecs_that_its_files_need_without_features(container: str, codecs: set[str]) -> None:
+    info: Any = squish.registry().containers[container].info
+    assert codecs <= set(info.codecs)

@@ -32,6 +32,7 @@ TARGETS = [
     ("gguf", None), ("gguf", "q8_0"), ("gguf", "q4_k"), ("safetensors", None), ("safetensors", "f16"),
     ("safetensors:max_shard_size=40KB", None), ("hf:method=gptq", "int4"), ("mlx", "q4"), ("npydir", "int8"),
     ("uqff", "q4_0"), ("ztensor:digest=none", None), ("ztensor:digest=none", "q8_0"),
+    ("mlpackage", "lut4"),
 ]  # fmt: skip
 
 

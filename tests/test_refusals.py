@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +97,41 @@ def test_hf_without_a_method_is_a_folder_of_plain_floats(mixed: Path, tmp_path: 
 
 def test_patterns_are_quoted_for_the_shell() -> None:
     assert command_line("with encode='*=bf16', or encode='f32'") == "with --encode '*=bf16', or --encode f32"
+
+
+@pytest.fixture
+def partly_refused(tmp_path: Path) -> Path:
+    """A GGUF of four kinds of refused matrices, and of an embedding and a vector that every target holds."""
+    generator = np.random.default_rng(0)
+    kinds = ("ffn_down", "ffn_up", "ffn_gate", "attn_q")
+    arrays = {f"blk.0.{kind}.weight": generator.standard_normal((32, 256), np.float32) for kind in kinds}
+    arrays |= {"token_embd.weight": np.ones((8, 256), np.float32), "blk.0.attn_norm.weight": np.ones(256, np.float32)}
+    rules = {"blk.*ffn_*": "q6_k", "*attn_q*": "q3_k"}
+    squish.save(tmp_path / "partly.gguf", arrays, encode=rules)
+    return tmp_path / "partly.gguf"
+
+
+def test_a_rule_for_all_keeps_the_matrices_that_the_target_holds(partly_refused: Path, tmp_path: Path) -> None:
+    hint = refusal(partly_refused, "mlx").hint
+    assert hint is not None
+    assert "with encode='*=bf16' encode='token_embd.weight=keep', or for " in hint
+    squish.convert(partly_refused, tmp_path / "values", "mlx", ["*=bf16", "token_embd.weight=keep"])
+    with squish.open(tmp_path / "values") as file:
+        assert (file["token_embd.weight"].dtype, file["blk.0.attn_q.weight"].dtype) == ("f32", "bf16")
+
+
+def test_the_rules_of_all_nearest_codes_convert_together(partly_refused: Path, tmp_path: Path) -> None:
+    hint = refusal(partly_refused, "mlx").hint
+    assert hint is not None
+    rules = re.findall(r"encode='([^']*)'", hint.partition("or for ")[2])
+    squish.convert(partly_refused, tmp_path / "codes", "mlx", rules, requantize=True)
+    with squish.open(tmp_path / "codes") as file:
+        assert {name: tensor.codec for name, tensor in file.items()} == {
+            **dict.fromkeys(file, "affine"), "token_embd.weight": "dense", "blk.0.attn_norm.weight": "dense",
+        }  # fmt: skip
+
+
+def test_a_rule_for_all_by_pattern_skips_vectors(partly_refused: Path, tmp_path: Path) -> None:
+    report = squish.convert(partly_refused, tmp_path / "out.gguf", encode="*=q8_0", requantize=True)
+    notes = {step.name: step.note for step in report.steps}
+    assert notes["blk.0.attn_norm.weight"] == "kept: a vector is not quantized"

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import opening
+from squish_core.analysis.assets import declarations, declared_keys, same_asset
 from squish_core.analysis.check import ProgressCallback
 from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.analysis.metrics import Distance
@@ -204,12 +205,15 @@ def diff(
             for span in map_spans(compare_span, files, sizes, scheduler, first.registry, options, done):
                 differences += span
         storage = second.carried.storage if isinstance(second, MappedFile) else ()
-        if left_out := [key for key in storage if key in first.index.meta]:
+        paths = declarations(first, second)
+        left_out = [key for key in storage if key in first.index.meta] + sorted(declared_keys(first, paths))
+        if mapping_note and left_out:
             mapping_note += f"; not compared, since they describe the storage: {', '.join(left_out)}"
+        one, other = ({name: name for name in each.assets if () not in paths.get(name, ())} for each in (first, second))
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(_without(first.index.meta, storage), _without(second.index.meta, storage), equal_meta),
-            assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
+            assets=changed(one, other, lambda name, _: same_asset(first, second, name, paths)),
             mapped=mapping_note,
         )  # fmt: skip
     finally:

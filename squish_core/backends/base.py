@@ -46,6 +46,8 @@ class Backend:
     id: str = ""
     whole = False
     """Whether it accepts encodings of whole models."""
+    reads_values = False
+    """Whether its options make a plan read values, which `examine` does."""
 
     def probe(self) -> Availability:
         """Whether this backend can run on this machine.
@@ -93,6 +95,28 @@ class Backend:
             An offer states the operations, and the cost in bytes if there is a file.
         """
         raise NotImplementedError
+
+    def examine(self, offer: Offer, bound: BoundEncoding) -> Offer:
+        """Add facts that depend on a tensor's values to its chosen offer. Called only if `reads_values` is set.
+
+        Parameters
+        ----------
+        offer
+            This backend's offer.
+        bound
+            The offer's encoding, ready to read; read it in panels (`bound.panels()`).
+
+        Returns
+        -------
+        Offer
+            The same offer with more `facts`.
+
+        Raises
+        ------
+        SquishError
+            The values are damaged.
+        """
+        raise self.lacks("examine")
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:
         """Load the weights and return a handle for the operations below.

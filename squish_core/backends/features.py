@@ -7,8 +7,10 @@ from typing import Any
 
 from attrs import evolve
 
+from squish_core.backends.base import chosen_backend
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.resolve import Lookup, resolve
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import guarded
 
@@ -25,6 +27,8 @@ def resolve_features(
     """Resolve a combination of a format's declared features, without a file."""
     implementation = registry.container(container)
     info = registry.containers[container].info
+    if info.refines:
+        registry.container(info.refines)  # raises if it is not installed: such files could not be opened
     legal: Mapping[str, tuple[str, ...]] = info.features
     if unknown := [name for name in features if name not in legal]:
         raise UsageError(
@@ -49,6 +53,11 @@ def resolve_features(
                 hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
+    if chosen_backend(chain, registry).reads_values:
+        raise UsageError(
+            f"{target}: without a file there are no values to read", code=ErrorCode.BACKEND, found=backend,
+            expected="a file, or a backend without this option",
+        )  # fmt: skip
     # The costs of the example tensor only serve to order the offers.
     others = tuple(offer.without_cost() for offer in chain.others)
     return evolve(chain, chosen=chain.chosen.without_cost(), others=others)
@@ -60,7 +69,7 @@ def _values(container: str, name: str, value: Any, legal: tuple[str, ...], bits:
     for item in value if _several(value) else (value,):
         word = None if bits is None else _word(item)
         if word is None:
-            values.add(item)
+            values.add(_declared(item, legal))
             continue
         assert bits is not None
         values.update(flag for flag, bit in bits.items() if word & bit)
@@ -69,6 +78,13 @@ def _values(container: str, name: str, value: Any, legal: tuple[str, ...], bits:
     if unknown := values - set(legal):
         raise _value_error(container, name, legal, ", ".join(sorted(map(str, unknown))))
     return values
+
+
+def _declared(value: Any, legal: tuple[str, ...]) -> str:
+    """A value as declared: numbers may be integers, and text may have any case."""
+    text = str(value)
+    similar = [name for name in legal if name.casefold() == text.casefold()]
+    return similar[0] if len(similar) == 1 else text
 
 
 def _several(value: Any) -> bool:

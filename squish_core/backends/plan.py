@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, frozen
 
+from squish_core.backends.base import chosen_backend
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.offers import Offer
 from squish_core.backends.resolve import Lookup, Resolver, resolve
+from squish_core.codecs.bound import BoundEncoding
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
-from squish_core.errors import SquishError, TensorError
-from squish_core.guard import boundary
-from squish_core.model import Index, Refusal, TensorSpec
+from squish_core.errors import CodecError, SquishError, TensorError
+from squish_core.guard import boundary, computing
+from squish_core.model import Encoding, Index, Refusal, TensorSpec
 from squish_core.text import escape
 
 
@@ -167,15 +169,21 @@ def _result_dict(target: str, result: Chain | SquishError) -> dict[str, Any]:
     return result.to_dict() if isinstance(result, Chain) else {"target": target, "error": str(result)}
 
 
+Bind = Callable[[TensorSpec, Encoding], BoundEncoding]
+"""`File.bind`, which makes an encoding of a tensor ready to read."""
+
 WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
 """Codes of errors in an argument rather than in a tensor."""
 
 
 def plan_tensors(
-    registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], *,
+    registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], bind: Bind, *,
     backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
 ) -> FilePlan:  # fmt: skip
-    """Plan the given tensors of a file, and its encodings of the whole model."""
+    """Plan the given tensors of a file, and its encodings of the whole model.
+
+    A tensor that nothing here runs has an error in the plan; a damaged one, if values are read, raises it.
+    """
     whole: Chain | SquishError | None = None
     if index.whole:
         with boundary(SquishError, "resolving", file=name):
@@ -188,10 +196,22 @@ def plan_tensors(
     for spec in specs:
         try:
             with boundary(SquishError, "resolving", file=name, tensor=spec.name):
-                tensors[spec.name] = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
+                chain = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
         except SquishError as error:
             tensors[spec.name] = _plan_error(error)
+        else:
+            tensors[spec.name] = examined(chain, registry, name, bind)
     return FilePlan(target=name, container=index.format, tensors=tensors, whole=whole)
+
+
+def examined(chain: Chain, registry: Lookup, file: str, bind: Bind) -> Chain:
+    """The chain of a tensor, with facts from its values if options of the backend ask for them."""
+    spec, offer = chain.spec, chain.chosen
+    backend = chosen_backend(chain, registry) if chain.options else None
+    if spec is None or backend is None or not backend.reads_values:
+        return chain
+    with computing(CodecError, "reading values for the plan", file=file, tensor=spec.name):
+        return evolve(chain, chosen=backend.examine(offer, bind(spec, offer.encoding)))
 
 
 def _plan_error(error: SquishError) -> SquishError:

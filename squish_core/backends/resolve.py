@@ -18,6 +18,7 @@ from squish_core.errors import SquishError, UsageError
 from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
+from squish_core.text import install_hint
 
 if TYPE_CHECKING:
     from squish_core.codecs.base import Codec
@@ -314,13 +315,12 @@ def _no_chain(
         real = list(refusals)
     backends: dict[str, list[str]] = {}
     for item in real:
-        backends.setdefault(item.why, []).extend([item.backend] if item.backend else [])
+        # A refusal without a backend lists everything that is missing; several encodings may need the same.
+        for why in (item.why,) if item.backend else item.why.split("; "):
+            backends.setdefault(why, []).extend([item.backend] if item.backend else [])
     reasons = "; ".join(
         f"{', '.join(dict.fromkeys(names))}: {why}" if names else why for why, names in backends.items()
     )
-    install = next((item.install for item in real if item.install), None)
-    kind = MissingPluginError if install else TensorError
-    return kind(
-        f"nothing installed can run it ({reasons})", tensor=target, code=ErrorCode.NO_CHAIN,
-        hint=f"Run `{install}`." if install else None,
-    )  # fmt: skip
+    hint = install_hint(item.install for item in real)
+    kind = MissingPluginError if hint else TensorError
+    return kind(f"nothing installed can run it ({reasons})", tensor=target, code=ErrorCode.NO_CHAIN, hint=hint)

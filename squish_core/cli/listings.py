@@ -163,7 +163,8 @@ def one_format(data: dict[str, Any]) -> list[str]:
 def _values(data: dict[str, Any], feature: str) -> str:
     """The values of a feature, each with its bit in files if it has one."""
     values, bits = data["features"][feature], data["bits"].get(feature)
-    return " ".join(f"{value}={bits[value]:#x}" if bits else value for value in values)
+    names = [f"{value}={bits[value]:#x}" if bits else value for value in values]
+    return (", " if any(" " in name for name in names) else " ").join(names)
 
 
 def origin(entry: Entry) -> str:

@@ -172,7 +172,7 @@ def plan(
     """Show how tensors would run on this machine, and why.
 
     For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
-    data.
+    data, unless options of the backend ask for it.
     """
     if file is None:
         return plan_features(format, feature or [], policy, op, backend)
@@ -183,7 +183,9 @@ def plan(
 
     with open_file(file, format) as opened:
         specs = [tensor.spec for tensor in matching_tensors(opened, patterns)]
-        plan = plan_tensors(opened.registry, opened.name, opened.index, specs, backend=backend, policy=policy, op=op)
+        plan = plan_tensors(
+            opened.registry, opened.name, opened.index, specs, opened.bind, backend=backend, policy=policy, op=op
+        )
         errors = plan.errors
         if len(plan) == 1 and errors:
             raise next(iter(errors.values()))

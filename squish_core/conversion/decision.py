@@ -23,7 +23,7 @@ from squish_core.conversion.compatible import (
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
 from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.refusals import refused_codes
-from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
+from squish_core.conversion.rules import ALL, KEEP, Rule, expand, kind_of, rule_for
 from squish_core.conversion.step import KEPT, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
@@ -120,9 +120,10 @@ class Decision:
             matches = [spec for spec in specs if rule_of[spec.name] is rule]
             if matches and self._is_allocator(rule):
                 encodings |= self._allocate(rule, matches, specs)
-            elif matches and rule.pattern is None and rule.spec != KEEP:
+            elif matches and rule.pattern in (None, ALL) and rule.spec != KEEP:
                 choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
-                encodings |= {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
+                applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
+                encodings |= {n: c for n, c in applied.items() if rule.pattern is None or isinstance(c, str)}
         return encodings
 
     def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
@@ -165,7 +166,8 @@ class Decision:
             return self._keep(spec)
         if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
             return self._leave(spec)
-        choice = self.encodings.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
+        chosen = rule.pattern is None or self._is_allocator(rule)
+        choice = self.encodings.get(spec.name, None if chosen else rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
         try:
@@ -174,9 +176,10 @@ class Decision:
             note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
-            # A catch-all rule skips what its codec cannot encode (norms, odd shapes); a rule with a pattern must apply.
+            # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
+            skips = rule.pattern is None or (rule.pattern == ALL and error.code == "rank")
             no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
-            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
+            if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
                 raise
             try:
                 return evolve(self._leave(spec), note=KEPT + error.message)
@@ -249,7 +252,7 @@ class Decision:
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
                 "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
-                hint="A rule without a pattern skips vectors; after a rule with one, add NAME=keep for them.",
+                hint="SPEC and *=SPEC skip vectors; after a rule with another pattern, add NAME=keep for them.",
             )  # fmt: skip
         try:
             params = self.registry.encoder(requested).params_for(spec, requested.params)

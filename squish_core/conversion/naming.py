@@ -25,6 +25,7 @@ from squish_core.mapping.mapped import (
     missing_tensors,
     naming_of,
     stores_codes,
+    turning_rules,
 )
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
@@ -55,7 +56,7 @@ def choose_map(
     if request != KEEP:
         _check_files(file, naming, layout)
     if (layout == GGUF) == (naming.layout == GGUF) and (
-        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _has_codes(file, naming))
+        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
         return None, ()
     if request == KEEP:
@@ -138,9 +139,11 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
     return not has_engine_names(family_of(file, naming), file)
 
 
-def _has_codes(file: File, naming: Naming) -> bool:
-    """Whether a tensor is coded that Hugging Face transposes where it is dense."""
-    return naming.family is not None and stores_codes(file, family_of(file, naming))
+def _turns(file: File, naming: Naming, options: Options) -> bool:
+    """Whether a tensor is coded, here or in the target, that Hugging Face transposes where it is dense."""
+    if naming.family is None or not turning_rules(family := family_of(file, naming)):
+        return False
+    return stores_codes(file, family) or (bool(options) and map_file(file, HF, options, naming).carried.coded)
 
 
 def _check_adapter(naming: Naming, layout: str, file: File) -> None:

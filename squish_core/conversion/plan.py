@@ -200,14 +200,24 @@ class _Planner:
         self.format, options = parse_format(format_spec, self.registry.writing_options)
         self.container = _writable(self.format, self.registry)
         self.options = self.container.options_for(self.file.source, self.file.index, options)
-        if self.packing is not None and self.container.writes_beside(self.options):
-            raise UsageError(
-                f"{self.format} is not compressed: its weights are in a file beside it", code="format",
-                expected=content.name, found=target.name, hint="Leave the last suffix out.",
-            )  # fmt: skip
+        if self.packing is not None:
+            self._check_single_file(content)
         self._statistics = activations
         self.activations: Activations | None = None
         self.recorded: Mapping[str, Any] = {}
+
+    def _check_single_file(self, content: Path) -> None:
+        """Raise UsageError if the name is that of a compressed file, but the format writes several files."""
+        layouts = {
+            "its weights are in a file beside it": self.container.writes_beside,
+            "it is a folder": self.container.writes_folder,
+        }
+        for reason, applies in layouts.items():
+            if applies(self.options):
+                raise UsageError(
+                    f"{self.format} is not compressed as a whole: {reason}", code="format", expected=content.name,
+                    found=self.target.name, hint="Leave the last suffix out.",
+                )  # fmt: skip
 
     def plan(
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool

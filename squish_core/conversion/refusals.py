@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from math import prod
 
@@ -17,10 +18,12 @@ from squish_core.file import File
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
-"""Maximum number of patterns in a hint; if more are needed, it shows the one for all tensors."""
+"""Maximum number of patterns in a hint; if more are needed, it shows `*`, and the matrices to keep."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 MEASURED_PANELS = 16
 """Panels that are encoded to measure the error of the nearest codes: a second or less."""
+MAPPING = ("deinterleave", "heads", "interleave", "slice", "stack", "transpose")
+"""Codecs that read a mapped tensor from the source's."""
 Attempt = Callable[[TensorSpec, CodecSpec], Step]
 
 
@@ -44,21 +47,40 @@ def refused_codes(
     if len(refusals) > 1:
         details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
-    patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
-    hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]
-    for codec, group in groups.items():
-        if (nearest := _nearest([spec for spec, _ in group], aliases, attempt)) is not None:
-            name, steps = nearest
-            own = patterns if len(groups) == 1 else _patterns([spec.name for spec, _ in group], len(specs))
-            hints.append(
-                f"for the nearest codes to {codec} with {_rules(own, name)} and requantize=True "
-                f"({steps[0].bits:.3g} bits a weight, {_bound(file, steps)})"
-            )  # fmt: skip
-    combined = TensorError(
-        message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED, hint=f"{', or '.join(hints)}."
+    values = _rules(_patterns([spec.name for spec, _ in refusals], specs), "bf16")
+    nearest = _nearest_rules(
+        file, {codec: [spec for spec, _ in group] for codec, group in groups.items()}, specs, aliases, attempt
     )
+    combined = TensorError(
+        message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED,
+        hint=f"Ask for their values with {values}{nearest and ', or for '}{nearest}.",
+    )  # fmt: skip
     combined.findings = tuple(findings)
     return combined
+
+
+def _nearest_rules(
+    file: File, groups: Mapping[str, list[TensorSpec]], specs: Sequence[TensorSpec], aliases: Collection[str],
+    attempt: Attempt,
+) -> str:  # fmt: skip
+    """The rules that encode each group as the nearest codes, in the order in which they apply together; empty if no
+    group has such codes."""
+    largest = max(groups, key=lambda codec: len(_generalized(spec.name for spec in groups[codec])))
+    hints, has_codes = [], False
+    for codec in sorted(groups, key=lambda codec: codec != largest):  # its rules may match all tensors
+        group = groups[codec]
+        names = [spec.name for spec in group]
+        patterns = _patterns(names, specs) if codec == largest else dict.fromkeys(_generalized(names), False)
+        if (nearest := _nearest(group, aliases, attempt)) is None:
+            hints.append(f"the values of {codec} with {_rules(patterns, 'bf16')}")
+            continue
+        name, steps = nearest
+        has_codes = True
+        hints.append(
+            f"the nearest codes to {codec} with {_rules(patterns, name)} and requantize=True "
+            f"({steps[0].bits:.3g} bits a weight, {_bound(file, steps)})"
+        )  # fmt: skip
+    return ", and for ".join(hints) if has_codes else ""
 
 
 def _group_text(group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
@@ -68,7 +90,10 @@ def _group_text(group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
 
 
 def _stored_as(spec: TensorSpec) -> str:
+    """The codec in the file, inside those that map its rows; or the dtype."""
     codec = spec.encodings[0].codec
+    while codec.id in MAPPING and codec.inner is not None:
+        codec = codec.inner
     return spec.dtype if codec.id == "dense" else codec.id
 
 
@@ -76,14 +101,26 @@ def _bits(spec: TensorSpec) -> float:
     return 8 * spec.encodings[0].stored / max(spec.elements, 1)
 
 
-def _patterns(names: Sequence[str], total: int) -> list[str]:
-    """Patterns that match these names, with `*` for their numbers; `*` for all tensors or too many patterns."""
-    patterns = list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
-    return ["*"] if len(names) == total or len(patterns) > SHOWN_PATTERNS else patterns
+def _patterns(names: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, bool]:
+    """Patterns of a rule for these tensors, with `*` for their numbers, and whether it keeps what matches.
+
+    For all tensors, or with too many patterns, `*` and the other matrices.
+    """
+    patterns = _generalized(names)
+    if len(patterns) <= SHOWN_PATTERNS and len(names) < len(specs):
+        return dict.fromkeys(patterns, False)
+    refused = set(names)
+    kept = _generalized(spec.name for spec in specs if len(spec.shape) > 1 and spec.name not in refused)
+    overlaps = any(fnmatchcase(name, pattern) for name in names for pattern in kept)
+    return {"*": False} if overlaps else {"*": False, **dict.fromkeys(kept, True)}
 
 
-def _rules(patterns: Sequence[str], encoding: str) -> str:
-    return " ".join(f"encode='{pattern}={encoding}'" for pattern in patterns)
+def _generalized(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
+
+
+def _rules(patterns: Mapping[str, bool], encoding: str) -> str:
+    return " ".join(f"encode='{pattern}={'keep' if keeps else encoding}'" for pattern, keeps in patterns.items())
 
 
 def _bound(file: File, steps: Sequence[Step]) -> str:

@@ -20,6 +20,8 @@ from squish_core.specs import parse_spec
 from squish_core.text import did_you_mean
 
 KEEP = CodecSpec("keep")
+ALL = "*"
+"""The pattern that matches every tensor."""
 ALIKE = 0.7
 """Share of a pattern's letters that a name needs to be suggested for it."""
 

@@ -159,7 +159,7 @@ class Container(Renamed):
         """
         return None
 
-    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Apply a rule for all tensors (`encode=` without a pattern) by the conventions of the format.
 
         Parameters
@@ -170,7 +170,8 @@ class Container(Renamed):
         Returns
         -------
         dict
-            Name -> codec. Other tensors stay unchanged, as do those that the codec cannot encode.
+            Name -> codec, or the reason why the tensor stays unchanged. Others stay unchanged, as do those that the
+            codec cannot encode. Reasons also apply to a rule `*=SPEC`.
         """
         return {spec.name: codec for spec in specs}
 

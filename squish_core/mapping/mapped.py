@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError
-from squish_core.families.base import GGUF, HF, Family, source_names
+from squish_core.families.base import GGUF, HF, Family, Rule, source_names
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
 from squish_core.formats.assets import REPLACE
@@ -190,10 +190,15 @@ def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded
 
 def stores_codes(file: File, family: Family) -> bool:
     """Whether a file has codes of a tensor that its layout transposes where it is dense."""
-    rules = Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
+    rules = turning_rules(family)
     return bool(rules) and any(
         rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
     )
+
+
+def turning_rules(family: Family) -> Templates[Rule]:
+    """The rules for tensors that Hugging Face transposes where they are dense, by name."""
+    return Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
 
 
 def family_of(file: File, naming: Naming) -> Family:

@@ -63,6 +63,12 @@ SHORT_NAMES = {
     **dict.fromkeys(("mxfp4", "mxfp8", "nvfp4"), "mx"),
     **{name: f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0")},
     **{f"q{bits}_k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6)},
+    **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("1_s", "1_m", "2_xxs", "2_xs", "2_s")},
+    **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("3_xxs", "3_s", "4_nl", "4_xs")},
+    **{f"q{bits}k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6, 8)},
+    **{f"afq{bits}": "affine" for bits in (2, 3, 4, 6, 8)}, **{f"hqq{bits}": "hqq" for bits in (1, 2, 3, 4, 8)},
+    **{f"lut{bits}": "palette" for bits in (1, 2, 3, 4, 6, 8)},
+    **dict.fromkeys(("fp8", "fp8_row", "fp8_block"), "float8"),
 }  # fmt: skip
 
 # (offset, bytes, format id), if the plugin is not installed
@@ -91,6 +97,9 @@ SUFFIXES = {
     ".onnx": "onnx",
     ".mlpackage": "mlpackage",
 }
+
+# suffix of a compressed file -> byte codec, if the plugin is not installed
+BYTE_SUFFIXES = {".zst": "zstd"}
 
 # refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys
 DECLARATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {

@@ -60,9 +60,11 @@ def requirements(name: str, tables: Tables) -> list[Requirement]:
     codecs = list(dict.fromkeys(_codecs_of(name, tables)))
     if codecs:
         return _merged(item for codec in codecs for item in _with_codecs("codec", codec, tables))
-    container = _format_of(name, tables["container"])
+    stem, byte_codec = _uncompressed(name, tables["codec"])
+    container = _format_of(stem, tables["container"])
     if container is not None:
-        return _with_codecs("container", container, tables)
+        codec = _with_codecs("codec", byte_codec, tables) if byte_codec else []
+        return [*_with_codecs("container", container, tables), *(item for item in codec if not item.installed)]
     return [Requirement(id=name, kind=None, installed=False)]
 
 
@@ -112,6 +114,15 @@ def _codecs_of(name: str, tables: Tables) -> Iterator[str]:
         if kinds[0] == "codec" and name in catalog.SHORT_NAMES:
             yield catalog.SHORT_NAMES[name]
             return
+
+
+def _uncompressed(name: str, codecs: Mapping[str, Entry]) -> tuple[str, str | None]:
+    """A file name without the suffix of a compressed file, and the byte codec that compressed it, if any."""
+    suffixes = {getattr(entry.info, "suffix", ""): entry.id for entry in codecs.values()}
+    for suffix, codec in {**catalog.BYTE_SUFFIXES, **suffixes}.items():
+        if suffix and name.lower().endswith(suffix):
+            return name[: -len(suffix)], codec
+    return name, None
 
 
 def _format_of(name: str, containers: Mapping[str, Entry]) -> str | None:

@@ -88,6 +88,35 @@ def test_a_refusal_without_a_next_step_is_a_sentence():
 def test_small_palettes_are_rejected_on_the_general_path(bits, device):
     with expect_error(SquishError, code="no-chain", tensor="w"):
         tensor("palette", bits=bits, codebook_dtype="f16").plan(f"ane:device={device}")
+    with expect_error(SquishError, code="no-chain", tensor="w"):
+        tensor("palette", bits=bits, codebook_dtype="f16", codebook_size=2048).plan(f"ane:device={device}")
+
+
+@pytest.mark.parametrize(
+    ("params", "form", "mode", "moved"),
+    [
+        ({"books": [4, 8]}, "palette_many", "stream", 4096 + 32 * 32),
+        ({"books": [1, 1]}, "palette4", "stream", 4096 + 32),
+        ({"books": [4, 8], "grid": [4, 8], "scale_dtype": "f16"}, "dense", "fold", 16384),
+        ({"books": [1, 4], "count": 64}, "sparse_palette", "stream", 1024 + 32 + 4 * 32),
+        ({"bits": 8, "grid": [64, 1], "scale_dtype": "f16", "count": 64}, "sparse_int8", "fold", 16384),
+        ({"bits": 4, "grid": [64, 1], "scale_dtype": "f16", "count": 64}, "dense", "fold", 16384),
+        ({"bits": 8, "signed": True, "grid": [64, 1], "scale_dtype": "f16"}, "int8", "stream", 8192 + 128),
+    ],
+)  # fmt: skip
+def test_boxes_are_planned_in_the_form_of_their_codebooks_and_scales(params, form, mode, moved):
+    codec, spec = squish.registry().codec("boxes"), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
+    params = {"bits": 4, **params}
+    parts = {
+        role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
+        for role, (dtype, shape) in codec.parts(spec, params).items()
+    }
+    chosen = (
+        memory_file(squish.registry(), {"w": (spec, CodecSpec("boxes", params), parts)})[0]["w"]
+        .plan("ane:device=M4")
+        .chosen
+    )
+    assert (chosen.facts["form"], chosen.mode, chosen.cost.moved) == (form, mode, moved)
 
 
 @pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])
@@ -157,7 +186,8 @@ def test_a_plan_shows_sections_records_and_streams_by_core():
     assert palette["records"] == [[core * 1032, 16] for core in range(4)]
     assert palette["sections"] == {"lut": 0, "pal": 32, "ocgs": 4 * 56, "scale": 0, "bias": 0, "weights": 4096 + 32}
     assert palette["streams"] == {"palette": {"enable": 0x5568, "base": 0x556C, "relocation": 0x155C}}
-    assert (palette["palette_budget"], palette["type_number"]) == (32, 8)
+    budget = (palette["palette_budget"], palette["palette_budget_with_activation"])
+    assert (*budget, palette["type_number"]) == (32, 32 + 86, 8)
     assert palette["gates"] == {"0x48f": True, "0x529": True}
     assert "palette of 32 on-chip bytes" in palette["summary"]
     assert len(facts("palette", "H13g", bits=4, codebook_dtype="f16")["records"]) == 8
@@ -175,6 +205,59 @@ def test_a_plan_shows_the_share_of_zeros_and_its_cost():
     assert sparse["winograd"] == "excluded: weights are sparse"
     assert "zeros" not in facts("dense", dtype="f16")
     assert "the kernel is not 3 x 3" in facts("dense", dtype="f16")["winograd"]
+
+
+def weights_of(shape, codec_id="dense", **params):
+    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    params = codec.fit_params(lambda: iter([values]), spec, params)
+    return memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), codec.encode(values, params))})[0][
+        "w"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "codec", "params", "options", "winograd"),
+    [
+        ((16, 8, 3, 3), "dense", {}, "", "eligible"),
+        ((16, 8, 3, 3), "affine", {"bits": 8}, "", "eligible"),
+        ((16, 8, 3, 3), "dense", {}, ",stride=2", "excluded: the stride is not 1"),
+        ((16, 8, 3, 3), "bitmask", {"dtype": "f16", "kept": "run"}, "", "excluded: weights are sparse"),
+        ((16, 8, 5, 5), "dense", {}, "", "excluded: the kernel is not 3 x 3"),
+        ((16, 8, 2, 3, 3), "dense", {}, "", "eligible"),
+        ((16, 8, 6, 3, 3), "dense", {}, "", "excluded: the depth is 6 or more"),
+    ],
+)  # fmt: skip
+def test_convolutions_are_planned_with_their_kernel(shape, codec, params, options, winograd):
+    weight = weights_of(shape, codec, **params)
+    chosen = weight.plan(f"ane:device=M1{options}").chosen
+    assert (chosen.ops, chosen.facts["winograd"]) == (("dense",), winograd)
+    assert (f"Winograd {winograd}" in chosen.facts["summary"]) == ("3 x 3" not in winograd)
+    assert [channels for _, channels in chosen.facts["records"]] == [4, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("group", "mode"), [(72, "stream"), (36, "fold")])
+def test_int8_scales_within_a_channel_of_a_convolution_are_blocks(group, mode):
+    chosen = weights_of((16, 8, 3, 3), "affine", bits=8, axis="flat", group_size=group).plan("ane:device=M2").chosen
+    assert chosen.mode == mode
+
+
+@pytest.mark.parametrize(("shape", "op"), [((), "dense"), ((8,), "dense"), ((4, 8, 3), "experts")])
+def test_tensors_that_are_not_single_weights_are_refused_with_a_reason(shape, op):
+    with expect_error(SquishError, code="no-chain", tensor="w") as caught:
+        weights_of(shape).plan("ane:device=M1")
+    assert "plans cover" in caught.value.message
+    if op == "experts":
+        assert weights_of(shape).plan("ane:device=M1", op="dense").chosen.ops == ("dense",)
+
+
+def test_complex_weights_are_refused():
+    spec = TensorSpec(name="w", shape=(4, 8), dtype="complex64")
+    parts = {"data": np.ones(spec.shape, np.complex64)}
+    file = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), parts)})[0]
+    for backend in ("ane:device=M1", "ane:device=M1,zeros=count"):
+        with expect_error(SquishError, code="no-chain", tensor="w"):
+            file["w"].plan(backend)
 
 
 @pytest.mark.parametrize(("codec", "params"), [("dense", {"dtype": "f32"}), ("mx", {}), ("palette", {"bits": 5})])

@@ -261,3 +261,19 @@ def test_a_scale_beside_quantized_weights_is_noted_and_kept(tmp_path):
             assert (file["blk.0.attn_q.weight"].numpy() == file["blk.0.attn_k.weight"].numpy()).all()
     squish.convert(tmp_path / "in.safetensors", tmp_path / "dense.gguf")
     assert not squish.open(tmp_path / "dense.gguf").problems
+
+
+@pytest.mark.parametrize("rule", ["bf16", "*=bf16"])
+def test_a_rule_for_all_leaves_what_llama_cpp_runs_in_f32(rule: str, tmp_path: Path) -> None:
+    names = ("blk.0.attn_norm.weight", "rope_freqs.weight", "output_norm.weight")
+    arrays = {name: np.ones(8, np.float32) for name in names}
+    arrays |= {
+        "blk.0.attn_q.weight": np.ones((8, 8), np.float32),
+        "blk.0.ffn_gate_inp.weight": np.ones((4, 8), np.float32),
+    }
+    squish.save(tmp_path / "model.gguf", arrays)
+    report = squish.convert(tmp_path / "model.gguf", tmp_path / "out.gguf", encode=rule)
+    assert {step.name: step.spec.dtype for step in report.steps} == {
+        **dict.fromkeys(arrays, "f32"), "blk.0.attn_q.weight": "bf16",
+    }  # fmt: skip
+    assert {step.note for step in report.steps} == {"", "kept: llama.cpp runs it in f32"}

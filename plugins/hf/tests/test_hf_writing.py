@@ -215,3 +215,20 @@ def test_only_compressed_tensors_allows_several_settings(tmp_path: Path) -> None
 def test_the_refusal_of_an_encoding_names_the_stored_codes_too(tmp_path: Path) -> None:
     with expect_error(SquishError, code="refused", tensor="model.layers.0.self_attn.k_proj.weight"):
         squish.convert(DATA / "gptq-planar_w6_g64", tmp_path / "o.safetensors", encode="affine:bits=4,group_size=8")
+
+
+@pytest.mark.parametrize(
+    ("to", "encode", "methods"),
+    [
+        ("hf:method=gptq", "int4:group_size=32", "gptq, gptq_v2, awq, compressed-tensors"),
+        ("hf:method=fp8", "fp8_block", "compressed-tensors, fp8"),
+    ],
+)
+def test_the_message_without_a_method_names_those_for_the_codes(
+    to: str, encode: str, methods: str, tmp_path: Path
+) -> None:
+    squish.save(tmp_path / "codes", {"a.weight": np.ones((128, 128), np.float32)}, format=to, encode=encode)
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(tmp_path / "codes", tmp_path / "out", "hf")
+    assert (caught.value.code, caught.value.tensor) == ("refused", "a.weight")
+    assert f"(methods for such codes: {methods}" in caught.value.message

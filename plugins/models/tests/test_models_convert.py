@@ -174,11 +174,27 @@ def test_models_of_one_family_are_compared_through_the_map(llama: Path, tmp_path
     assert "compared as llama" in str(difference).splitlines()[0]
     assert {item.name for item in difference.tensors} >= {"model.embed_tokens.weight"}
     backwards = squish.diff(tmp_path / "m.gguf", llama)
-    assert {item.state for item in backwards.tensors} <= {"bytes", "values"}
-    assert not [line for line in backwards.meta if line.startswith(("general.file_type", "general.quantization"))]
+    assert backwards.same
     assert "since they describe the storage: general.file_type" in backwards.mapped
     kept = squish.diff(llama, tmp_path / "m.gguf", rename="keep")
     assert {item.state for item in kept.tensors} == {"only in a", "only in b"}
+
+
+@pytest.mark.parametrize("to", ["mlx", "uqff", "hf:method=gptq"])
+def test_settings_are_compared_in_one_spelling_and_without_their_storage(to: str, llama: Path, tmp_path: Path) -> None:
+    stated = json.loads((llama / "config.json").read_text())
+    del stated["rope_theta"], stated["torch_dtype"]
+    newer = {**stated, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "dtype": "float32"}
+    (llama / "config.json").write_text(json.dumps(newer))
+    squish.convert(llama, tmp_path / "out", to, "*_proj.weight=int4:group_size=32")
+    squish.convert(tmp_path / "out", tmp_path / "same", "mlx")
+    for one, other in ((tmp_path / "out", tmp_path / "same"), (tmp_path / "same", tmp_path / "out")):
+        difference = squish.diff(one, other)
+        assert (difference.meta, difference.assets) == ((), ())
+    floats = squish.diff(llama, tmp_path / "out")
+    assert (floats.meta, floats.assets) == ((), ())
+    (llama / "config.json").write_text(json.dumps({**newer, "rms_norm_eps": 0.5}))
+    assert squish.diff(llama, tmp_path / "out").assets == ("config.json: differs",)
 
 
 def test_a_source_is_deleted_once_its_map_holds_all_of_it(llama: Path, tmp_path: Path) -> None:

@@ -148,7 +148,8 @@ def test_a_missing_tensor_is_named(name: str, config: dict[str, Any]) -> None:
         ({"qk_nope_head_dim": 16}, "contradiction"), ({"moe_intermediate_size": 16}, "contradiction"),
         ({"scoring_func": "softmax"}, "config"), ({"norm_topk_prob": 1}, "config"), ({"moe_layer_freq": 2}, "config"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5}}, "rope"),
-        ({"first_k_dense_replace": 2}, "contradiction"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope"), ({"first_k_dense_replace": 2}, "contradiction"),
     ],
 )  # fmt: skip
 def test_a_config_that_contradicts_the_tensors_or_llama_cpp_is_refused(settings: dict[str, Any], code: str) -> None:

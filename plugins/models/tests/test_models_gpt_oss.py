@@ -80,6 +80,14 @@ def test_decoded_experts_are_transposed(coded: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(floats[f"{EXPERTS}{name}"].numpy(), transposed)
 
 
+def test_encoded_experts_have_the_rows_of_codes(folder: Path, coded: Path, tmp_path: Path) -> None:
+    squish.convert(folder, tmp_path / "codes", "hf:method=mxfp4", {"*experts.*_proj": "mxfp4"})
+    assert states(tmp_path / "codes", coded) == {"bytes", "values"}
+    with pytest.raises(SquishError) as caught:
+        squish.convert(folder, tmp_path / "floats", "hf:method=mxfp4")
+    assert caught.value.code == "rows"
+
+
 @pytest.mark.parametrize("encode", ["bf16", {"*.1.*_exps.weight": "bf16"}])
 def test_floats_among_codes_are_refused(encode: Any, coded: Path, tmp_path: Path) -> None:
     """Transformers would read them transposed, silently where a matrix is square."""
@@ -114,7 +122,7 @@ def test_layers_that_do_not_alternate_are_refused(folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("engine", "to"),
-    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4"), ("mistralrs", "uqff")],
+    [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf:method=mxfp4")],
 )
 def test_the_check_lets_what_is_written_pass(engine: str, to: str, folder: Path, coded: Path, tmp_path: Path) -> None:
     target = tmp_path / f"checked.{to.partition(':')[0]}"

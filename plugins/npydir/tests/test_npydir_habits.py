@@ -135,6 +135,31 @@ def test_a_manifest_whose_keys_squish_does_not_make_is_not_inverted(tmp_path: Pa
     assert list(squish.open(folder)) == ["a__b", "c"]
 
 
+@pytest.mark.parametrize("direction", ["names", "keys"])
+def test_a_manifest_of_other_keys_is_read_in_the_direction_of_its_files(tmp_path: Path, direction: str) -> None:
+    """The document does not say how a safe key is made of a name."""
+    keys = {"a.weight": "t0", "b.c": "t1"}
+    folder = make(tmp_path / "m", {name: int8((4, 64), seed) for seed, name in enumerate(keys)})
+    for name, key in keys.items():
+        for path in list((folder / "tensors").glob(f"{name.replace('.', '__')}__*")):
+            path.rename(path.with_name(path.name.replace(name.replace(".", "__"), key)))
+    pairs = keys if direction == "names" else {key: name for name, key in keys.items()}
+    (folder / "manifest.json").write_text(json.dumps(pairs))
+    with squish.open(folder) as file:
+        assert list(file) == ["a.weight", "b.c"]
+        assert not file.problems
+
+
+def test_names_without_dots_are_not_taken_for_keys(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"x": int8((4, 64))})
+    for path in list((folder / "tensors").glob("x__*")):
+        path.rename(path.with_name(path.name.replace("x__", "x.1__")))
+    (folder / "manifest.json").write_text(json.dumps({"x": "x.1"}))
+    with squish.open(folder) as file:
+        assert list(file) == ["x"]
+        assert not file.problems
+
+
 def test_finalized_arrays_may_have_the_tensors_names(tmp_path: Path) -> None:
     folder = make(tmp_path / "m", {"a.weight": int8((4, 64)), "x": int8((4, 64), 1)})
     (folder / "manifest.json").write_text(json.dumps({"a.weight": "a__weight", "../x": "x"}))
@@ -155,6 +180,22 @@ def test_an_interrupted_conversion_to_int4_is_told_from_a_finished_one(tmp_path:
     (tmp_path / "out" / ".squish_int4_ready").unlink()
     (problem,) = squish.open(tmp_path / "out").problems
     assert (problem.code, problem.where) == ("tier", "int4")
+
+
+@pytest.mark.parametrize(("packed", "finished", "reported"), [
+    ((), False, False), ((), True, True), (("b",), False, True), (("b", "c"), False, True), (("b",), True, False),
+    (("b", "c"), True, False),
+])  # fmt: skip
+def test_the_arrays_of_the_document_show_whether_a_conversion_to_int4_is_finished(
+    tmp_path: Path, packed: tuple[str, ...], finished: bool, reported: bool
+) -> None:
+    """The document stores q4 and s4 beside q and s, and writes the sentinel at the end."""
+    codes = {"q4": np.zeros((4, 32), np.uint8), "s4": np.ones((4, 1), np.float32)}
+    folder = make(tmp_path / "m", {name: {**int8((4, 64)), **(codes if name in packed else {})} for name in ("b", "c")})
+    if finished:
+        (folder / ".squish_int4_ready").touch()
+    with squish.open(folder) as file:
+        assert [problem.where for problem in file.problems] == ["int4"] * reported
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def outputs(path):
 
 @pytest.mark.parametrize("external", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("encode", ["q4_0", "q8_0", "q4_1"])
+@pytest.mark.parametrize("encode", ["q4_0", "q8_0", "q4_1", "affine:bits=8,group_size=32,offset=zero_point"])
 def test_codes_compute_as_their_values(tmp_path, dtype, encode, external):
     peer, graph = oracles.peer("onnxruntime"), tmp_path / "graph.onnx"
     peer.run(save_graph, path=str(graph), dtype=dtype, shapes=SHAPES, external=external)

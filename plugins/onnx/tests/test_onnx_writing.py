@@ -98,6 +98,24 @@ def test_codes_that_an_operator_has_are_written_and_read_as_they_are(model, tmp_
             assert np.abs(file[tensor_name].numpy() - source[tensor_name].numpy()).max() <= step * 0.6
 
 
+@pytest.mark.parametrize("method", ["compressed-tensors", "gptq"])
+@pytest.mark.parametrize(
+    ("bits", "group", "scale", "offset"),
+    [(4, 32, "f32", "zero_point"), (8, 64, "f32", "zero_point"), (4, 32, "f16", "bias"), (4, 64, "f16", "bias")],
+)
+def test_zero_points_are_kept_where_biases_would_round(tmp_path, method, bits, group, scale, offset):
+    """An f32 scale times a zero point has too many digits for a bias."""
+    encode = f"affine:bits={bits},group_size={group},offset=zero_point,scale_dtype={scale}"
+    assets = {"config.json": json.dumps(CONFIG).encode()}
+    squish.save(tmp_path / "source", tensors(), format=f"hf:method={method}", encode=encode, assets=assets)
+    (tmp_path / "out").mkdir()
+    squish.convert(tmp_path / "source", tmp_path / "out" / "m.onnx")
+    with squish.open(tmp_path / "out" / "m.onnx") as file, squish.open(tmp_path / "source") as source:
+        assert file["model.layers.0.mlp.up_proj.weight"].spec.encodings[0].codec.params["offset"] == offset
+        for name in source:
+            assert np.array_equal(file[name].numpy(), source[name].numpy())
+
+
 def error(model, **changes) -> squish.SquishError:
     with pytest.raises(squish.SquishError) as caught:
         model(**changes)

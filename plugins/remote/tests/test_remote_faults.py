@@ -154,6 +154,45 @@ def test_a_server_that_is_not_there_is_unreachable(closed_port: int) -> None:
     assert error.code == "unreachable"
 
 
+def test_a_refused_connection_is_an_error_after_a_few_attempts(closed_port: int) -> None:
+    start = time.monotonic()
+    error = refusal(lambda: squish.open(f"http://127.0.0.1:{closed_port}/m.gguf", source_options=PATIENT))
+    assert time.monotonic() - start < PATIENCE / 4
+    assert (error.code, error.found) == ("unreachable", "3 attempts")
+    assert "within" not in error.message
+
+
+def test_a_server_that_starts_a_moment_later_is_reached(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("squish_remote.store.PAUSES", (0, 0))
+    store = Store(server.url("", "ok").rstrip("/"), PATIENCE)
+    attempts = []
+
+    async def request(client: Any) -> str:
+        attempts.append(client)
+        if len(attempts) < 3:
+            raise BaseError("... Os { code: 111, kind: ConnectionRefused, ... }")
+        return "answer"
+
+    assert asyncio.run(store._read(request)) == "answer"
+    assert len(attempts) == 3
+
+
+def test_a_refused_connection_is_retried_until_the_deadline_once_the_server_has_answered(
+    values: Any, server: Any
+) -> None:
+    store = Store(server.url("", "ok").rstrip("/"), PATIENCE)
+    asyncio.run(store.range("m.safetensors", 0, 8, tag=None, version=None))
+    attempts = []
+
+    async def request(client: Any) -> None:
+        attempts.append(client)
+        raise BaseError("... Os { code: 111, kind: ConnectionRefused, ... }")
+
+    with pytest.raises(RequestError) as caught:
+        asyncio.run(store._read(request))
+    assert (caught.value.kind, attempts) == ("connection", [store._store])
+
+
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [("Name or service not known", "host"), ("Temporary failure in name resolution", "unreachable")],

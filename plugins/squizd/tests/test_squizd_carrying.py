@@ -250,3 +250,28 @@ def test_integers_that_float32_cannot_hold_are_no_draft_head(tmp_path: Path) -> 
         squish.convert(tmp_path / "model.safetensors", tmp_path / "out.squizd", target)
     assert (caught.value.code, caught.value.tensor) == ("draft", "d2t")
     assert not (tmp_path / "out.squizd").exists()
+
+
+def test_a_draft_head_without_tensors_is_copied(sq: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "model.squizd").write_bytes(sq.build([[sq.npcl(sq.rng, (2,))]], draft=[[], []]))
+    report, file = converted(tmp_path / "model.squizd")
+    assert report.dropped == ()
+    assert file.children["eagle"].index.meta == {"squizd.draft_layers": 2, "squizd.draft_vocab": 100}
+
+
+def test_a_draft_head_may_have_the_tensor_names_of_the_model(sq: SimpleNamespace, tmp_path: Path) -> None:
+    draft = [[sq.int4(sq.rng, 3, 5)]]
+    (tmp_path / "model.squizd").write_bytes(sq.build([[sq.npcl(sq.rng, (4, 2, 3))]], draft=draft))
+    report, file = converted(tmp_path / "model.squizd", encode="int4:group_size=6")
+    assert report.dropped == ()
+    assert file["layers.0.w0"].shape == (4, 2, 3)
+    np.testing.assert_array_equal(file.children["eagle"]["layers.0.w0"].numpy(), draft[0][0].values())
+
+
+def test_tensors_of_one_name_and_size_share_a_shape(sq: SimpleNamespace, tmp_path: Path) -> None:
+    """SQXT has one shape per name, so a draft head that contradicts it is dropped."""
+    draft = [[sq.int4(sq.rng, 4, 6)]]
+    (tmp_path / "model.squizd").write_bytes(sq.build([[sq.npcl(sq.rng, (4, 2, 3))]], draft=draft))
+    report, file = converted(tmp_path / "model.squizd", encode="int4:group_size=6")
+    assert [(item.kind, item.name) for item in report.dropped] == [("child", "eagle")]
+    assert file["layers.0.w0"].shape == (4, 2, 3)

@@ -23,7 +23,7 @@ def squish_containers() -> list[ContainerInfo]:
             options={"keep": "no drops checkpoint files without a GGUF key (squish.hf.*)"},
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
-            codecs=("dense", *BLOCK_CODES),
+            codecs=("dense", *BLOCK_CODES, "ggml.big_endian"),
         )
     ]
 

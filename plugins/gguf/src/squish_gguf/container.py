@@ -34,6 +34,7 @@ from squish_core.api import (
 )
 
 from . import writer
+from .presets import read_as_f32
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
@@ -94,6 +95,10 @@ class Gguf(Container):
 
     def naming(self, options: Options) -> str:
         return "gguf"
+
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
+        """Leave vectors and routers of a model as they are, rather than narrow them: llama.cpp runs them in f32."""
+        return {spec.name: codec for spec in specs} | read_as_f32(specs, codec)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

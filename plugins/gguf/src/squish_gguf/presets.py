@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import field, frozen
+
+from squish_core.api import DENSE, CodecSpec, TensorSpec
 
 Choice = tuple[tuple[str, str], ...]
 """(condition, type) pairs; the first true condition gives the type. The preset's own type is the default."""
@@ -215,3 +217,18 @@ def quantizable(name: str, shape: tuple[int, ...]) -> bool:
         any(size > 1 for size in shape[:-1]) and name.endswith("weight") and name not in UNTOUCHED_NAMES
         and not any(text in name for text in UNTOUCHED)
     )  # fmt: skip
+
+
+def read_as_f32(specs: Sequence[TensorSpec], codec: CodecSpec) -> dict[str, str]:
+    """Return the vectors and other tensors of a model that llama.cpp runs only in f32, with the reason; none if the
+    codec is not a narrower float."""
+    if (
+        codec.id != DENSE.id
+        or codec.params.get("dtype") == "f32"
+        or all(kind_of(spec.name) == "other" for spec in specs)
+    ):
+        return {}
+    return {
+        spec.name: "llama.cpp runs it in f32" for spec in specs
+        if spec.name.endswith(("weight", "bias")) and not quantizable(spec.name, spec.shape)
+    }  # fmt: skip

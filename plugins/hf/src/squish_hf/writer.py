@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
-        return Refusal(why=f"hf without a method stores only dense tensors, not {codec.id} (choose one: hf:method=awq)")
+        return _dense_only(codec.id, lambda each: accepts(spec, encoding, {METHOD: each}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
@@ -85,7 +85,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     """Return the method's encoding of codes; the data decide whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
-        return None
+        return _dense_only("its codes", lambda each: accepts_codes(spec, layout, {METHOD: each}))
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
@@ -102,6 +102,13 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         return Encoding(codec=codec, parts=_parts(Affine(), spec, codec.params))
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
+
+
+def _dense_only(what: str, answer: Callable[[str], Encoding | Refusal | None]) -> Refusal:
+    """The refusal of codes without a method, with the methods that do."""
+    fitting = [method for method in METHODS if isinstance(answer(method), Encoding)]
+    choice = f" (methods for such codes: {', '.join(fitting)}; hf:method={fitting[0]})" if fitting else ""
+    return Refusal(why=f"hf without a method stores only dense tensors, not {what}{choice}")
 
 
 def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:

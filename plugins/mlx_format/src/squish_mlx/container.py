@@ -51,9 +51,9 @@ class Mlx(Checkpoint):
         if not isinstance(declared, dict):
             return None
         layers = collect_layers(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
-        beside = config.get("quantization_config")
-        if isinstance(beside, dict) and beside.get("quant_method") is not None:
-            method = str(beside["quant_method"])[:40]
+        hf_declaration = config.get("quantization_config")
+        if isinstance(hf_declaration, dict) and hf_declaration.get("quant_method") is not None:
+            method = str(hf_declaration["quant_method"])[:40]
             message = f"quantization_config with method {method!r} is ignored in favor of {KEY}"
             problems.append(
                 Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=CONFIG_FILE, message=message)

@@ -13,7 +13,7 @@ from squish_core.api import Carried, Dropped, Model, Options, SquishError, Tenso
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
-from .keep import KEYS_FILE, kept_files, restored_keys, tokenizer_digest
+from .keep import DIGEST, FILE, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import Tokenizer, Vocabulary, describes_tokenizer, read_huggingface, stored_keys
 from .tokenizer import gguf_keys as tokenizer_keys
@@ -51,8 +51,9 @@ def carry_to_gguf(
         )
         digest = tokenizer_digest(described, kept, settings) if unchanged else None
         meta = {**meta, **kept_files(differing, list(files), digest)}
+    storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
-        meta=meta, storage=tuple(STORAGE), constants=constants, missing=missing, dropped=dropped,
+        meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
         notes=family.ignored(settings, layout),
     )  # fmt: skip
 
@@ -72,7 +73,7 @@ def carry_to_folder(
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
-    return Carried(meta=model.meta, assets=assets, missing=missing, notes=notes)
+    return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
 
 
 def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:

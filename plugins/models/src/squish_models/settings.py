@@ -160,7 +160,8 @@ class TextSettings(Family):
         """Settings that the engine of a layout ignores."""
         notes = []
         window = settings.get("sliding_window")
-        if window is not None and settings.get("use_sliding_window") is not False and layout in self.windowless:
+        is_used = settings.get("use_sliding_window") is not False and layout in self.windowless
+        if window is not None and is_used and window < settings["max_position_embeddings"]:
             notes.append(f"{ENGINES[layout]} ignores the sliding window of {window}: it attends to older tokens, too")
         return (*notes, *ignored_scaling(settings, layout))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    DENSE,
     CodecSpec,
     CodeLayout,
     Container,
@@ -65,7 +66,7 @@ class NpyDir(Container):
         tables = ((tier, TIERS), (dialect, DIALECTS))
         requests = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
         return tuple(
-            Encoding(codec=parse_spec(text), label=label)
+            _example(label, parse_spec(text))
             for labels, table in requests for label, text in table.items() if label in labels
         )  # fmt: skip
 
@@ -106,3 +107,10 @@ class NpyDir(Container):
         from .write import writer
 
         writer.write(sink, tensors, meta, assets)
+
+
+def _example(label: str, codec: CodecSpec) -> Encoding:
+    """The encoding of a dialect or tier, without a file; files state the dtype of dense values in the part."""
+    if codec.id != DENSE.id:
+        return Encoding(codec=codec, label=label)
+    return Encoding(codec=DENSE, parts={"data": Part(dtype=codec.params["dtype"], shape=())}, label=label)

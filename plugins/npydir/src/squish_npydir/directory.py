@@ -28,8 +28,9 @@ from squish_core.api import (
 
 from .read import awq, manifest
 from .read.folder import Folder, Stored
+from .read.manifest import PLACE
 from .tiers import read, seal
-from .tiers.seal import INT4_READY, PLACE, READY
+from .tiers.seal import INT4_READY, READY
 
 STATS = "stats.json"
 UNREADABLE = (TensorError, CodecError, MissingPluginError)
@@ -204,13 +205,15 @@ class Directory:
             self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
 
     def _state_of_int4(self, tensors: Mapping[str, TensorSpec]) -> None:
-        """Report 4-bit arrays beside INT8 ones without their sentinel: the conversion was interrupted."""
+        """Report 4-bit arrays beside INT8 ones without their sentinel (an interrupted conversion), and the reverse."""
+        labels = [{str(encoding.label) for encoding in spec.encodings} for spec in tensors.values()]
+        packed = [any(label.startswith("int4") for label in each) for each in labels]
+        both = sum("int8" in each and four for each, four in zip(labels, packed))
+        left = sum("int8" in each and not four for each, four in zip(labels, packed))
         if self.folder.has(INT4_READY):
-            return
-        labels = [{encoding.label for encoding in spec.encodings} for spec in tensors.values()]
-        both = sum({"int4", "int8"} <= each for each in labels)
-        if both:
-            left = sum("int8" in each and "int4" not in each for each in labels)
+            if left and not any(packed):
+                self.report("tier", "warning", "int4", f"{INT4_READY} is there, but no tensor has 4-bit arrays")
+        elif both:
             message = f"the conversion to int4 was not finished ({INT4_READY} is missing)"
             self.report(
                 "tier", "warning", "int4", f"{message}: {both} tensors have 4-bit arrays, {left} only INT8 arrays"

@@ -20,9 +20,9 @@ DIALECTS = {
 
 TIERS = {
     "squish_panels": "panels:group_size=32,offset=bias,scale_dtype=f32",
-    "squish_4bit": "affine:bits=4,group_size=64,word=u32,offset=bias,scale_dtype=f16",
-    "squish_3bit": "affine:bits=3,group_size=64,word=u32,offset=bias,scale_dtype=f16",
-    "squish_weights": "dense:dtype=f16",
+    "squish_4bit": "affine:bits=4,group_size=32,word=u32,offset=bias,scale_dtype=f16",
+    "squish_3bit": "affine:bits=3,group_size=32,word=u32,offset=bias,scale_dtype=f16",
+    "squish_weights": "dense:dtype=bf16",
     "finalized": "dense:dtype=f16",
 }
 """Label of a tier -> its encoding; best first, as in `tiers.read.TIERS`."""

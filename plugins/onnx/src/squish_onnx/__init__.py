@@ -34,6 +34,6 @@ def squish_containers() -> list[ContainerInfo]:
                 "take the values",
                 "names": "path of a JSON object that maps tensors to initializers of graph=",
             },
-            codecs=("dense",),
+            codecs=("dense", "affine"),
         )
     ]

@@ -51,6 +51,10 @@ def error_of(
         "host": lambda: FileAccessError(
             "the server's name is unknown", code=ErrorCode.UNREACHABLE, hint="Check the address."
         ),
+        "connection": lambda: FileAccessError(
+            "the connection is refused", code=ErrorCode.UNREACHABLE,
+            hint="Check the host and the port, and that the server runs.",
+        ),
         "certificate": lambda: FileAccessError(
             "the server's certificate is not trusted", code="certificate",
             hint="SSL_CERT_FILE may name a file with the certificate of its authority.",

@@ -17,6 +17,8 @@ from obstore.store import HTTPStore, from_url
 
 RETRIES = 10
 """Maximum retries of one request; usually the deadline ends them earlier."""
+PAUSES = (0.4, 1.2)
+"""Seconds before each retry of a refused connection, if the server has not answered before."""
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """Environment variables of the clients that explicit client options would override."""
 _UNDATED = 0
@@ -25,13 +27,14 @@ _STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
 _RETRIES = re.compile(r"\n\s*retries: (\d+),")
 _RANGE = re.compile(r"source: (UnexpectedRange|NoContentRange|ParseContentRange|RangeNotSupported)")
 _HOST = re.compile(r'"dns error".*(not known|nor servname|No address associated|No such host)', re.DOTALL)
+_REFUSED_CONNECTION = re.compile(r"kind: ConnectionRefused\b")
 _CERTIFICATE = re.compile(r"error: InvalidCertificate\b")
 _REDIRECT = re.compile(r"kind: Redirect\b|URL scheme is not allowed|BadScheme")
 
 
 class RequestError(Exception):
     """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused", "exists",
-    "host", "certificate" or "unreachable".
+    "host", "connection" (refused), "certificate" or "unreachable".
 
     It contains no text of the client, which may contain passwords and signatures.
     """
@@ -145,24 +148,38 @@ class Store:
         )  # fmt: skip
 
     async def _read(self, request: Callable[[Any], Any]) -> Any:
-        """The answer to a request of a store; the first one ends at once if no retry can help.
+        """The answer to a request of a store; the first one ends early if no retry can help.
 
-        The client would retry an unknown host or an untrusted certificate until the deadline.
+        The client would retry an unknown host, an untrusted certificate or a refused connection until the deadline.
         """
-        begin, first, self._first = time.monotonic(), self._first, None
+        end, first, self._first = time.monotonic() + self._deadline, self._first, None
         if first is None:
             return await self._within(request(self._store))
         try:
-            return await self._within(request(first))
+            return await self._first_answer(request, first, end)
         except RequestError as failure:
-            remaining = self._deadline - (time.monotonic() - begin)
-            if failure.kind != "unreachable" or remaining <= 0:
+            if failure.kind != "unreachable" or time.monotonic() >= end:
                 raise
+            attempts = (failure.retries or 0) + 1
         try:
-            return await self._within(request(self._store), remaining)
+            return await self._within(request(self._store), end - time.monotonic())
         except RequestError as failure:
-            failure.retries = None if failure.retries is None else failure.retries + 1
+            failure.retries = None if failure.retries is None else failure.retries + attempts
             raise
+
+    async def _first_answer(self, request: Callable[[Any], Any], client: Any, end: float) -> Any:
+        """The answer to a client that retries nothing; refused connections are retried after PAUSES."""
+        retries = 0
+        while True:
+            try:
+                return await self._within(request(client), end - time.monotonic())
+            except RequestError as failure:
+                failure.retries = None if failure.retries is None else retries
+                is_last = retries == len(PAUSES) or time.monotonic() + PAUSES[retries] >= end
+                if failure.kind != "connection" or is_last:
+                    raise
+            await asyncio.sleep(PAUSES[retries])
+            retries += 1
 
     async def _within(self, request: Any, seconds: float | None = None) -> Any:
         return await self._run(asyncio.wait_for(request, self._deadline if seconds is None else seconds))
@@ -197,6 +214,8 @@ def _failure(error: Exception) -> RequestError:
         return RequestError("range", status)
     if _HOST.search(text):
         return RequestError("host")
+    if _REFUSED_CONNECTION.search(text):
+        return RequestError("connection", status, retries)
     if _CERTIFICATE.search(text):
         return RequestError("certificate")
     if _REDIRECT.search(text) or (status is not None and 300 <= status < 400):

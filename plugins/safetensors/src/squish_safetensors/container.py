@@ -44,23 +44,23 @@ class Safetensors(Container):
             shards, problems = read_set(main, limits)
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
-        beside = [main.member(asset) for asset in MODEL_ASSETS if asset in members] if standard else []
+        assets = [main.member(asset) for asset in MODEL_ASSETS if asset in members] if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)
         return Index(
             format="safetensors",
             version="",
-            files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
+            files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *assets)),
             tensors=LazyTensors(records, read_record, extents),
             meta=meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
-                for number, file in enumerate(beside, len(shards))
+                for number, file in enumerate(assets, len(shards))
             },
             problems=(
                 *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *unreadable(beside, limits),
+                *contradictions, *unreadable(assets, limits),
             ),
         )  # fmt: skip
 

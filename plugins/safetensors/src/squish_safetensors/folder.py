@@ -117,10 +117,10 @@ def set_index(name: str) -> list[str]:
 
 def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
     """Return a note if a file is a shard of a set with a neighboring index."""
-    beside = [index for index in set_index(name) if index in members]
-    if not beside:
+    indexes = [index for index in set_index(name) if index in members]
+    if not indexes:
         return []
-    message = f"one shard of a set; open {beside[0]} for all tensors"
+    message = f"one shard of a set; open {indexes[0]} for all tensors"
     return [Problem(code=ErrorCode.SHARD, severity="note", where=name, message=message)]
 
 

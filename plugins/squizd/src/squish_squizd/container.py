@@ -41,7 +41,7 @@ from .read import walk
 from .read.anatomy import Anatomy
 from .read.blocks import BITS, NPCL_DTYPES, Block
 from .read.header import ARCHITECTURES, GLOBAL_KEY, Header
-from .read.names import logical_shape
+from .read.names import shape_in
 from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
@@ -171,7 +171,7 @@ class _Builder:
         return {names[place]: tensors[names[place]] for place in order}
 
     def _spec(self, key: int, name: str, block: Block, tied_to: str | None = None) -> TensorSpec:
-        shape = logical_shape(block, name, self.anatomy.names, self.findings)
+        shape = shape_in(self.anatomy.names.shapes, name, block.shape)
         scales = self.anatomy.scales.get(block.start)
         problem = block.problem or (scales.problem if scales else None)
         spec = TensorSpec(name=name, shape=shape, dtype=_dtype(block), tied_to=tied_to)

@@ -15,6 +15,11 @@ ALIASES = {
     "mxfp4": "mx:scaling=saturating",
 }
 """mistral.rs type names -> encodings."""
+BITS = {
+    "2": ("q2k", "afq2"), "3": ("q3k", "afq3"), "4": ("q4k", "afq4"), "5": ("q5k",), "6": ("q6k", "afq6"),
+    "8": ("q8_0", "afq8"),
+}  # fmt: skip
+"""A number of bits, as mistral.rs takes it -> the types it stands for: K quants, or AFQ on Metal."""
 BLOCKS = sorted({codec for codec in ALIASES.values() if codec.startswith("ggml.")} | {"ggml.q8_k"})
 
 
@@ -38,7 +43,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "arch": "architecture that names the layers of 0.x, instead of the config's model_type",
                 "allow_newer_minor": "true reads a minor version after 1.2 as 1.2",
             },
-            features={"isq": tuple(ALIASES)},
+            features={"isq": (*ALIASES, *BITS)},
             aliases=ALIASES,
             codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8", *BLOCKS),
         )

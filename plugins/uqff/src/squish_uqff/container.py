@@ -32,7 +32,7 @@ from squish_core.api import (
     single_value,
 )
 
-from . import ALIASES, tables
+from . import ALIASES, BITS, tables
 from .codecs import spare
 from .read import names, shards, v0, v1
 from .read.report import findings
@@ -77,7 +77,7 @@ class Uqff(Refinement):
                 for number, file in enumerate(assets, len(files.sources))
             },
             problems=(*index.problems, *problems),
-            declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
+            declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
             attrs={"uqff.shards": len(shard_set)},
         )  # fmt: skip
 
@@ -88,10 +88,12 @@ class Uqff(Refinement):
     def encodings_for(self, *, isq: Any = None, **features: Any) -> tuple[Encoding, ...]:
         if isq is None:
             return ()
-        codec = parse_spec(ALIASES[single_value("isq", isq)])
-        if codec.id == "hqq":
-            codec = evolve(codec, params={**codec.params, **HQQ_GROUPS})
-        return (Encoding(codec=codec),)
+        value = single_value("isq", isq)
+        codecs = [parse_spec(ALIASES[name]) for name in BITS.get(value, (value,))]
+        return tuple(
+            Encoding(codec=evolve(codec, params={**codec.params, **HQQ_GROUPS}) if codec.id == "hqq" else codec)
+            for codec in codecs
+        )
 
     def naming(self, options: Options) -> str:
         return "uqff"
@@ -128,6 +130,7 @@ HQQ_GROUPS = {"group_size": 64, "axis": 0}
 """The groups of mistral.rs's quantizer."""
 _QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
 """Config keys that may still describe the source checkpoint; UQFF layers carry their own parameters."""
+_DECLARATIONS = {shards.CONFIG: _QUANTIZATION, shards.REPORT: ((),)}
 _COMPANIONS = {
     shards.RESIDUAL: "norms and other unquantized tensors are missing",
     shards.CONFIG: "the architecture is unknown",

@@ -9,6 +9,7 @@ from squish_core.api import (
     Availability,
     Backend,
     Chain,
+    CodecSpec,
     Cost,
     ErrorCode,
     File,
@@ -27,7 +28,7 @@ class Ane(Backend):
     """Runs a file's Core ML appendix; single tensors must be converted to a package.
 
     `ane:device=M1` only plans each tensor for that device. Further options describe the operation that reads the
-    weights: `stride`, `dilation`, `overlapping`, `mutable`.
+    weights: `stride`, `dilation`, `overlapping`, `mutable`. `zeros=count` reads the values and counts their zeros.
     """
 
     id = "ane"
@@ -42,12 +43,19 @@ class Ane(Backend):
 
         if "device" not in options:
             raise UsageError(
-                "ane options need a device", found=", ".join(options), expected="ane:device=M1",
+                "ane options need a device", code=ErrorCode.BACKEND, found=str(CodecSpec(self.id, options)),
+                expected=str(CodecSpec(self.id, {"device": "M1", **options})),
+            )  # fmt: skip
+        device, zeros = str(options["device"]), options.get("zeros", "count")
+        if zeros != "count":
+            raise UsageError(
+                "invalid ane option", found=f"zeros={zeros}", expected="zeros=count, or no such option",
                 code=ErrorCode.BACKEND,
             )  # fmt: skip
-        consumer = planner.consumer_of({name: value for name, value in options.items() if name != "device"})
-        device = str(options["device"])
-        return DevicePlan(planner.generation_of(device), consumer, planner.cores_of(device))
+        consumer = planner.consumer_of({name: options[name] for name in options if name not in ("device", "zeros")})
+        return DevicePlan(
+            planner.generation_of(device), consumer, planner.cores_of(device), counts_zeros="zeros" in options
+        )
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding

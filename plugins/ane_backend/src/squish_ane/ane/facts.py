@@ -76,8 +76,8 @@ ROWS: Mapping[str, Row] = {
         gates=(MASTER, PALETTE_GATE),
     ),
     "palette_many": _row(
-        "palette with several codebooks", "num_luts above one", "table 25.5",
-        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED, "needs a later descriptor"),
+        "palette with several codebooks", "needs a later descriptor", "table 25.5",
+        Cell("illegal", _STATED, _NO_ENCODER), Cell("stream", _STATED),
         gates=(MASTER, PALETTE_GATE),
     ),
     "palette3_6": _row(
@@ -126,13 +126,8 @@ ROWS: Mapping[str, Row] = {
     ),
 }  # fmt: skip
 
-# Byte of the hardware description -> first generation that sets it, or None.
-GATES: Mapping[int, str | None] = {
-    0x48F: "H13", 0x529: "H13",
-    0x528: "H14", 0x532: "H14", 0x537: "H14",
-    0x520: "H15", 0x523: "H15", 0x533: "H15", 0x539: "H15",
-    0x52D: "H18", 0x288: None,
-}  # fmt: skip
+GATES: Mapping[int, str] = {MASTER: "H13", PALETTE_GATE: "H13", INT8_GATE: "H14", BLOCK_GATE: "H15", FP8_GATE: "H18"}
+"""Byte of the hardware description -> first generation that sets it."""
 
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 """Maximum bytes of a weight before splitting: folded or dense (field 0x200), streamed (field 0x210)."""
@@ -149,8 +144,7 @@ CHAPTER_DOUBTS = (
 
 def is_set(gate: int, generation: str) -> bool:
     """Whether a generation sets a byte of the hardware description."""
-    first = GATES[gate]
-    return first is not None and GENERATIONS.index(generation) >= GENERATIONS.index(first)
+    return GENERATIONS.index(generation) >= GENERATIONS.index(GATES[gate])
 
 
 def cell(form: str, generation: str) -> Cell:

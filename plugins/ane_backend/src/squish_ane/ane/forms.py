@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 from squish_codecs.api import Tables
 
@@ -16,7 +17,10 @@ FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
 
 
 def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
-    """Return the weights in the compiler's form; None if Core ML lacks the form, so they are decoded."""
+    """Return the weights in the compiler's form; None if it has no such form, so they are decoded."""
+    params = encoding.codec.params
+    if encoding.codec.id == "boxes" and not {"books", "count"}.isdisjoint(params):
+        return _boxes(params, spec)
     reader = _FORMS.get(encoding.codec.id)
     if reader:
         return reader(encoding, spec)
@@ -37,7 +41,7 @@ def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
     """Return the form of integer codes; `zeros`: all their zero points are zero."""
     if layout.bits < 8:
         return _weights(spec, "affine4", bits=layout.bits)
-    row = max(spec.shape[-1], 1) if spec.shape else 1
+    row = max(dtypes.count(spec.shape[1:]), 1)
     block = layout.run_length(spec.shape)
     if block is None or block % row:
         return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))
@@ -47,14 +51,34 @@ def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
 
 def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     tables = Tables.of(encoding.codec.params)
-    form = PALETTES.get(tables.scheme.bits)
-    if form is None or tables.scaled:
+    if tables.scaled:
         return None
     codebooks = spec.elements // tables.codebook_size if tables.codebook_size else 1
-    return _weights(
-        spec, form if codebooks == 1 else "palette_many", bits=tables.scheme.bits, codebooks=codebooks,
-        vector_size=tables.vector, quantized=tables.codebook_dtype in ("i8", "u8"),
-    )  # fmt: skip
+    return _indices(spec, tables.scheme.bits, codebooks, tables.codebook_dtype, vector_size=tables.vector)
+
+
+def _boxes(params: Mapping[str, Any], spec: TensorSpec) -> Weights | None:
+    """Return the form of codebooks by box, or of codes under a mask."""
+    bits, is_scaled = params["bits"], params.get("scale_dtype", "none") != "none"
+    if is_scaled and "books" not in params and bits == 8:
+        return _weights(spec, "sparse_int8", nonzero=params["count"])
+    if is_scaled or "books" not in params:
+        return None
+    codebooks = prod(params["books"])
+    if "count" in params:
+        return _weights(spec, "sparse_palette", bits=bits, nonzero=params["count"], codebooks=codebooks)
+    return _indices(spec, bits, codebooks, params.get("codebook_dtype", "f32"))
+
+
+def _indices(spec: TensorSpec, bits: int, codebooks: int, dtype: str, *, vector_size: int = 1) -> Weights | None:
+    """Return the form of a palette; the compiler rejects 1 and 2 bits with any number of codebooks."""
+    form = PALETTES.get(bits)
+    if form is None:
+        return None
+    if codebooks > 1 and form != PALETTES[1]:
+        form = "palette_many"
+    is_quantized = dtype in ("i8", "u8")
+    return _weights(spec, form, bits=bits, codebooks=codebooks, vector_size=vector_size, quantized=is_quantized)
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:

@@ -10,7 +10,7 @@ from attrs import fields_dict, frozen
 from squish_core.api import ErrorCode, SquishError, UsageError
 
 from . import facts
-from .structures import ACTIVATION_BYTES, codebook_bytes, is_quantized_palette, is_vector_size
+from .structures import codebook_bytes, is_quantized_palette, is_vector_size
 
 
 @frozen(kw_only=True)
@@ -79,7 +79,7 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
         if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
             raise UsageError(
                 "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
-                expected="device, stride and dilation from 1, overlapping and mutable as true or false",
+                expected="device, stride and dilation from 1, overlapping and mutable as true or false, zeros=count",
             )  # fmt: skip
     return Consumer(**values)
 
@@ -120,14 +120,6 @@ def plan(weights: Weights, generation: str, consumer: Consumer | None = None) ->
     )  # fmt: skip
 
 
-def palette_budget(bits: int, vector_size: int = 1, codebooks: int = 1, *, activation: bool = False) -> int:
-    """Return the on-chip memory of palettes and an optional activation table, which share a budget.
-
-    The size of the budget is not stated.
-    """
-    return codebook_bytes(bits, vector_size, codebooks) + ACTIVATION_BYTES * activation
-
-
 def cores_of(device: str) -> int:
     """Return the engine cores that the suffix of a target name states: 8 for "H13g", 4 without one."""
     name = device.strip().upper()
@@ -166,7 +158,8 @@ def _check(weights: Weights) -> None:
 
 
 def _illegal(row: facts.Row, generation: str, note: str) -> SquishError:
+    why = note if row.rule in note else f"{note} ({row.rule})"
     return SquishError(
-        f"{row.title} cannot be compiled for {generation}: {note}", code="illegal", found=row.rule,
+        f"{row.title} cannot be compiled for {generation}: {why}", code="illegal",
         hint=f"See {row.source}; a 4-bit palette with one codebook streams on every generation.",
     )  # fmt: skip

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
-from attrs import field, frozen
-
-from squish_core.api import SquishError
+from attrs import frozen
 
 TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
 """Type numbers of sections in the descriptor; other parts of the system number types differently."""
@@ -44,55 +41,32 @@ def is_quantized_palette(entries: int) -> bool:
 
 @frozen(kw_only=True)
 class Descriptor:
-    """The six sections of a compiled weight (listing 25.1). Sizes in bytes; `palette` is (format, bits, codebooks)."""
+    """The sections of a compiled weight without activation table and biases, which files do not store; in bytes."""
 
-    activation: int = 0
-    palette: tuple[int, int, int] = (0, 0, 0)
-    palette_bytes: int = 0
+    palette: int = 0
     groups: tuple[GroupRecord, ...] = ()
     scales: int = 0
-    biases: int = 0
     weights: int = 0
 
     @property
     def sections(self) -> Mapping[str, int]:
-        """Size of each section in bytes, in order."""
+        """Size of each section in bytes, in the order of listing 25.1."""
         return {
-            "lut": self.activation, "pal": self.palette_bytes, "ocgs": len(self.groups) * GroupRecord.nbytes(),
-            "scale": self.scales, "bias": self.biases, "weights": self.weights,
+            "lut": 0, "pal": self.palette, "ocgs": len(self.groups) * RECORD_BYTES,
+            "scale": self.scales, "bias": 0, "weights": self.weights,
         }  # fmt: skip
 
 
-_RECORD = struct.Struct("<14I")
-_UNRELOCATED = 0xFFFFFFFF
+RECORD_BYTES = 14 * 4
+"""A record's words (table 25.3), assumed to have 32 bits: offset, channels, ten addresses for the loader, two flags."""
 
 
 @frozen(kw_only=True)
 class GroupRecord:
-    """One group of output channels (table 25.3): fourteen words, assumed to have 32 bits."""
+    """What a plan knows of a group of output channels: its offset in the section in bytes, and its channels."""
 
     offset: int
     channels: int
-    slots: tuple[int, ...] = field(default=(_UNRELOCATED,) * 10)
-
-    @staticmethod
-    def nbytes() -> int:
-        """Return the size of a record in bytes."""
-        return _RECORD.size
-
-    def pack(self) -> bytes:
-        """Pack the record before relocation."""
-        return _RECORD.pack(self.offset, self.channels, *self.slots, 0, 0)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> GroupRecord:
-        """Parse a record."""
-        if len(data) != _RECORD.size:
-            raise SquishError("a group record has fourteen words", expected=_RECORD.size, found=len(data), code="T25.3")
-        offset, channels, *slots = _RECORD.unpack(data)
-        if slots[10:] != [0, 0]:
-            raise SquishError("nonzero reserved words [table 25.3]", found=slots[10:], code="T25.3")
-        return cls(offset=offset, channels=channels, slots=tuple(slots[:10]))
 
 
 def group_records(channels: int, cores: int, stride: int) -> tuple[GroupRecord, ...]:
@@ -127,7 +101,7 @@ def winograd(
 ) -> tuple[bool, str]:
     """Return whether a convolution may use Winograd, and the first failed condition. Source: chapter 20.
 
-    `unit` is the work unit's mode: "packed" (modes 1 and 2), "integer" or "float".
+    `unit` is the work unit's mode, "integer" or "float".
     """
     work = channels * kernel[0] * kernel[1] * depth * 2
     rules = (
@@ -142,7 +116,7 @@ def winograd(
     return not failed, failed
 
 
-WINOGRAD_FLOORS = {"packed": 32, "integer": 8, "float": 16}
+WINOGRAD_FLOORS = {"integer": 8, "float": 16}
 
 
 def cycles_after_skipping(cycles: float, zeros: float) -> float:

@@ -24,14 +24,13 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_file
 
-from ..config.rope import rope_kind
 from ..config.spelling import text_config
+from .behavior import setting_problems
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
+from .types import matches, type_problems
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
-LISTED = 3
-"""How many tensor names a problem lists."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -45,7 +44,8 @@ class ModelCheck:
         The model, the engine's id, and the family's id.
     problems
         What is in the way. Of severity "error": the engine refuses the model or ends. "warning": it loads the model
-        and computes otherwise, without a message.
+        and computes otherwise, without a message. "note": it computes otherwise by rounding, or loads the model only
+        in one way.
     """
 
     file: str
@@ -55,8 +55,8 @@ class ModelCheck:
 
     @property
     def loads(self) -> bool:
-        """Whether nothing is in the way."""
-        return not self.problems
+        """Whether nothing but notes is in the way."""
+        return all(problem.severity == "note" for problem in self.problems)
 
 
 def check_model(model: str | Path | File, engine: str) -> ModelCheck:
@@ -136,8 +136,9 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     else:
         yield from _folder_problems(file, engine, inventory)
         rows = None
+    yield from setting_problems(engine, inventory, gguf=reading.layout == "gguf")
     yield from tokenizer_problems(file, engine, gguf=reading.layout == "gguf", rows=rows)
-    yield from _type_problems(file, engine, reading, inventory)
+    yield from type_problems(file, engine, reading, inventory)
 
 
 def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
@@ -191,7 +192,7 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             message=f"does not have the name that {engine.title} looks for: {engine.weights}",
         )
     method = file.version if file.format == "hf" else None
-    if method is not None and not _matches(method, engine.formats["hf"].methods):
+    if method is not None and not matches(method, engine.formats["hf"].methods):
         yield Problem(
             code="engine-type",
             severity="error",
@@ -203,12 +204,6 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
     model_type = inventory.naming.model_type
     config = text_config(inventory.model.config())
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
-    kind = rope_kind((inventory.settings or {}).get("rope_scaling"))
-    if kind and kind not in engine.scalings.get(model_type, (kind,)):
-        yield Problem(
-            code="engine-key", severity="error", where=f"{CONFIG_FILE} rope_scaling",
-            message=f"is {kind}, which {engine.title} does not know for {model_type}",
-        )  # fmt: skip
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)
         if name not in config and value != default:
@@ -216,38 +211,6 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
                 code="engine-default", severity="warning", where=f"{CONFIG_FILE} {name}",
                 message=f"is not there; {engine.title} takes {default!r}, and the model has {str(value)[:60]}",
             )  # fmt: skip
-
-
-def _type_problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
-    """Tensors stored in a way that the engine does not support, grouped by encoding."""
-    groups: dict[str, list[str]] = {}
-    sources = inventory.coverage.sources if inventory.coverage is not None else {}
-    for name, spec in file.index.tensors.items():
-        stored = _not_run(spec, reading)
-        rule = sources[name].rule if name in sources else None
-        if stored is None and reading.vectors and rule is not None and rule.dtype not in (None, spec.dtype):
-            stored = f"{spec.dtype} instead of {rule.dtype}"
-        if stored is not None:
-            groups.setdefault(stored, []).append(name)
-    for stored, names in groups.items():
-        listed = ", ".join(names[1:LISTED])
-        more = f"; so are {listed}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}" if listed else ""
-        yield Problem(
-            code="engine-type",
-            severity="error",
-            where=names[0],
-            message=f"is stored as {stored}, which {engine.title} does not run{more}",
-        )
-
-
-def _not_run(spec: TensorSpec, reading: Reading) -> str | None:
-    """The encoding of a tensor, if the engine does not support it."""
-    if not spec.encodings:
-        return spec.problem or "nothing readable"
-    codec = spec.encodings[0].codec
-    if codec.id == "dense":
-        return spec.dtype if spec.dtype.startswith(("f", "bf")) and spec.dtype not in reading.dtypes else None
-    return None if _matches(codec.id, reading.codecs) else codec.id
 
 
 def _absent(
@@ -284,7 +247,3 @@ def _wrong_format(file: File, engine: Engine) -> Problem:
         code="engine-format", severity="error", where=file.name,
         message=f"is of the format {file.format}; {engine.title} reads {formats}",
     )  # fmt: skip
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -34,10 +34,9 @@ def check(
     result = check_model(model, engine)
     title = ENGINES[engine].title
     data = {**asdict(result), "loads": result.loads}
+    findings = [f"  {problem.severity}: {problem.where}: {problem.message}" for problem in result.problems]
     if result.loads:
-        return Answer(data, [f"{result.file}: {title} would load it ({result.family})"])
+        return Answer(data, [f"{result.file}: {title} would load it ({result.family})", *findings])
     refused = any(problem.severity == "error" for problem in result.problems)
     verdict = "would not load it" if refused else "would load it and compute otherwise"
-    lines = [f"{result.file}: {title} {verdict}"]
-    lines += [f"  {problem.severity}: {problem.where}: {problem.message}" for problem in result.problems]
-    return Answer(data, lines, 1)
+    return Answer(data, [f"{result.file}: {title} {verdict}", *findings], 1)

@@ -7,6 +7,9 @@ from typing import Any
 
 from attrs import field, frozen
 
+from . import differences
+from .differences import Difference
+
 ANY = "*"
 """Stands for every family, codec or method."""
 Fields = Mapping[str, tuple[str, ...]]
@@ -18,7 +21,8 @@ class Reading:
     """How an engine reads one format: the names it expects, and what it supports.
 
     `codecs` are patterns of codec ids, `dtypes` types of dense tensors, `methods` the `quant_method` of checkpoints
-    that declare one. `vectors`: it wants the type that the family's table states.
+    that declare one. `vectors`: it wants the type that the family's table states. `experts`: a family -> a pattern of
+    codec ids -> "error" if it refuses experts in them, "warning" if it computes them otherwise.
     """
 
     layout: str
@@ -26,6 +30,7 @@ class Reading:
     dtypes: tuple[str, ...] = ("f32", "f16", "bf16")
     methods: tuple[str, ...] = (ANY,)
     vectors: bool = False
+    experts: Mapping[str, Mapping[str, str]] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -42,10 +47,18 @@ class Engine:
         What it takes where config.json is silent: `model_type` -> setting -> value.
     tokenizer_keys, pretokenizers
         `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
-    scalings
-        Kinds of RoPE scaling that it knows, by `model_type` (no entry: any).
+    scalings, key_scalings
+        Kinds of RoPE scaling that it knows, by `model_type` of a folder and by architecture of a GGUF (no entry: any).
+    unscaled
+        Kinds of RoPE scaling that it applies, by `model_type` of a folder; it ignores the others (no entry: any).
     unsupported
         Model types of known families that it refuses.
+    differences
+        Other settings with which it refuses a model or computes otherwise.
+    ignores
+        The layout whose ignored settings the families list, if it is this engine's.
+    unigram
+        Whether it reads the scores of SentencePiece in a GGUF as those of a unigram model.
     tokenizers
         Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
         is installed.)
@@ -61,6 +74,11 @@ class Engine:
     fields: Fields = field(factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     scalings: Fields = field(factory=dict)
+    key_scalings: Fields = field(factory=dict)
+    unscaled: Fields = field(factory=dict)
+    differences: tuple[Difference, ...] = ()
+    ignores: str = ""
+    unigram: bool = False
     unsupported: tuple[str, ...] = ()
     tokenizers: tuple[str, ...] = ()
     weights: str = "*"
@@ -89,7 +107,9 @@ SIZES = (
 )  # fmt: skip
 MLX_ALL = ("model_type", *SIZES)
 MLX_SIZES = (*HEADS, "max_position_embeddings", "head_dim", "tie_word_embeddings")
-MISTRAL_ALL = (*SIZES, "architectures", "hidden_act", "max_position_embeddings", "rope_theta", *HEADS)
+MISTRAL_REST = (*SIZES, "architectures", "max_position_embeddings", "rope_theta", *HEADS)
+MISTRAL_ALL = (*MISTRAL_REST, "hidden_act")
+LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers", "vocab_size", *HEADS)
 WINDOW = ("max_window_layers", "use_sliding_window")
 EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
 
@@ -106,6 +126,8 @@ LLAMA_CPP = Engine(
     formats={"gguf": Reading(layout="gguf", codecs=GGML, vectors=True)},
     tokenizer_keys={"gpt2": ("tokenizer.ggml.merges",), "llama": ()},
     pretokenizers=PRETOKENIZERS,
+    differences=differences.LLAMA_CPP,
+    ignores="gguf",
 )
 MLX = Engine(
     title="mlx-lm",
@@ -126,6 +148,11 @@ MLX = Engine(
         "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
         "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
         **dict.fromkeys(("deepseek_v2", "deepseek_v3", "gpt_oss"), ("model_type",)),
+        "lfm2": (
+            "model_type", *LFM, "block_multiple_of", "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim",
+            "block_dim", "conv_L_cache", "conv_bias", "max_position_embeddings", "norm_eps",
+        ),
+        "starcoder2": tuple(name for name in (*MLX_ALL, *HEADS) if name != "rms_norm_eps"),
         "gpt2": (
             "model_type", "n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "layer_norm_epsilon", "vocab_size",
         ),
@@ -152,6 +179,12 @@ MLX = Engine(
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
     },
+    unscaled={
+        **dict.fromkeys(("mixtral", "qwen3_moe", "glm4", "starcoder2", "lfm2", "gemma2"), ()),
+        **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
+    },
+    differences=differences.MLX,
+    ignores="mlx",
     tokenizers=("tokenizer.json",),
     weights="model*.safetensors",
 )  # fmt: skip
@@ -175,8 +208,19 @@ TRANSFORMERS = Engine(
 MISTRAL_RS = Engine(
     title="mistral.rs",
     formats={
-        "uqff": Reading(layout="uqff", codecs=(ANY,)),
-        "gguf": Reading(layout="gguf", codecs=MISTRAL_GGML, vectors=True),
+        "uqff": Reading(
+            layout="uqff",
+            codecs=(ANY,),
+            experts={
+                "gpt-oss": {"mx": "warning"},
+                "mixtral": {ANY: "error"},
+                "qwen3moe": {"mx": "error"},
+                "deepseek2": {"mx": "error"},
+            },
+        ),
+        "gguf": Reading(
+            layout="gguf", codecs=MISTRAL_GGML, vectors=True, experts={"gpt-oss": {"ggml.mxfp4": "warning"}}
+        ),
         "safetensors": Reading(layout="hf"),
     },
     keys={
@@ -188,15 +232,63 @@ MISTRAL_RS = Engine(
         ANY: MISTRAL_ALL,
         "qwen3": (*MISTRAL_ALL, *WINDOW),
         "qwen3_moe": (*MISTRAL_ALL, *WINDOW, *EXPERTS),
+        "gemma2": (
+            *MISTRAL_REST,
+            "attention_bias",
+            "head_dim",
+            "hidden_activation",
+            "query_pre_attn_scalar",
+            "sliding_window",
+            "tie_word_embeddings",
+        ),
         "gemma3_text": ("architectures", "sliding_window"),
-        "phi3": (
-            *MISTRAL_ALL,
-            "original_max_position_embeddings",
+        "phi3": (*MISTRAL_ALL, "original_max_position_embeddings"),
+        "qwen2": (*MISTRAL_ALL, "tie_word_embeddings"),
+        "glm4": (*MISTRAL_ALL, "head_dim"),
+        "gpt_oss": (*MISTRAL_REST, "head_dim", "layer_types", "num_local_experts", "num_experts_per_tok"),
+        **dict.fromkeys(
+            ("deepseek_v2", "deepseek_v3"),
+            (
+                *(name for name in MISTRAL_REST if name not in HEADS),
+                "attention_bias",
+                "first_k_dense_replace",
+                "n_group",
+                "topk_group",
+                "num_experts_per_tok",
+                "moe_intermediate_size",
+            ),
+        ),
+        "lfm2": ("architectures", *LFM, "block_multiple_of"),
+        "starcoder2": (
+            *(name for name in MISTRAL_ALL if name != "rms_norm_eps"),
+            "norm_epsilon",
+            "tie_word_embeddings",
+            "use_bias",
         ),
     },
     defaults={"qwen3": {"tie_word_embeddings": False}},
-    scalings={"llama": ("llama3", "linear")},
+    scalings={
+        "llama": ("llama3", "linear"),
+        "gpt_oss": ("yarn", "llama3"),
+        **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
+    },
+    key_scalings={
+        ANY: (),
+        "llama": ("llama3", "linear"),
+        "phi3": ("longrope",),
+        "gpt-oss": ("yarn",),
+        "gemma3": ("linear",),
+        "deepseek2": ("yarn",),
+    },
+    unscaled={
+        **dict.fromkeys(
+            ("mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "glm4", "starcoder2", "lfm2", "gemma2"), ()
+        ),
+        "gpt_oss": ("yarn",),
+    },
     unsupported=("gpt2", "granite", "olmo2"),
+    differences=differences.MISTRAL_RS,
+    unigram=True,
     tokenizers=("tokenizer.json",),
 )
 ENGINES = {"llama.cpp": LLAMA_CPP, "mlx": MLX, "transformers": TRANSFORMERS, "mistralrs": MISTRAL_RS}

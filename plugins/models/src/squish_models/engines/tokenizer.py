@@ -46,6 +46,13 @@ def _key_problems(file: File, engine: Engine, rows: int | None) -> Iterator[Prob
                 where=key,
                 message=f"is missing, and {engine.title} does not load without it",
             )
+    if model == "llama" and engine.unigram:
+        yield Problem(
+            code="tokenizer",
+            severity="warning",
+            where=f"{PREFIX}scores",
+            message=f"are read as those of a unigram model: {engine.title} splits some texts into other tokens",
+        )
     pre = meta.get(f"{PREFIX}pre", "default")
     if model == "gpt2" and engine.pretokenizers and pre not in engine.pretokenizers:
         yield Problem(

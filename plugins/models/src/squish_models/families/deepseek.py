@@ -168,6 +168,12 @@ class Deepseek(TextModel):
 
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
+        scaling = settings.get("rope_scaling")
+        if rope_kind(scaling) == "linear" or (rope_kind(scaling) == "yarn" and not _scale(settings, "mscale_all_dim")):
+            raise FormatError(
+                "has a rope_scaling without mscale_all_dim, under which llama.cpp scales attention otherwise",
+                part=CONFIG, code="rope", expected="yarn with a mscale_all_dim", found=repr(scaling)[:120],
+            )  # fmt: skip
         if _scale(settings, "mscale") != _scale(settings, "mscale_all_dim"):
             raise FormatError(
                 "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG, code="rope",

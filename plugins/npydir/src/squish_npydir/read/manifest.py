@@ -8,7 +8,8 @@ from squish_core.api import ErrorCode, FormatError, LimitError, Limits, SquishEr
 
 from .folder import Folder
 
-MANIFEST = "manifest.json"
+MANIFEST, PLACE = "manifest.json", "tensors"
+"""The manifest, and the folder of the arrays."""
 ALONE = {"squish_4bit/config.json": "squish_4bit", "squish_3bit/config.json": "squish_3bit",
          "squish_weights.safetensors": "squish_weights.safetensors"}  # fmt: skip
 """Files of tiers that can be opened by themselves -> the name to open."""
@@ -17,21 +18,40 @@ ALONE = {"squish_4bit/config.json": "squish_4bit", "squish_3bit/config.json": "s
 def read(folder: Folder) -> dict[str, str]:
     """Return name -> safe key in load order; keys are unique file names, ignoring case."""
     try:
-        return _checked(_by_name(folder.json(MANIFEST, "manifest")), folder.limits)
+        return _checked(_by_name(folder.json(MANIFEST, "manifest"), folder), folder.limits)
     except SquishError as error:
         raise (_absent(folder) if error.code == ErrorCode.MISSING else error).within(file=MANIFEST) from None
 
 
-def _by_name(entries: dict[str, Any]) -> dict[str, Any]:
+def _by_name(entries: dict[str, Any], folder: Folder) -> dict[str, Any]:
     """Return a manifest from names to keys; one from keys to names, as in the architecture document, is inverted.
 
-    In such a manifest, all keys are those that Squish derives from the names. Names without dots are their own keys,
-    so that the direction does not matter.
+    In such a manifest, all keys are those that Squish derives from the names, or they have no dots, unlike the names,
+    and the files. Names without dots are their own keys, so that the direction does not matter.
     """
-    pairs = entries.items()
-    if not all(type(name) is str and key == name.replace(".", "__") for key, name in pairs):
+    pairs = [(key, name) for key, name in entries.items() if type(name) is str]
+    derived = all(key == name.replace(".", "__") for key, name in pairs)
+    if len(pairs) < len(entries) or not (derived or _names_files(pairs, folder)):
         return entries
     return {name: key for key, name in pairs}
+
+
+def _names_files(pairs: list[tuple[str, str]], folder: Folder) -> bool:
+    """Whether a manifest has keys on its left: only the right side has dots, and files have the left side's names."""
+    if any("." in key for key, _ in pairs) or not any("." in name for _, name in pairs):
+        return False
+    if not all(map(_is_file_name, (name for _, name in pairs))):
+        return False  # paths are refused, never read as names
+    stems = {file.rpartition("__")[0] for file in folder.names(PLACE)}
+    return any(key in stems for key, _ in pairs) and not any(name in stems for _, name in pairs)
+
+
+def _is_file_name(text: str) -> bool:
+    try:
+        check_file_name(text, MANIFEST)
+    except SquishError:
+        return False
+    return True
 
 
 def _absent(folder: Folder) -> SquishError:

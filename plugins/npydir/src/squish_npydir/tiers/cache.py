@@ -32,7 +32,7 @@ from squish_core.api import open as open_model
 
 from ..read.awq import INDEX
 from ..read.dialects import PANELS
-from ..read.manifest import MANIFEST
+from ..read.manifest import MANIFEST, PLACE
 from ..write.replace import delete_eights, delete_tier
 from . import panels, seal
 from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
@@ -211,7 +211,7 @@ def _int4(own: File, folder: Path, progress: Progress | None, job: Job, params: 
             "no INT8 tensors to convert", file=own.name, code="tier",
             hint="Convert the model with `squish convert ... --encode int8`.",
         )  # fmt: skip
-    create_folder(folder / seal.PLACE)
+    create_folder(folder / PLACE)
     rules, size = {}, 0
     for name in eights:
         columns = own[name].shape[-1]

@@ -28,10 +28,10 @@ from squish_core.api import (
 from squish_core.api import open as open_model
 
 from ..read.folder import Folder
-from ..read.manifest import MANIFEST
+from ..read.manifest import MANIFEST, PLACE
 
 SEALS = "squish_seals.json"
-PLACE, READY = "tensors", "tensors/.manifest_ready"
+READY = f"{PLACE}/.manifest_ready"
 INT4_READY = ".squish_int4_ready"
 """Sentinel of a directory whose INT8 arrays all have 4-bit ones."""
 

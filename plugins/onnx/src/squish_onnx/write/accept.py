@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from squish_codecs.api import Affine, Scheme
 
 from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
@@ -33,7 +36,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) ->
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = False) -> Encoding | Refusal | None:
-    """The form of MatMulNBits for these codes: wider codes if need be, scales and biases in f32.
+    """The form of MatMulNBits for these codes: wider codes if need be, scales in f32, packed zero points or f32 biases.
 
     Parameters
     ----------
@@ -62,9 +65,13 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
     bits = next((width for width in HALF_BLOCKS if width >= layout.bits), None)
     if block is None or bits is None:
         return Refusal(why=f"MatMulNBits has blocks of {BLOCKS} columns, not {group or 'groups of rows'}", code="block")
-    params: dict[str, object] = {"bits": bits, "group_size": block}
+    params: dict[str, Any] = {"bits": bits, "group_size": block}
     if layout.offset_kind == "none":
         params |= {"zero": HALF_BLOCKS[bits], "signed": False}
+    elif (
+        layout.offset_kind == "zero_point" and layout.scale_dtype == "f32" and not across and _fill_bytes(spec, params)
+    ):
+        params |= {"axis": "flat", "offset": "zero_point", "offset_dtype": "packed"}  # biases would be rounded
     else:
         params |= {"offset": "bias"}
     if across:
@@ -81,6 +88,11 @@ def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
     return Encoding(codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()})
 
 
+def _fill_bytes(spec: TensorSpec, params: Mapping[str, Any]) -> bool:
+    """Whether the packed zero points of a row fill its bytes, so that none are padded."""
+    return spec.shape[1] // params["group_size"] * params["bits"] % 8 == 0
+
+
 def _is_native(spec: TensorSpec, codec: CodecSpec) -> bool:
     """Whether codes are stored as MatMulNBits has them, with scales of any width and packed zero points."""
     scheme = Scheme.of(codec.params)
@@ -90,10 +102,9 @@ def _is_native(spec: TensorSpec, codec: CodecSpec) -> bool:
         return False
     if (scheme.word, scheme.order, scheme.pack_axis) != ("u8", "lsb", -1):
         return False
-    blocks = spec.shape[1] // scheme.group_size
     forms = {
         "none": scheme.axis == -1 and scheme.zero == HALF_BLOCKS[scheme.bits],
         "bias": scheme.axis == -1 and scheme.offset_dtype == "f32",
-        "zero_point": scheme.flat and scheme.packed_zeros and scheme.zero == 0 and blocks * scheme.bits % 8 == 0,
+        "zero_point": scheme.flat and scheme.packed_zeros and scheme.zero == 0 and _fill_bytes(spec, codec.params),
     }
     return forms[scheme.offset]

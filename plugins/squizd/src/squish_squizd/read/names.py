@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -101,7 +101,7 @@ def check_names(
     """Raise ValueError if the section does not fit the blocks of the file."""
     layers = {**blocks, **draft}
     for key, listed in names.names.items():
-        if key not in layers or len(listed) != len(layers[key]):
+        if len(listed) != len(layers.get(key, ())):
             raise ValueError(f"layer {key} has {len(layers.get(key, ()))} blocks, but {len(listed)} names")
     extents = {(block.start, block.end - block.start) for block in global_blocks}
     for name, offset, length in names.globals:
@@ -114,21 +114,24 @@ def check_names(
             raise ValueError("several tensors have the same name")
 
 
-def logical_shape(block: Block, name: str, names: Names, findings: Findings) -> tuple[int, ...]:
-    """Return the shape from the section, if it has as many elements as the block."""
-    shape = names.shapes.get(name)
-    if shape is None:
-        return block.shape
-    if math.prod(shape) != block.elements:
-        findings.warn(
-            "P9",
-            name,
-            "its shape in SQXT has a different number of elements than its block",
-            expected=list(block.shape),
-            found=list(shape),
-        )
-        return block.shape
-    return shape
+def shape_in(shapes: Mapping[str, tuple[int, ...]], name: str, stored: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a block: that of its name in the section if it has as many elements, else the stored one."""
+    shape = shapes.get(name, stored)
+    return shape if math.prod(shape) == math.prod(stored) else stored
+
+
+def check_shapes(names: Names, blocks: Iterable[tuple[str, Block]], findings: Findings) -> None:
+    """Warn about shapes that fit no block of their name; a tensor of the draft head may have the name of another."""
+    stored: dict[str, list[Block]] = {}
+    for name, block in blocks:
+        if name in names.shapes:
+            stored.setdefault(name, []).append(block)
+    for name, same_name in stored.items():
+        if math.prod(names.shapes[name]) not in {block.elements for block in same_name}:
+            findings.warn(
+                "P9", name, "its shape in SQXT has a different number of elements than its block",
+                expected=list(same_name[0].shape), found=list(names.shapes[name]),
+            )  # fmt: skip
 
 
 def _encodable(name: str) -> None:

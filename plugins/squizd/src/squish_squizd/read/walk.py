@@ -14,7 +14,7 @@ from .draft import read_draft
 from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
 from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
-from .names import Names, check_names, read_names
+from .names import Names, check_names, check_shapes, read_names
 
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
@@ -142,6 +142,9 @@ def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     except ValueError as error:
         findings.warn("P9", "SQXT", f"ignored, so tensors get names such as layers.0.w0: {error}")
         anatomy.names = Names()
+    pairs = [(name, block) for _, name, block in (*anatomy.named(), *anatomy.named(draft=True))]
+    pairs += [(alias, block) for block in anatomy.globals for alias in anatomy.global_names(block)[1:]]
+    check_shapes(anatomy.names, pairs, findings)
 
 
 def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:

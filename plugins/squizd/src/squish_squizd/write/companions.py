@@ -15,6 +15,7 @@ from squish_core.api import (
     SquishError,
 )  # fmt: skip
 
+from ..read.names import shape_in
 from . import coreml
 from .draft import CHILD, LAYERS, VOCABULARY, Draft, draft_of_child, draft_of_file
 from .names import logical_shapes
@@ -46,9 +47,9 @@ def plan_draft(
 
 def _clash(placement: Placement, draft: Draft) -> str | None:
     """Return a name whose shape in SQXT is wrong for one of two tensors: SQXT has one shape per name."""
-    shapes = logical_shapes(placement, draft)
+    shapes = {name: tuple(shape) for name, shape in logical_shapes(placement, draft).items()}
     blocks = [*placement.blocks, *(block for block, _ in draft.blocks(0))]
-    clashes = (each.spec.name for each in blocks if tuple(shapes.get(each.spec.name, each.shape)) != each.spec.shape)
+    clashes = (each.spec.name for each in blocks if shape_in(shapes, each.spec.name, each.shape) != each.spec.shape)
     return next(clashes, None)
 
 

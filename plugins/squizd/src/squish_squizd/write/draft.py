@@ -51,7 +51,9 @@ class Draft:
     @property
     def names(self) -> dict[int, list[str]]:
         """Tensor names by layer key."""
-        return {DRAFT_KEY + layer: [each.spec.name for each in tensors] for layer, tensors in self.layers.items()}
+        return {
+            DRAFT_KEY + layer: [each.spec.name for each in tensors] for layer, tensors in self.layers.items() if tensors
+        }
 
     def blocks(self, position: int) -> list[tuple[PlacedBlock, OutgoingTensor]]:
         """Place the blocks; the first starts at the next multiple of 64 from `position`."""

@@ -1,0 +1,134 @@
+"""Models that an engine refuses, or computes otherwise, because of their settings. Measured: docs/models.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from ..config.rope import rope_kind
+
+FOLDER, GGUF = "folder", "gguf"
+Settings = Mapping[str, Any]
+Test = Callable[[Settings], bool]
+
+
+@frozen
+class Difference:
+    """A case that an engine handles otherwise than the model's own software.
+
+    `severity` is "error" if the engine refuses the model, "warning" if its results differ, and "note" if they differ
+    by rounding or depend on how the model is loaded. `forms` are the kinds of files, `where` is the setting.
+    """
+
+    families: tuple[str, ...]
+    forms: tuple[str, ...]
+    severity: str
+    where: str
+    message: str
+    applies: Test = lambda settings: True
+
+
+def _has_own_head_size(settings: Settings) -> bool:
+    """Whether heads differ from the hidden size divided by their number."""
+    return bool(settings["head_dim"] * settings["num_attention_heads"] != settings["hidden_size"])
+
+
+def _has_other_value_heads(settings: Settings) -> bool:
+    """Whether heads of values differ from those of keys."""
+    return bool(settings["v_head_dim"] != settings["qk_nope_head_dim"] + settings["qk_rope_head_dim"])
+
+
+def _has_sigmoid_experts(settings: Settings) -> bool:
+    """Whether a layer has experts, chosen as in DeepSeek 3."""
+    return (
+        settings.get("model_type") == "deepseek_v3"
+        and settings["first_k_dense_replace"] < settings["num_hidden_layers"]
+    )
+
+
+def _has_yarn_without(name: str) -> Test:
+    """Whether YaRN's scaling does not state a setting."""
+
+    def applies(settings: Settings) -> bool:
+        scaling = settings.get("rope_scaling") or {}
+        return rope_kind(scaling) == "yarn" and scaling.get(name) is None
+
+    return applies
+
+
+def _has_inexact_root(settings: Settings) -> bool:
+    """Whether bf16 rounds the square root of the hidden size."""
+    root = np.float64(settings["hidden_size"]) ** 0.5
+    return bool(np.float32(root) != root) or bool(np.float32(root).view(np.uint32) & 0xFFFF)
+
+
+_HEADS = "states heads of another size than the hidden size by their number, which mistral.rs refuses for {family}"
+LLAMA_CPP = (
+    Difference(
+        ("gemma2", "gemma3", "gpt2", "starcoder2"), (GGUF,), "note", "general.architecture",
+        "is {family}: llama.cpp reads GELU from a table of f16, so log-probabilities differ by up to 0.002",
+    ),
+    Difference(
+        ("qwen2vl",), (GGUF,), "note", "general.architecture",
+        "is {family}: llama.cpp's positions of text differ from Qwen 2's by rounding, log-probabilities by 0.0024",
+    ),
+)  # fmt: skip
+MLX = (
+    Difference(
+        ("gpt2",), (FOLDER,), "error", "config.json n_inner",
+        "is not 4 * n_embd, the only size that mlx-lm runs",
+        lambda settings: bool(settings["intermediate_size"] != 4 * settings["hidden_size"]),
+    ),
+    Difference(
+        ("gemma3",), (FOLDER,), "note", "config.json hidden_size",
+        "has a square root that mlx-lm rounds to bf16 when it scales the embeddings", _has_inexact_root,
+    ),
+    Difference(
+        ("gpt-oss",), (FOLDER,), "error", "config.json rope_scaling", "is dynamic, which mlx-lm refuses for gpt-oss",
+        lambda settings: rope_kind(settings.get("rope_scaling")) == "dynamic",
+    ),
+)  # fmt: skip
+MISTRAL_RS = (
+    Difference(
+        ("deepseek2",), (GGUF,), "error", "general.architecture",
+        "is {family}, which mistral.rs does not run from a GGUF; it runs DeepSeek 2 from a UQFF",
+    ),
+    Difference(
+        ("deepseek2",), (FOLDER,), "error", "config.json v_head_dim",
+        "is not qk_nope_head_dim + qk_rope_head_dim, and mistral.rs runs no other heads of values",
+        _has_other_value_heads,
+    ),
+    Difference(
+        ("deepseek2",), (FOLDER,), "error", "config.json rope_scaling",
+        "has no mscale, without which mistral.rs does not run YaRN in DeepSeek", _has_yarn_without("mscale"),
+    ),
+    Difference(
+        ("deepseek2",), (FOLDER,), "warning", "config.json model_type",
+        "is deepseek_v3, whose experts mistral.rs computes otherwise", _has_sigmoid_experts,
+    ),
+    Difference(
+        ("qwen2vl",), (GGUF,), "error", "general.architecture",
+        "is {family}, which mistral.rs loads only together with its vision part (--mmproj)",
+    ),
+    Difference(("llama", "mixtral"), (GGUF,), "error", "{family}.attention.key_length", _HEADS, _has_own_head_size),
+    Difference(
+        ("llama", "mixtral"), (FOLDER,), "error", "config.json head_dim", _HEADS,
+        lambda settings: settings.get("model_type") != "mistral" and _has_own_head_size(settings),
+    ),
+    Difference(
+        ("gemma3",), (FOLDER,), "note", "config.json architectures",
+        "are Gemma3ForCausalLM, which mistral.rs refuses as a text model and loads as a multimodal one",
+    ),
+    Difference(
+        ("gpt-oss",), (FOLDER,), "warning", "config.json rope_scaling",
+        "does not set YaRN's truncate to false, as mistral.rs assumes unless it is true",
+        _has_yarn_without("truncate"),
+    ),
+    Difference(
+        ("gpt-oss",), (FOLDER,), "note", "config.json model_type",
+        "is {family}: log-probabilities of mistral.rs differ by 0.002 from those of Transformers",
+    ),
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""What `check_model` says about settings and codes, against the engines: refused, other results, or the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import oracles
+import pytest
+from oracles import engines, families
+from squish_models.api import check_model
+
+import squish_core as squish
+
+pytestmark = pytest.mark.oracle
+BOUND = 0.01
+LINEAR = {"rope_parameters": {**families.ROPE, "rope_type": "linear"}}
+EQUAL_HEADS = {"v_head_dim": 48}
+CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("deepseek_v2", {"num_hidden_layers": 2, "q_lora_rank": 48}, "gguf", "error"),
+    ("deepseek_v2", {"num_hidden_layers": 2, "q_lora_rank": 48}, "uqff", ""),
+    ("deepseek_v3", {}, "uqff", "error"),
+    ("deepseek_v3", EQUAL_HEADS, "uqff", "warning"),
+    ("deepseek_v3", {**EQUAL_HEADS, "first_k_dense_replace": 2}, "uqff", ""),
+    ("llama", {"head_dim": 32}, "uqff", "error"),
+    ("qwen2", LINEAR, "uqff", "warning"),
+    ("qwen2", LINEAR, "gguf", "error"),
+    ("starcoder2", {}, "uqff", ""),
+]
+
+
+def outcome(source: Path, model: Path, engine: str) -> str:
+    """ "error" if the engine refuses the model, "warning" if it computes otherwise than Transformers, "" if not."""
+    expected = engines.ask("transformers", source, tokens=1)
+    try:
+        answer = engines.ask(engine, model, expected.ids, tokens=1, vocabulary=families.SIZE["vocab_size"], timeout=60)
+    except oracles.OracleError:
+        return "error"
+    return "warning" if engines.difference(expected, answer, BOUND) else ""
+
+
+def verdict(model: Path, engine: str) -> str:
+    """The severity of the gravest problem that the check finds."""
+    severities = {problem.severity for problem in check_model(model, engine).problems}
+    return next((each for each in ("error", "warning") if each in severities), "")
+
+
+@pytest.mark.parametrize(("family", "settings", "to", "expected"), CASES)
+def test_the_check_says_what_mistral_rs_does(
+    family: str, settings: dict[str, Any], to: str, expected: str, tmp_path: Path
+) -> None:
+    source, model = families.make(family, tmp_path / "model", **settings), tmp_path / f"out.{to}"
+    squish.convert(source, model, to)
+    assert (outcome(source, model, "mistralrs"), verdict(model, "mistralrs")) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "expected"),
+    [
+        ("glm4", LINEAR, "warning"),
+        ("gemma2", {}, "warning"),
+        ("starcoder2", {}, ""),
+        ("gpt2", {"n_inner": 128}, "error"),
+    ],
+)
+def test_the_check_says_what_mlx_lm_does(family: str, settings: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    source, model = families.make(family, tmp_path / "model", **settings), tmp_path / "out"
+    squish.convert(source, model, "mlx")
+    assert (outcome(source, model, "mlx"), verdict(model, "mlx")) == (expected, expected)
+
+
+@pytest.mark.parametrize(("to", "expected"), [("gguf", "warning"), ("uqff", "warning")])
+def test_mistral_rs_computes_mxfp4_experts_of_gpt_oss_otherwise(to: str, expected: str, tmp_path: Path) -> None:
+    source, model = families.make("gpt_oss", tmp_path / "model"), tmp_path / "m.gguf"
+    squish.convert(source, model, encode={"*_exps.weight": "mxfp4"})
+    reference = engines.ask("llama.cpp", model, tokens=1)
+    if to == "uqff":
+        squish.convert(model, tmp_path / "uqff", "uqff")
+        model = tmp_path / "uqff"
+    answer = engines.ask("mistralrs", model, reference.ids, tokens=1, vocabulary=families.SIZE["vocab_size"])
+    assert engines.difference(reference, answer, 1.25, exact=False)  # blocks agree within 1.25 elsewhere
+    assert verdict(model, "mistralrs") == expected
