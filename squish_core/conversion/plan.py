@@ -275,7 +275,7 @@ class _Planner:
         if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",
-                hint="Leave out activations=.",
+                hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")

@@ -50,7 +50,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return _blocks(spec, encoding.codec.inner.id)
     if codec == SCALED_NVFP4:
         return _blocks(spec, codec)
-    if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
+    if (inner := encoding.codec.inner) and len(encoding.parts) == 1:
+        return Refusal(why=f"GGUF stores blocks along rows, not {codec} of {inner.id}", code="codec")
+    if part is None or len(encoding.parts) > 1 or inner:
         hint = "; use --encode mxfp4 or nvfp4" if codec == "mx" else ""
         return Refusal(why=f"GGUF stores one array per tensor, {codec} has several{hint}", code="codec")
     if codec == "dense":

@@ -47,6 +47,7 @@ from squish_hf.methods.forms import (
 METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
+MXFP4_CODECS = ("ggml.mxfp4", "mx")
 FLOATS = (PACKED, FP8, FBGEMM, MODELOPT)
 """Methods with float codes."""
 INTEGERS = (GPTQ, GPTQ_V2, AWQ, PACKED)
@@ -67,6 +68,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
+        if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
+            return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
         return _dense_only(codec.id, lambda each: accepts(spec, encoding, {METHOD: each}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
