@@ -44,7 +44,7 @@ def refused_codes(
     first, error = refusals[0]
     message = error.message
     if len(refusals) > 1:
-        details = "; ".join(f"{each.where}: {each.message}" for each in findings)
+        details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
     values = _rules(_patterns([spec.name for spec, _ in refusals], specs), "bf16")
     nearest = _nearest_rules(
