@@ -9,6 +9,7 @@ from typing import Any
 
 from squish_core.errors import FormatError, LimitError, SquishError
 from squish_core.formats.json import unique_members
+from squish_core.guard import gc_paused
 from squish_core.io.source import Source
 
 SUFFIXES = (".json", ".jinja", ".txt", ".model")
@@ -66,7 +67,8 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
             raise LimitError(f"has too many {unit}", part=name, expected=f"at most {limit}", found=count, code=code)
     text = parse_text(data, name, "json")
     try:
-        parsed = json.loads(text, object_pairs_hook=unique_members)
+        with gc_paused():  # a vocabulary has 100,000 values
+            parsed = json.loads(text, object_pairs_hook=unique_members)
     except json.JSONDecodeError as error:
         at = len(text[: error.pos].encode())
         raise FormatError(f"is not JSON: {error.msg}", part=name, offset=at, code="json", hint=REPLACE) from None
