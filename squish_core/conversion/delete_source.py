@@ -24,6 +24,8 @@ from squish_core.tensor import Tensor
 
 _SAME = 1e-6
 """Relative tolerance between error sums in different orders of summation."""
+LISTED = 3
+"""Lost items that an error lists."""
 _DISPENSABLE = (("metadata", "format"),)
 """May be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
@@ -48,7 +50,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     reasons = {
         "it is compressed, or not a file on disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
-        f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
+        f"not everything is carried over: {_listing(lost)}": bool(lost),
         f"it has problems: {'; '.join(doubts[:2])}": bool(doubts),
         "the target replaces it": any(
             target_path == path.resolve() or target_path in path.resolve().parents for path in paths
@@ -59,7 +61,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
         if holds:
             raise FormatError(
                 f"cannot be deleted: {reason}", file=file.name, code="delete",
-                hint="Convert it without deleting, and delete it yourself.",
+                hint="Convert it without deleting, and delete it yourself. The report lists what is not carried over.",
             )  # fmt: skip
     return paths
 
@@ -74,11 +76,12 @@ def delete(
     deletes nothing.
     """
     before = [_identity(file, path) for path in paths]
-    report = verify(target, deep=True, format=form, registry=file.registry)
+    detected = getattr(file.registry.containers[form].info, "refines", None) is not None  # dense values declare nothing
+    report = verify(target, deep=True, format=None if detected else form, registry=file.registry)
     if not report.ok:
         first = next(problem for problem in report.problems if problem.severity == "error")
         raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
-    with opening.open(target, form, registry=file.registry) as target_file:
+    with opening.open(target, None if detected else form, registry=file.registry) as target_file:
         rows = rows_of(target_file, [step.spec.name for step in steps])
         for step in steps:
             name = step.spec.name
@@ -99,6 +102,11 @@ def delete(
                 f"could not be deleted ({number} of {len(paths)} files were): {error.strerror}", file=str(path),
                 code="delete", hint=f"{target} is complete; delete the remaining files yourself.",
             ) from None  # fmt: skip
+
+
+def _listing(lost: Sequence[str]) -> str:
+    more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+    return ", ".join(lost[:LISTED]) + more
 
 
 def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
