@@ -126,7 +126,9 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
     default = FLOAT_DEFAULTS.get((method, bits))
-    encoding = Encoding(codec=default or _codec(method, layout), parts={})
+    codec = default or _codec(method, layout)
+    # The packages of GPTQ store the group of each column.
+    encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in (GPTQ, GPTQ_V2) else codec, parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
