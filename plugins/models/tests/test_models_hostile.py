@@ -122,6 +122,12 @@ def test_ten_million_tokens_are_too_many() -> None:
     assert (caught.value.code, caught.value.part) == ("size", "tokenizer.json")
 
 
+def test_many_small_values_are_refused_unparsed(llama: Path) -> None:
+    (llama / "tokenizer.json").write_bytes(b'{"a": [' + b"[]," * (5 << 20) + b"0]}")
+    error = refusal(llama)
+    assert (error.code, error.part, error.found) == ("count", "tokenizer.json", (10 << 20) + 2)
+
+
 @pytest.mark.parametrize("key", ["tokens", "merges"])
 def test_ten_million_texts_of_a_gguf_are_refused_undecoded(key: str, llama: Path) -> None:
     class Texts(Sequence[str]):
