@@ -94,8 +94,6 @@ class ErrorCode:
     """A file or the values of a tensor cannot be read."""
     USAGE = "usage"
     """An invalid argument."""
-    VECTOR = "vector"
-    """A vector, which is not quantized."""
     WHOLE = "whole"
     """An encoding of the whole model, which only a backend can run."""
 

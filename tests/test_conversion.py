@@ -315,7 +315,7 @@ def test_the_message_about_a_rule_for_everything_that_nothing_can_take_gives_the
 
 
 def test_a_named_rule_must_hold(run: Any) -> None:
-    with expect_error(TensorError, code="vector", tensor="norm", found="shape [10]"):
+    with expect_error(TensorError, code="rank", tensor="norm", found="shape [10]"):
         run({"w": VALUES, "norm": VALUES[0]}, "norm=toy.rows")
 
 

@@ -76,8 +76,8 @@ class PermutedRows(Segments):
             rows = np.frombuffer(out, np.uint8).reshape(-1, row)
             np.take(stored.reshape(-1, row), order - low, axis=0, out=rows, mode="clip")  # "raise" would copy twice
         else:
-            for place, segment in enumerate(map(self._segment, order.tolist())):
-                out[place * row : (place + 1) * row] = source.view(segment.offset, segment.length)
+            for index, segment in enumerate(map(self._segment, order.tolist())):
+                out[index * row : (index + 1) * row] = source.view(segment.offset, segment.length)
 
     def _segment(self, row: int) -> Segment:
         return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)

@@ -138,7 +138,7 @@ class StoredArray:
     def _sources(self) -> list[Source]:
         """The files with its bytes."""
         segments = self.part.segments
-        files = [segments.file] if isinstance(segments, PermutedRows) else [each.file for each in segments]
+        files = [segments.file] if isinstance(segments, PermutedRows) else [segment.file for segment in segments]
         return [self._source_for(file) for file in dict.fromkeys(files)]
 
     def read_into(self, out: memoryview) -> None:

@@ -177,7 +177,7 @@ class Decision:
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
             # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
-            skips = rule.pattern is None or (rule.pattern == ALL and error.code == ErrorCode.VECTOR)
+            skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
             no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
             if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
                 raise
@@ -251,7 +251,7 @@ class Decision:
         codec = self.registry.codec(requested)
         if requested.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
-                "a vector is not quantized", found=f"shape {list(spec.shape)}", code=ErrorCode.VECTOR,
+                "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
                 hint="SPEC and *=SPEC skip vectors; after a rule with another pattern, add NAME=keep for them.",
             )  # fmt: skip
         try:

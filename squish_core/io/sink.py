@@ -182,15 +182,15 @@ class Sink(Renamed):
             pass
 
     @contextmanager
-    def _member(self, path: str) -> Iterator[Sink]:
+    def _member(self, name: str) -> Iterator[Sink]:
         if self._folder is None:
             raise FormatError("this format writes one file, not a folder", code=ErrorCode.FOLDER)
-        place = self._folder / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self._folder / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
         assert self._syncer is not None
         mode = 0o666 if self._mode is None else self._mode
-        with open(place, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield Sink(file, None, self._progress, syncer=self._syncer, name=path.lstrip("/"))
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield Sink(file, None, self._progress, syncer=self._syncer, name=name.lstrip("/"))
             self._syncer.finish(file)
 
     def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:
