@@ -87,6 +87,7 @@ def test_a_backend_that_takes_the_whole_model_runs_it() -> None:
         assert (model.inputs, model.outputs) == ({"x": ((1, 4), "f32")}, {"y": ((1, 4), "f32")})
         x = np.arange(4, dtype=np.float32)[None]
         np.testing.assert_array_equal(model.predict({"x": x})["y"], 2 * x)
+        np.testing.assert_array_equal(model.predict({"x": x.tolist()})["y"], 2 * x)
     assert [handle.closed for handle in handles] == [1]
     model.close()
     assert handles[0].closed == 1
@@ -114,7 +115,7 @@ def test_a_file_of_tensors_alone_says_so() -> None:
             file.draft()
 
 
-@pytest.mark.parametrize("inputs", [{}, {"z": np.zeros((1, 4))}, {"x": np.zeros((1, 5))}])
+@pytest.mark.parametrize("inputs", [{}, {"z": np.zeros((1, 4))}, {"x": np.zeros((1, 5))}, {"x": [0.0]}])
 def test_inputs_that_are_not_the_models_are_a_usage_error(inputs: dict[str, Any]) -> None:
     file, _ = make(Runtime)
     with file.load() as model, pytest.raises(squish.UsageError) as caught:

@@ -95,8 +95,11 @@ class WholeModel:
         >>> WholeModel("model.squizd", chain, Handle()).predict({"x": np.ones(2, "f4")})["y"].tolist()
         [2.0, 2.0]
         """
+        import numpy as np
+
         handle = self._open
-        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        inputs = {name: np.asarray(array) for name, array in inputs.items()}
+        shapes = {name: array.shape for name, array in inputs.items()}
         expected = {name: tuple(shape) for name, (shape, _) in handle.inputs.items()}
         if shapes != expected:
             raise UsageError(

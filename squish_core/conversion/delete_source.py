@@ -46,7 +46,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     losses = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
     lost = [str(item) for item in losses if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
-    links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
+    links = [path for path in paths if any(step.is_symlink() for step in (path, *_folders_in(file, path)))]
     reasons = {
         "it is compressed, or not a file on disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
@@ -110,10 +110,10 @@ def _listing(lost: Sequence[str]) -> str:
 
 
 def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
-    place = file.source.path
-    if place is None or file.source.packed:
+    root = file.source.path
+    if root is None or file.source.packed:
         return
-    folder = place if file.source.is_dir else place.parent
+    folder = root if file.source.is_dir else root.parent
     yield from (folder / file.index.files[number].name for number in sorted(numbers))
 
 
@@ -128,15 +128,15 @@ def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:
     """The source's folder and the folders below it that lead to the file."""
-    place = file.source.path
-    yield from (folder for folder in path.parents if place is not None and folder.is_relative_to(place))
+    root = file.source.path
+    yield from (folder for folder in path.parents if root is not None and folder.is_relative_to(root))
 
 
 def _identity(file: File, path: Path) -> tuple[int, ...] | None:
     """Device and inode of the open file at a path."""
-    place = file.source.path
-    assert place is not None
-    folder = place if file.source.is_dir else place.parent
+    root = file.source.path
+    assert root is not None
+    folder = root if file.source.is_dir else root.parent
     name = path.relative_to(folder).as_posix()
     number = next(number for number, ref in enumerate(file.index.files) if ref.name == name)
     source = file.source_for(number)

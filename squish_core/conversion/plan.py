@@ -275,7 +275,7 @@ class _Planner:
         if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",
-                hint="Leave out activations=.",
+                hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -294,7 +294,8 @@ class _Planner:
             yield Dropped("graph", graph, f"{self.format} stores weights alone")
         for step in steps:
             candidates = index.tensors[step.name].encodings
-            yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)
+            others = (encoding for encoding in candidates if encoding != step.origin)
+            yield from (Dropped("encoding", encoding.label, where=step.name) for encoding in others)
         yield from (
             Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
         )

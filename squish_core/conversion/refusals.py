@@ -14,6 +14,7 @@ from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.file import File
+from squish_core.mapping.mapped import MappedFile
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
@@ -37,13 +38,13 @@ def refused_codes(
     for spec, error in refusals:
         groups.setdefault(_stored_as(spec), []).append((spec, error))
     findings = [
-        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(group))
+        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(file, group))
         for codec, group in groups.items()
     ]  # fmt: skip
     first, error = refusals[0]
     message = error.message
     if len(refusals) > 1:
-        details = "; ".join(f"{each.where}: {each.message}" for each in findings)
+        details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
     values = _rules(_patterns([spec.name for spec, _ in refusals], specs), "bf16")
     nearest = _nearest_rules(
@@ -73,7 +74,7 @@ def _nearest_rules(
             if codec == largest
             else dict.fromkeys(patterns_of(names, _others(names, specs)), False)
         )
-        if (nearest := _nearest(group, aliases, attempt)) is None:
+        if (nearest := _nearest(group, _bits(file, group[0]), aliases, attempt)) is None:
             hints.append(f"the values of {codec} with {_rules(patterns, 'bf16')}")
             continue
         name, steps = nearest
@@ -85,10 +86,10 @@ def _nearest_rules(
     return ", and for ".join(hints) if has_codes else ""
 
 
-def _group_text(group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
+def _group_text(file: File, group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
     spec, _ = group[0]
     more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{counted(len(group), 'tensor')} of {_bits(spec):.3g} bits a weight ({spec.name}{more})"
+    return f"{counted(len(group), 'tensor')} of {_bits(file, spec):.3g} bits a weight ({spec.name}{more})"
 
 
 def _stored_as(spec: TensorSpec) -> str:
@@ -99,8 +100,12 @@ def _stored_as(spec: TensorSpec) -> str:
     return spec.dtype if codec.id == "dense" else codec.id
 
 
-def _bits(spec: TensorSpec) -> float:
-    return 8 * spec.encodings[0].stored / max(spec.elements, 1)
+def _bits(file: File, spec: TensorSpec) -> float:
+    """Bits of a weight; of a mapped tensor those of its sources, of which it may be a part."""
+    specs = [spec]
+    if isinstance(file, MappedFile):
+        specs = [file.original.index.tensors[name] for name in file.sources(spec.name)]
+    return 8 * sum(each.encodings[0].stored for each in specs) / max(sum(each.elements for each in specs), 1)
 
 
 def _patterns(names: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, bool]:
@@ -148,9 +153,11 @@ def _bound(file: File, steps: Sequence[Step]) -> str:
     return f"{extent} differ by at most {largest:.3g}"
 
 
-def _nearest(group: Sequence[TensorSpec], aliases: Collection[str], attempt: Attempt) -> tuple[str, list[Step]] | None:
+def _nearest(
+    group: Sequence[TensorSpec], bits: float, aliases: Collection[str], attempt: Attempt
+) -> tuple[str, list[Step]] | None:
     """The short name of the target's codes with the number of bits nearest to the tensors', and their encoding."""
-    bits, steps = _bits(group[0]), {}
+    steps = {}
     for name in aliases:
         try:
             step = attempt(group[0], CodecSpec(name))

@@ -10,6 +10,7 @@ from squish_core import dtypes
 from squish_core.codecs.regions import full, panels
 from squish_core.errors import TensorError
 from squish_core.file import File
+from squish_core.mapping.coverage import is_dense
 from squish_core.model import DENSE, Encoding, Exactness, Part, TensorSpec
 
 if TYPE_CHECKING:
@@ -68,10 +69,9 @@ def fits(file: File, spec: TensorSpec, dtype: str) -> bool:
     """Whether `dtype` represents every value of a dense tensor exactly."""
     import numpy as np
 
-    encoding = spec.encodings[0] if spec.encodings else None
-    if encoding is None or encoding.codec != DENSE or spec.dtype not in dtypes.FLOATS:
+    if not is_dense(spec) or spec.dtype not in dtypes.FLOATS:
         return False
-    bound = file.bind(spec, encoding)
+    bound = file.bind(spec, spec.encodings[0])
     for region in panels(spec.shape, bound.grain, 4):
         values = bound.read(region)
         with np.errstate(all="ignore"):

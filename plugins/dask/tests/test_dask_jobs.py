@@ -330,13 +330,18 @@ def test_the_message_about_a_worker_with_other_plugins_names_them(source: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_address_without_a_scheduler_is_an_error(
+def test_the_message_about_an_address_without_a_scheduler_names_it(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("squish_dask.scheduler.TIMEOUT", 1)
     with pytest.raises(SquishError) as caught:
         squish.convert(source, tmp_path / "out.gguf", scheduler="dask:tcp://127.0.0.1:9")
     assert caught.value.code == "unreachable"
+    message = (
+        "the Dask scheduler cannot be reached (expected an address such as dask:tcp://10.0.0.1:8786, "
+        "found tcp://127.0.0.1:9: "  # and what Dask says
+    )
+    assert str(caught.value).startswith(message)
     assert not list(tmp_path.iterdir())
 
 

@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 from squish_ggml.blocks import BLOCKS
-from squish_ggml.codec import GgmlBlocks
+from squish_ggml.codec import COMPILED, GgmlBlocks
 from squish_ggml.endian import PAIRS, BigEndian
 
-from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full
+from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full, install_command
 from squish_core.testing import expect_error
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
@@ -83,4 +83,11 @@ def test_big_endian_blocks_decode_to_the_same_values(name: str, shape: tuple[int
 
 def test_a_missing_encoder_error_lists_the_encoders() -> None:
     with expect_error(CodecError, code="encode", hint="q8_0"):
-        codec_of("q4_k").encode(np.zeros((1, 256), np.float32), {})
+        codec_of("q8_1").encode(np.zeros((1, 256), np.float32), {})
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_types_that_only_squish_cpu_encodes_name_it(name: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        codec_of(name).params_for(TensorSpec(name="w", shape=(4, 256), dtype="f32"), {})
+    assert (caught.value.code, caught.value.hint) == ("encode", f"Run `{install_command('squish-cpu')}`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,30 @@ def test_blocks_of_float8_go_to_gguf(tmp_path: Path) -> None:
     with squish.open(tmp_path / "fp8") as file:
         assert file[FUSED].spec.encodings[0].codec.id == "float8"
     assert {item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "same.gguf").tensors} == {"bytes"}
+
+
+@pytest.mark.parametrize("encode", ["q8_0", "int4:group_size=32"])
+def test_the_refusal_of_coded_keys_and_values_names_rules_that_convert_them(encode: str, tmp_path: Path) -> None:
+    form = "uqff" if encode == "q8_0" else "mlx"
+    squish.convert(written(tmp_path / "m"), tmp_path / "coded", form, {"*_proj.weight": encode})
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "coded", tmp_path / "m.gguf")
+    error = caught.value
+    assert (error.code, error.tensor) == ("refused", "blk.0.attn_k_b.weight")
+    assert [each.where for each in error.findings] == ["ggml.q8_0" if form == "uqff" else "affine"]
+    bits = {"q8_0": "8.5", "int4:group_size=32": "5"}[encode]
+    assert all(f"of {bits} bits" in each.message for each in error.findings)
+    assert not (tmp_path / "m.gguf").exists()
+    rules = dict(re.findall(r"encode='([^=']+)=(bf16)'", error.hint or ""))
+    for number, each in enumerate((rules, {"*kv_b*": "bf16"})):  # of the hint, and of the documentation
+        target = tmp_path / f"{number}.gguf"
+        squish.convert(tmp_path / "coded", target, encode=each)
+        with squish.open(tmp_path / "coded") as source, squish.open(target) as gguf:
+            heads = source[FUSED].numpy().reshape(4, 32 + 64, 32)
+            keys, values = (gguf[f"blk.0.attn_{name}_b.weight"].numpy() for name in "kv")
+            np.testing.assert_allclose(keys, heads[:, :32].swapaxes(1, 2), rtol=2**-8)
+            np.testing.assert_allclose(values, heads[:, 32:], rtol=2**-8)
+            assert gguf["blk.1.ffn_down_exps.weight"].codec.startswith("ggml.")
 
 
 def test_modules_that_predict_more_tokens_are_left_out_and_reported() -> None:

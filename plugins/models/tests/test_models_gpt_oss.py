@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,19 @@ def test_settings_of_yarn_that_llama_cpp_ignores_are_reported(folder: Path, tmp_
     (folder / "config.json").write_text(json.dumps(config))
     notes = " ".join(squish.convert(folder, tmp_path / "m.gguf").notes)
     assert [word for word in ("beta_fast", "beta_slow", "truncate") if word in notes] == ["beta_fast", "truncate"]
+
+
+@pytest.mark.parametrize(("encode", "method"), [("mxfp4", "hf:method=mxfp4"), ("q8_0", "")])
+def test_the_refusal_names_the_method_that_stores_the_experts(
+    encode: str, method: str, folder: Path, tmp_path: Path
+) -> None:
+    squish.convert(folder, tmp_path / "m.gguf", encode={"*_exps.weight": encode})
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "hf")
+    assert caught.value.code == "refused"
+    assert re.findall(r"hf:method=\w+", caught.value.message) == ([method] if method else [])
+    assert not (tmp_path / "hf").exists()
+    squish.convert(tmp_path / "m.gguf", tmp_path / "hf", method or "hf", None if method else {"*.experts.*": "bf16"})
 
 
 def test_layers_that_do_not_alternate_are_refused(folder: Path, tmp_path: Path) -> None:

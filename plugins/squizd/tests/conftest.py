@@ -7,6 +7,7 @@ import random
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,11 +173,12 @@ def build(
     layers: list[list[Tensor]], outside: list[Tensor] = (), *, flags: int | None = None, arch: int = 0,  # type: ignore[assignment]
     side: int = 0, draft: list[list[Tensor]] | None = None, archive: bytes | None = None, names: bool = False,
     order: list[int] | None = None, sums: tuple[int, float] | None = None, merged: bool = False, gap: int = 0,
-    change: Any = None, align: int = 64,
+    change: Any = None, align: int = 64, spaces: Iterator[int] | None = None,
 ) -> bytes:  # fmt: skip
     """A whole file. `side`: tile size (0: no masks); `order`: physical order of the layers; `merged`: one table.
 
-    `align`: where sections and blocks start; 1 is the layout to the letter of the specification.
+    `align`: where sections and blocks start; 1 is the layout to the letter of the specification. `spaces`: numbers of
+    zeros before sections and blocks instead.
     """
     every = [tensor for layer in layers for tensor in layer] + list(outside)
     word = 0
@@ -186,7 +188,7 @@ def build(
     out = bytearray(256 + 32 * len(layers))
 
     def pad() -> int:
-        out.extend(bytes(-len(out) % align))
+        out.extend(bytes(-len(out) % align if spaces is None else next(spaces)))
         return len(out)
 
     places: dict[int, tuple[int, int, int]] = {}
@@ -231,11 +233,12 @@ def build(
         own = fnv(struct.pack("<I", key) + name.encode()) & (1 << 63) - 1
         first.append(struct.pack("<Qff", own, *tensor.pair))
         second += [struct.pack("<Qff", own | 1 << 63, *pair) for pair in tensor.pairs]
-    table = pad() if first else 0
+    table = 0
     if first:
         rounds = [first + second] if merged else [first, second] if second else [first]
         for entries in rounds:
-            pad()
+            at = pad()
+            table = table or at
             out.extend(struct.pack("<4sI", b"SCZT", len(entries)) + b"".join(entries))
     if names:
         root = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import random
 import struct
 import zipfile
 from types import SimpleNamespace
@@ -55,6 +57,26 @@ def test_every_section_is_found_at_any_alignment(sq: SimpleNamespace, align: int
         "header", "layer index", "layer", "layer", "globals", "scale table", "scale table", "names", "draft head",
         "CoreML appendix",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_zeros_of_any_length_may_lie_between_sections(sq: SimpleNamespace, seed: int) -> None:
+    rng = random.Random(seed)
+    spaces = (rng.choice((0, 1, 7, 63, 64, 65, 5000)) for _ in itertools.repeat(0))
+    keep = [1, 0, 1, 1, 1] * 5
+    layers = [
+        [sq.int4(sq.rng, 10, 10, 20, keep=keep), sq.npcl(sq.rng, (3,))], [sq.int2(sq.rng, 3, 5, 4)],
+        [sq.tcaw(sq.rng, 3, 70), sq.int4(sq.rng, 1, 1)],
+    ]  # fmt: skip
+    draft = [[sq.int4(sq.rng, 3, 5)], [sq.npcl(sq.rng, (3,))]]
+    data = sq.build(layers, side=2, draft=draft, archive=archive(), order=rng.sample(range(3), 3), spaces=spaces)
+    file = squish.open(data, strict=True)
+    for number, layer in enumerate(layers):
+        for place, tensor in enumerate(layer):
+            same(file[f"layers.{number}.w{place}"], tensor.values(2))
+    assert len(file.children["eagle"]) == 2
+    assert file.index.whole
+    assert squish.verify(data).clean
 
 
 def test_an_appendix_may_be_followed_by_the_closing_zeros(sq: SimpleNamespace) -> None:

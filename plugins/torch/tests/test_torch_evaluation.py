@@ -142,6 +142,15 @@ def test_a_text_that_is_too_short_or_not_utf8_is_an_error(folder: Path, tmp_path
     assert caught.value.code == "text"
 
 
+def test_the_message_is_as_a_user_reads_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("too short")
+    with pytest.raises(squish.UsageError) as caught:
+        squish_torch.evaluate(folder / "hf", text="text.txt", window=WINDOW)
+    reason = "text.txt: the text is too short (expected 64 or more, found 10 tokens)"
+    assert str(caught.value) == f"{reason}. Give a longer text or a smaller --window."
+
+
 def test_each_tensor_costs_what_the_base_with_it_diverges(folder: Path, tmp_path: Path) -> None:
     options = {"text": folder / "text.txt", "window": WINDOW, "against": folder / "hf"}
     rows = squish_torch.evaluate(folder / "q4.zt", by="tensor", **options).to_dict()["per_tensor"]

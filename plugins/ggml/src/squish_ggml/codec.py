@@ -18,6 +18,7 @@ from squish_core.api import (
     Region,
     TensorSpec,
     dtypes,
+    install_command,
 )
 
 from . import float4, libggml, nested, repack
@@ -28,6 +29,8 @@ SCALED_NVFP4 = "ggml.scaled_nvfp4"
 _SCALED = {"ggml.nvfp4": SCALED_NVFP4}
 _REPACKERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
 """Block type -> the module that repacks codes of other formats into it."""
+COMPILED = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+"""Types that only squish-cpu encodes."""
 BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
 """Types whose errors, weighed by activations, are relative to the mean square of a row, as in llama.cpp."""
 _CODES = {**_REPACKERS, **dict.fromkeys(nested.FORMS, nested)}
@@ -158,5 +161,8 @@ class GgmlBlocks(Codec):
         return Exactness("values", "f32") if repacker and repacker.holds(self.id, codes) else None
 
     def _cannot_encode(self) -> CodecError:
-        can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
-        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=f"Types with an encoder: {can}.")
+        others = (*(name for name, block in BLOCKS.items() if block.encode), *COMPILED, *libggml.NAMES)
+        hint = f"Types with an encoder: {', '.join(others)}."
+        if self.block.name in COMPILED:
+            hint = f"Run `{install_command('squish-cpu')}`."
+        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)

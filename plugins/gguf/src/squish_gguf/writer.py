@@ -50,7 +50,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return _blocks(spec, encoding.codec.inner.id)
     if codec == SCALED_NVFP4:
         return _blocks(spec, codec)
-    if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
+    if (inner := encoding.codec.inner) and len(encoding.parts) == 1:
+        return Refusal(why=f"GGUF stores blocks along rows, not {codec} of {inner.id}", code="codec")
+    if part is None or len(encoding.parts) > 1 or inner:
         hint = "; use --encode mxfp4 or nvfp4" if codec == "mx" else ""
         return Refusal(why=f"GGUF stores one array per tensor, {codec} has several{hint}", code="codec")
     if codec == "dense":
@@ -116,7 +118,9 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
     pairs = [pair for pair in packed if pair is not None]
     table = tensor_table(specs, meta)
     head = b"".join([_start(table, len(pairs)), *pairs, *table.entries])
-    sink.write(head.ljust(align_up(len(head), table.alignment), b"\0"))
+    head = head.ljust(align_up(len(head), table.alignment), b"\0")
+    sink.reserve(len(head) + table.size)
+    sink.write(head)
     for tensor in tensors:
         for role in _roles(tensor.spec):
             tensor.parts[role].write_to(sink)

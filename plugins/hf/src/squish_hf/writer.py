@@ -47,6 +47,7 @@ from squish_hf.methods.forms import (
 METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
+MXFP4_CODECS = ("ggml.mxfp4", "mx")
 FLOATS = (PACKED, FP8, FBGEMM, MODELOPT)
 """Methods with float codes."""
 INTEGERS = (GPTQ, GPTQ_V2, AWQ, PACKED)
@@ -67,6 +68,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if not method:
+        if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
+            return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
         return _dense_only(codec.id, lambda each: accepts(spec, encoding, {METHOD: each}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
@@ -123,7 +126,9 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
     default = FLOAT_DEFAULTS.get((method, bits))
-    encoding = Encoding(codec=default or _codec(method, layout), parts={})
+    codec = default or _codec(method, layout)
+    # The packages of GPTQ store the group of each column.
+    encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in (GPTQ, GPTQ_V2) else codec, parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from squish_core.api import ErrorCode, MissingPluginError
 
 INSTALL = {
-    "torch": "pip install torch (a CPU build is enough)",
-    "transformers": "pip install transformers",
-    "lm_eval": "pip install lm-eval",
+    "torch": "`pip install torch` (a CPU build is enough)",
+    "transformers": "`pip install transformers`",
+    "lm_eval": "`pip install lm-eval`",
 }
-"""Library -> command that installs it."""
+"""Library -> command that installs it, in backticks."""
 
 
 @contextmanager

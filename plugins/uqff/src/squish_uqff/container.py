@@ -90,10 +90,7 @@ class Uqff(Refinement):
             return ()
         value = single_value("isq", isq)
         codecs = [parse_spec(ALIASES[name]) for name in BITS.get(value, (value,))]
-        return tuple(
-            Encoding(codec=evolve(codec, params={**codec.params, **HQQ_GROUPS}) if codec.id == "hqq" else codec)
-            for codec in codecs
-        )
+        return tuple(Encoding(codec=_stored(codec)) for codec in codecs)
 
     def naming(self, options: Options) -> str:
         return "uqff"
@@ -191,3 +188,9 @@ def _add(tensors: dict[str, TensorSpec], more: Iterable[TensorSpec]) -> list[Pro
 def _absent(name: str, why: str) -> Problem:
     message = f"not found next to the file: {why}"
     return Problem(code="companion", severity="warning", where=name, message=message)
+
+
+def _stored(codec: CodecSpec) -> CodecSpec:
+    """The codec as files have it: with the groups of HQQ, without the scaling, which concerns only the encoder."""
+    params = {name: value for name, value in codec.params.items() if name != "scaling"}
+    return evolve(codec, params=params | (HQQ_GROUPS if codec.id == "hqq" else {}))

@@ -90,12 +90,28 @@ def encoding_for(layout: str | None, dtype: str | None, filters: tuple[Filter, .
     roles = {"affine": ("data", "scale"), "zt.sparse_csr": ("values", "indices", "indptr"),
              "zt.sparse_coo": ("values", "coords"), "zt.mx": ("data", "scales")}  # fmt: skip
     parts = {role: Part(dtype=kind, shape=(), filters=filters) for role in roles.get(codec.id, ("data",))}
+    if "offset" in codec.params:
+        parts["offset"] = parts["scale"]
     return Encoding(codec=codec, parts=parts)
 
 
 _GROUPS = {"bits": 4, "group_size": 32, "signed": False, "word": "u8", "order": "lsb", "scale_dtype": "f32"}
 _CODECS = {
-    "quantized_group": CodecSpec("affine", {**_GROUPS, "axis": -2}),
+    # as in the specification's example; 1.1 requires zero points
+    "quantized_group": CodecSpec(
+        "affine",
+        {
+            "bits": 4,
+            "group_size": 128,
+            "axis": -2,
+            "signed": False,
+            "word": "i32",
+            "order": "lsb",
+            "scale_dtype": "f16",
+            "offset": "zero_point",
+            "offset_dtype": "f16",
+        },
+    ),
     "zt.quant_group/1": CodecSpec("affine", {**_GROUPS, "axis": -1}),
     "sparse_csr": CodecSpec("zt.sparse_csr", {"indices": "u64", "indptr": "u64", "ordered": False}),
     "zt.sparse_csr/1": CodecSpec("zt.sparse_csr", {"indices": "u64", "indptr": "u64", "ordered": True}),

@@ -1,0 +1,62 @@
+"""Files of a folder through a GGUF, and keys of a GGUF through a folder, of every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_tokenizer import TOKENIZER
+from test_models_bad_input import CONFIGS, FIRST, family_of
+
+import squish_core as squish
+from squish_core.model import Typed
+from squish_core.testing import write_model
+
+MULTIMODAL = "qwen2vl"
+"""Its text part alone is converted, as Qwen 2 in folders: see docs/models.md."""
+NAMES = [name for name in CONFIGS if not name.startswith(MULTIMODAL)]
+FILES = {
+    **TOKENIZER, "special_tokens_map.json": b'{"eos_token": "<|end|>"}',
+    "generation_config.json": b'{"eos_token_id": 3, "temperature": 0.6}',
+}  # fmt: skip
+OWN_KEYS = {
+    "general.name": Typed("str", "Own"), "general.size_label": Typed("str", "3B"), "own.list": Typed("array:i32", [1]),
+}  # fmt: skip
+
+
+def text_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if "safetensors" not in path.name}
+
+
+def keys(path: Path) -> list[tuple[str, str, object]]:
+    """Name, type and value of each key in order; those of Squish aside."""
+    with squish.open(path) as file:
+        pairs = [pair for pair in file.index.meta.items() if not pair[0].startswith("squish.")]
+    return [
+        (name, each.type, list(each.value) if each.type.startswith("array:") else each.value) for name, each in pairs
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_come_back_from_a_gguf_byte_for_byte(name: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(name), CONFIGS[name], files=FILES)
+    squish.convert(source, tmp_path / "m.gguf")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert text_files(tmp_path / "back") == text_files(source)
+    assert {item.state for item in squish.diff(source, tmp_path / "back").tensors} == {"bytes"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [*(("hf", name) for name in NAMES), *(("mlx", name) for name in FIRST if not name.startswith(MULTIMODAL))],
+)
+def test_keys_come_back_from_a_folder_in_order(layout: str, name: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(name), CONFIGS.get(name, FIRST.get(name, {})), files=FILES)
+    squish.convert(source, tmp_path / "own.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "own.gguf") as file:
+        arrays, meta = {each: file[each].numpy() for each in file}, {**file.index.meta, **OWN_KEYS}
+    squish.save(tmp_path / "m.gguf", arrays, metadata=meta)
+    squish.convert(tmp_path / "m.gguf", tmp_path / "folder", layout)
+    squish.convert(tmp_path / "folder", tmp_path / "back.gguf")
+    assert keys(tmp_path / "back.gguf") == keys(tmp_path / "m.gguf")
+    assert {item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "back.gguf").tensors} == {"bytes"}
