@@ -219,11 +219,11 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return a configuration with the dtype of most matrices; unchanged if it states that, or none at all."""
+    """Return a configuration with the dtype of most matrices; unchanged if already correct, or if there is none."""
     common = Counter(spec.dtype for spec in specs if len(spec.shape) > 1).most_common(1)
     name = TORCH_DTYPES.get(common[0][0]) if common else None
     stated = config.get("torch_dtype", config.get("dtype"))
-    if name is None or stated in (name, None):
+    if name is None or name == stated or not config:
         return dict(config)
     return {**{key: value for key, value in config.items() if key != "dtype"}, "torch_dtype": name}
 
