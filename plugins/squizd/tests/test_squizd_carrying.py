@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,3 +276,18 @@ def test_tensors_of_one_name_and_size_share_a_shape(sq: SimpleNamespace, tmp_pat
     report, file = converted(tmp_path / "model.squizd", encode="int4:group_size=6")
     assert [(item.kind, item.name) for item in report.dropped] == [("child", "eagle")]
     assert file["layers.0.w0"].shape == (4, 2, 3)
+
+
+def test_fields_of_an_older_header_become_metadata(sq: SimpleNamespace, tmp_path: Path) -> None:
+    data = bytearray(sq.build([[sq.npcl(sq.rng, (2,))]]))
+    struct.pack_into("<IHIffQ", data, 26, 512, 8, 32000, 4.5, 0.25, 77)
+    (tmp_path / "model.squizd").write_bytes(data)
+    fields = {
+        "squizd.legacy.hidden_dim": 512, "squizd.legacy.num_heads": 8, "squizd.legacy.vocab_size": 32000,
+        "squizd.legacy.compression_bpw": 4.5, "squizd.legacy.sparsity_ratio": 0.25,
+        "squizd.legacy.calibration_hash": 77,
+    }  # fmt: skip
+    assert squish.open(tmp_path / "model.squizd").metadata == fields
+    report, file = converted(tmp_path / "model.squizd")
+    assert report.dropped == ()
+    assert file.metadata == fields

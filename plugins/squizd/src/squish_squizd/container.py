@@ -122,6 +122,7 @@ class _Builder:
         meta, assets = self._meta()
         if header.arch_id:
             meta[ARCH] = header.arch_id
+        meta |= {f"squizd.legacy.{name}": value for name, value in header.legacy.items()}
         if (attrs := other_attrs(anatomy.names.attrs)) is not None:
             meta[ATTRS] = attrs
         files = (FileRef(self.source.filename, self.source.size),)
