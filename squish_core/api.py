@@ -24,7 +24,7 @@ _NAMES = {
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
-    "squish_core.mapping.mapped": ("Naming",),
+    "squish_core.mapping.mapped": ("MappedFile", "Naming"),
     "squish_core.formats.assets": ("check_assets", "parse_object", "parse_text"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
@@ -281,6 +281,7 @@ if TYPE_CHECKING:
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory
+    from squish_core.mapping.mapped import MappedFile as MappedFile
     from squish_core.mapping.mapped import Naming as Naming
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES

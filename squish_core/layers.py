@@ -98,7 +98,7 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
 def _loaded(file: File, groups: list[_Group], sizes: list[int], memory: int, backend: str | None) -> Iterator[Layer]:
     def load(number: int) -> dict[str, Any]:
         tensors = (file[name] for name in groups[number].names)
-        return {each.name: each.numpy(copy=True) if backend is None else each.load(backend) for each in tensors}
+        return {tensor.name: tensor.numpy(copy=True) if backend is None else tensor.load(backend) for tensor in tensors}
 
     loads = map_in_order(load, range(len(groups)), most=THREADS, weigh=sizes.__getitem__, budget=memory)
     with closing(loads):

@@ -40,6 +40,13 @@ def test_the_module_is_the_command() -> None:
     assert run("-m", "squish_core", "ls", "missing").returncode == 2
 
 
+def test_only_a_process_of_its_own_leaves_its_garbage() -> None:
+    script = "import gc, sys; from squish_core.cli import main, process; sys.argv = ['squish', '--version']"
+    frozen = run("-c", f"{script}; main(); kept = gc.get_freeze_count(); process(); print(kept, gc.get_freeze_count())")
+    kept, left = map(int, frozen.stdout.splitlines()[-1].split())
+    assert kept == 0 < left
+
+
 def test_a_program_that_calls_the_command_keeps_its_own_signals_and_warnings() -> None:
     before = signal.getsignal(signal.SIGTERM), warnings.showwarning
     assert main(["ls", "missing"]) == 2

@@ -11,7 +11,7 @@ import pytest
 from squish_safetensors.api import dump_header
 
 import squish_core as squish
-from squish_core.api import SquishError
+from squish_core.api import SquishError, Typed
 from squish_core.cli import main
 from squish_core.conversion import delete_source
 from squish_core.io import sink
@@ -98,6 +98,12 @@ def test_every_format_that_is_written_can_replace_a_source(tmp_path: Path, llama
     with squish.open(tmp_path / "out", form) as file:
         assert form == "gguf" or LLAMA.keys() <= set(file)
         assert len(file) >= len(LLAMA)
+
+
+@pytest.mark.parametrize("to", ["mlx", "hf"])
+def test_a_folder_of_floats_can_replace_a_source(to: str, tmp_path: Path, llama: Path) -> None:
+    report = squish.convert(llama, tmp_path / "out", to, delete_source=True)
+    assert [Path(path).name for path in report.deleted] == ["model.safetensors"]
 
 
 @pytest.mark.parametrize("encode", [None, "int8", "a.weight=bf16"])
@@ -212,7 +218,9 @@ def test_delete_source_is_refused_before_anything_is_written(tmp_path: Path, mod
     elif what == "one shard":
         source = model / "model-00001-of-00002.safetensors"
     elif what == "metadata":
-        source = shard(tmp_path / "m.safetensors", meta={"note": "mine"})
+        source = tmp_path / "m.zt"
+        squish.save(source, {"a": np.ones(4, np.float32)}, metadata={"note": Typed("u32", 1)})
+        options = {"to": "safetensors"}
     elif what == "asset":
         source = tmp_path / "m.zt"
         squish.convert(model, source, "ztensor")

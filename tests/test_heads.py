@@ -13,6 +13,8 @@ import squish_core as squish
 from squish_core.codecs.permuted import PermutedRows
 from squish_core.conversion.arrays import in_memory
 from squish_core.errors import CodecError
+from squish_core.io import sink
+from squish_core.io.atomic import atomic_file
 from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 from squish_core.tensor import Tensor
 
@@ -44,6 +46,23 @@ def test_heads_that_do_not_divide_the_rows_are_refused(params: dict[str, object]
     with pytest.raises(CodecError) as caught:
         tensor(**params).numpy()
     assert caught.value.code == "params"
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+@pytest.mark.parametrize("piece", [1, 24, 50, 1 << 20])
+def test_permuted_rows_are_written_a_few_at_a_time(
+    mmap: bool, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "_PIECE", piece)
+    place, order = tmp_path / "rows.zt", np.random.default_rng(0).permutation(24)
+    squish.save(place, {"w": VALUES})
+    with squish.open(place, mmap=mmap) as file:
+        (segment,) = file["w"].bound.encoding.parts["data"].segments
+        rows = PermutedRows(segment.file, segment.offset, 24, order)
+        array = file.array(Part(dtype="f32", shape=(24, 6), segments=rows))
+        with atomic_file(tmp_path / "permuted.bin") as target:
+            array.write_to(target)
+    assert (tmp_path / "permuted.bin").read_bytes() == VALUES[order].tobytes()
 
 
 @pytest.mark.parametrize("mmap", [True, False])

@@ -131,6 +131,16 @@ def test_the_rules_of_all_nearest_codes_convert_together(partly_refused: Path, t
         }  # fmt: skip
 
 
+def test_patterns_match_only_the_layers_that_are_refused(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {f"blk.{n}.ffn_down.weight": generator.standard_normal((8, 256), np.float32) for n in range(12)}
+    rules = {"*": "q8_0", "blk.[25].*": "q6_k", "blk.11.*": "q6_k"}
+    squish.save(tmp_path / "mixed.gguf", arrays, encode=rules)
+    hint = refusal(tmp_path / "mixed.gguf", "mlx").hint
+    assert hint is not None
+    assert "with encode='blk.[25].ffn_down.weight=bf16' encode='blk.11.ffn_down.weight=bf16', or for " in hint
+
+
 def test_a_rule_for_all_by_pattern_skips_vectors(partly_refused: Path, tmp_path: Path) -> None:
     report = squish.convert(partly_refused, tmp_path / "out.gguf", encode="*=q8_0", requantize=True)
     notes = {step.name: step.note for step in report.steps}

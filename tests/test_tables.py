@@ -61,6 +61,23 @@ def test_a_table_that_fits_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> No
     assert table(("a",), "<", []) == []
 
 
+def test_the_column_is_wrapped_that_takes_the_fewest_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns(monkeypatch, "40")
+    rows = [("a title of twenty col", "q4"), ("a title of twenty one", "f64 f32 f16 bf16 f8_e4m3"), ("short", "q8")]
+    lines = table(("title", "names"), "<<", rows)
+    assert [line.split("  ")[0] for line in lines[1:3]] == ["a title of twenty col", "a title of twenty one"]
+    assert len(lines) == 5
+
+
+def test_words_are_broken_only_where_spaces_do_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("ggml.scaled_nvfp4", "blocks with a global scale"), ("zstd", "frames with a seek table")]
+    for width, is_broken in (("28", False), ("26", True)):
+        columns(monkeypatch, width)
+        lines = table(("id", "title"), "<<", rows)
+        assert max(map(len, lines)) <= int(width)
+        assert any(line.startswith("ggml.scaled_nvfp4") for line in lines) != is_broken
+
+
 def test_a_file_name_without_dots_breaks_at_a_double_underscore() -> None:
     assert wrap(FILE, 40) == ["tensors/model__layers__0__self_attn__", "a_module_with_a_long_name__weight__q4a.", "npy"]
 

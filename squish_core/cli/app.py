@@ -104,10 +104,10 @@ def usage(error: Any) -> SquishError:
     """The UsageError for a command line that typer cannot parse."""
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "squish")
-    message = error.format_message().rstrip(".")
+    message, expected = error.format_message().rstrip("."), None
     if context is not None and message == context.get_help().rstrip("."):  # a group without a command
-        message = f"`{command}` needs a command"
-    return UsageError(message, code=ErrorCode.USAGE, hint=f"See `{command} --help`.")
+        message, expected = f"`{command}` needs a command", ", ".join(context.command.commands)
+    return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"See `{command} --help`.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:

@@ -19,11 +19,11 @@ def examine(folder: str, clean: bool) -> Answer:
     from squish_core.io.temporaries import remove, temporaries, torn_appends
 
     open_folder(folder).close()  # its error says what is wrong with the path
-    place = Path(folder)
+    path = Path(folder)
     try:
-        leftovers, torn = list(temporaries(place)), list(torn_appends(place))
+        leftovers, torn = list(temporaries(path)), list(torn_appends(path))
     except OSError as error:
-        raise missing(place, error) from None
+        raise missing(path, error) from None
     rows = []
     for leftover in leftovers:
         state, reason = leftover.state, None

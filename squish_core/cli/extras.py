@@ -23,14 +23,14 @@ def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
 def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[str, str]]) -> None:
     """MissingPluginError for a command of a package of this repository that is not installed or is broken."""
     command = next((name for name in (" ".join(words[:2]), " ".join(words[:1])) if name in catalog.COMMANDS), "")
-    groups = {each.name: each.typer_instance for each in app.registered_groups}
-    added = {each.name for each in app.registered_commands} | groups.keys()
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    installed = {entry.name for entry in app.registered_commands} | groups.keys()
     for name, group in groups.items():
-        added |= {f"{name} {each.name}" for each in group.registered_commands} if group else set()
-    if not command or command in added:
+        installed |= {f"{name} {entry.name}" for entry in group.registered_commands} if group else set()
+    if not command or command in installed:
         return
     package = catalog.COMMANDS[command]
-    broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
+    broken = {**{plugin.dist: plugin.reason for plugin in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
             f"the command {command!r} is not available: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,

@@ -44,7 +44,7 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
 def codecs(json: Json = False) -> Answer:
     """List the codecs.
 
-    `squish convert --encode` takes ids and short names.
+    `squish convert --encode` takes ids and short names, also of allocators.
     """
     from squish_core.plugins.registry import registry
 
@@ -57,9 +57,11 @@ def codecs(json: Json = False) -> Answer:
         rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
     answer = listing("codec", ("id", "kind", "title", "short names"), rows)
     allocators = registry().find("allocator")
-    lines = [f"{entry.info.id}: {entry.info.title} (chooses a codec for each tensor)" for entry in allocators]
+    lines = table(("allocator", "title"), "<<", [(entry.info.id, entry.info.title) for entry in allocators])
+    if lines:
+        lines = ["", "Allocators choose a codec for each tensor.", *lines]
     data = {**answer.data, "allocators": [entry.to_dict() for entry in allocators]}
-    return Answer(data, [*answer.lines, *([""] if lines else []), *lines])
+    return Answer(data, [*answer.lines, *lines])
 
 
 def backends(json: Json = False) -> Answer:
@@ -152,9 +154,9 @@ def one_format(data: dict[str, Any]) -> list[str]:
             ("can", "read, write" if data["can_write"] else "read"),
             ("suffixes", " ".join(data["suffixes"]) or "-"),
             *([("refines", data["refines"])] if data["refines"] else []),
-            *((f"--to {name}", text) for name, text in data["options"].items()),
-            *((f"--format {name}", text) for name, text in data["reading"].items()),
-            *((f"feature {name}", _values(data, name)) for name in data["features"]),
+            *((f"--to {data['id']}:{name}=", text) for name, text in data["options"].items()),
+            *((f"--format {data['id']}:{name}=", text) for name, text in data["reading"].items()),
+            *((f"--feature {name}=", _values(data, name)) for name in data["features"]),
             *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
         ],
     )  # fmt: skip

@@ -61,7 +61,8 @@ def example_files() -> Iterator[tuple[str, str]]:
 def names_for(name: str) -> dict[str, str]:
     """The new name for each name of the example; UsageError if the plugin's name cannot be used."""
     if not NAME.fullmatch(name):
-        raise _name_error("is not a valid distribution name", name, "lower-case letters, digits and single dashes")
+        expected = "a lower-case letter, then lower-case letters, digits and single dashes"
+        raise _name_error("is not a valid distribution name", name, expected)
     package = name.replace("-", "_")
     if name == "squish" or name.startswith("squish-"):
         raise _name_error("is reserved for Squish's own plugins", name, "another name, such as my-format")

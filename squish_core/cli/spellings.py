@@ -59,7 +59,7 @@ def preset_rules(
     params += [f"{escape(pattern)}={kind}" for pattern, _, kind in pairs]
     if not params:
         return list(encode)
-    presets = [place for place, rule in enumerate(encode) if "=" not in rule.partition(":")[0]]
+    presets = [index for index, rule in enumerate(encode) if "=" not in rule.partition(":")[0]]
     if len(presets) != 1:
         raise _error(
             "--tensor-type, --output-tensor-type, --token-embedding-type and --pure need one preset in --encode",

@@ -102,7 +102,7 @@ def groups_of(params: Params) -> Groups:
     """The groups in a codec's parameters; CodecError if they are not."""
     rows, axis, folded = params.get("rows"), params.get("axis"), params.get("folded")
     number = params.get("number", 0)
-    legal = isinstance(rows, (list, tuple)) and len(rows) > 1 and all(type(each) is int and each > 0 for each in rows)
+    legal = isinstance(rows, (list, tuple)) and len(rows) > 1 and all(type(size) is int and size > 0 for size in rows)
     if not legal or type(axis) is not int or type(folded) is not bool or type(number) is not int:
         raise _params_error("rows, axis, folded and number", str(dict(params))[:120])
     assert isinstance(rows, (list, tuple))

@@ -66,7 +66,7 @@ class _Whole(Codec):
         counts = [_groups_of_grain(grain[axis], 1 if folded else rows) for grain, rows in zip(grains, groups.rows)]
         count = _common(counts)
         rest = [(*grain[:axis], *grain[axis + 1 + folded :]) for grain in grains]
-        others = [_common(each) for each in zip(*rest)]
+        others = [_common(values) for values in zip(*rest)]
         return (*others[:axis], None if count is None else count * groups.total, *others[axis:])
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:

@@ -57,20 +57,27 @@ class PermutedRows(Segments):
     __hash__ = None  # type: ignore[assignment]
 
     def read(self, source: Source, start: int, length: int) -> memoryview:
-        """A range of the permuted bytes; all its rows are gathered in one pass where the source is mapped."""
+        """A range of the permuted bytes."""
+        first, stop = start // self.row_bytes, -(-(start + length) // self.row_bytes)
+        data = memoryview(bytearray((stop - first) * self.row_bytes))
+        self.read_into(source, first * self.row_bytes, data)
+        skipped = start - first * self.row_bytes
+        return data[skipped : skipped + length].toreadonly()
+
+    def read_into(self, source: Source, start: int, out: memoryview) -> None:
+        """Copy whole rows of the permuted bytes, gathered in one pass where the source is mapped."""
         import numpy as np
 
-        first, stop = start // self.row_bytes, -(-(start + length) // self.row_bytes)
-        order = self.order[first:stop]
-        if source.cheap_views and length:
+        first, row = start // self.row_bytes, self.row_bytes
+        order = self.order[first : first + len(out) // row]
+        if source.cheap_views and len(order):
             low, high = int(order.min()), int(order.max()) + 1
-            stored = source.view(self.offset + low * self.row_bytes, (high - low) * self.row_bytes)
-            data = np.frombuffer(stored, np.uint8).reshape(-1, self.row_bytes)[order - low].reshape(-1).data
+            stored = np.frombuffer(source.view(self.offset + low * row, (high - low) * row), np.uint8)
+            rows = np.frombuffer(out, np.uint8).reshape(-1, row)
+            np.take(stored.reshape(-1, row), order - low, axis=0, out=rows, mode="clip")  # "raise" would copy twice
         else:
-            segments = map(self._segment, order.tolist())
-            data = memoryview(b"".join(source.view(each.offset, each.length) for each in segments))
-        skipped = start - first * self.row_bytes
-        return data[skipped : skipped + length]
+            for index, segment in enumerate(map(self._segment, order.tolist())):
+                out[index * row : (index + 1) * row] = source.view(segment.offset, segment.length)
 
     def _segment(self, row: int) -> Segment:
         return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)

@@ -57,15 +57,15 @@ def read_rows(bound: BoundEncoding, rows: Sequence[int], rest: Any) -> np.ndarra
     step = bound.grain[0] or shape[0]
     groups = _consecutive(sorted({row // step for row in rows}))
     fetched = _fetched(bound, groups, step)
-    places: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        places.setdefault(row, []).append(place)
+    positions: dict[int, list[int]] = {}
+    for position, row in enumerate(rows):
+        positions.setdefault(row, []).append(position)
     for low, high in groups:
         region: Region = (slice(low * step, min(high * step, shape[0])), *tail)
         values = fetched.read(region)
         for row in range(region[0].start, region[0].stop):
-            for place in places.get(row, ()):
-                out[place] = values[row - region[0].start]
+            for position in positions.get(row, ()):
+                out[position] = values[row - region[0].start]
     return out[(slice(None), *index)]
 
 
@@ -96,7 +96,7 @@ def _fetched(bound: BoundEncoding, groups: Sequence[Blocks], step: int) -> Bound
                 ranges.append((role, low * size, (segment.offset + low * size, stop - low * size)))
     parts: dict[str, Any] = dict(bound.parts)
     for source, ranges in sources.values():
-        views = source.read_ranges([each for _, _, each in ranges])
+        views = source.read_ranges([bounds for _, _, bounds in ranges])
         for (role, start, _), view in zip(ranges, views):
             if not isinstance(parts[role], _FetchedArray):
                 parts[role] = _FetchedArray(bound.arrays[role])

@@ -103,13 +103,13 @@ def _stacked(members: Sequence[Codes]) -> Codes | None:
 
     def packed() -> np.ndarray | None:
         words = [codes.words for codes in members]
-        return None if any(each is None for each in words) else np.stack(words)  # type: ignore[arg-type]
+        return None if any(array is None for array in words) else np.stack(words)  # type: ignore[arg-type]
 
     offsets, factors = [codes.offset for codes in members], [codes.global_scale for codes in members]
     return Codes(
         layout=evolve(first.layout, group=(1, *first.layout.group)), shape=(len(members), *first.shape),
         group=(1, *first.group), scale=np.stack([codes.scale for codes in members]),
-        offset=None if offsets[0] is None else np.stack([each for each in offsets if each is not None]),
-        global_scale=None if factors[0] is None else np.stack([each for each in factors if each is not None]),
+        offset=None if offsets[0] is None else np.stack([array for array in offsets if array is not None]),
+        global_scale=None if factors[0] is None else np.stack([array for array in factors if array is not None]),
         table=first.table, unpack=lambda: np.stack([codes.values for codes in members]), pack=packed,
     )  # fmt: skip

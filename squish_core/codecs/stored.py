@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.codecs.byte_codec import ByteCodec
+    from squish_core.io.sink import Sink
 
 
 SMALL = 256 * MIB
@@ -136,7 +138,7 @@ class StoredArray:
     def _sources(self) -> list[Source]:
         """The files with its bytes."""
         segments = self.part.segments
-        files = [segments.file] if isinstance(segments, PermutedRows) else [each.file for each in segments]
+        files = [segments.file] if isinstance(segments, PermutedRows) else [segment.file for segment in segments]
         return [self._source_for(file) for file in dict.fromkeys(files)]
 
     def read_into(self, out: memoryview) -> None:
@@ -150,6 +152,19 @@ class StoredArray:
         for segment in part.segments:
             self._source_for(segment.file).read_into(segment.offset, out[position : position + segment.length])
             position += segment.length
+
+    def write_to(self, sink: Sink) -> None:
+        """Append the part, which has no filters, to a sink."""
+        segments = self.part.segments
+        if self.part.data is not None:
+            sink.write(self.part.data)
+        elif isinstance(segments, PermutedRows):
+            self._check_size()
+            source = self._source_for(segments.file)
+            sink.fill(partial(segments.read_into, source), segments.nbytes, segments.row_bytes)
+        else:
+            for source, offset, length in self.runs():
+                sink.copy(source, offset, length)
 
     def bytes(self, start: int, length: int) -> memoryview:
         """A range of the unfiltered bytes."""

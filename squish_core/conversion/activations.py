@@ -90,7 +90,7 @@ class Activations:
     def _entries(self, name: str) -> tuple[Alias, ...]:
         """Names in the file of what stands for a tensor, each with its number in a stack."""
         for aliases in (((name, None),), *self._aliases.of(name)):
-            entries = tuple((entry, number) for each, number in aliases if (entry := self._entry(each)) is not None)
+            entries = tuple((entry, number) for alias, number in aliases if (entry := self._entry(alias)) is not None)
             if len(entries) == len(aliases):
                 return tuple(dict.fromkeys(entries))
         return ()

@@ -90,9 +90,9 @@ def inner_losses(file: File, names: Iterable[str]) -> Iterator[Dropped]:
         child = file.index.children[name]
         yield from (Dropped("child", inner, where=name) for inner in child.children)
         yield from (Dropped("asset", inner, where=name) for inner in child.assets)
-        yield from (Dropped("encoding", str(each.codec), _OF_THE_WHOLE, name) for each in child.whole)
+        yield from (Dropped("encoding", str(encoding.codec), _OF_THE_WHOLE, name) for encoding in child.whole)
         for key, spec in child.tensors.items():
-            yield from (Dropped("encoding", each.label, where=f"{name}/{key}") for each in spec.encodings[1:])
+            yield from (Dropped("encoding", encoding.label, where=f"{name}/{key}") for encoding in spec.encodings[1:])
             yield from (Dropped("part", role, where=f"{name}/{key}") for role in spec.extras)
 
 

@@ -177,7 +177,7 @@ class Decision:
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
             # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
-            skips = rule.pattern is None or (rule.pattern == ALL and error.code == "rank")
+            skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
             no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
             if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
                 raise

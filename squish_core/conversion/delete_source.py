@@ -24,6 +24,8 @@ from squish_core.tensor import Tensor
 
 _SAME = 1e-6
 """Relative tolerance between error sums in different orders of summation."""
+LISTED = 3
+"""Lost items that an error lists."""
 _DISPENSABLE = (("metadata", "format"),)
 """May be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
@@ -44,11 +46,11 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     losses = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
     lost = [str(item) for item in losses if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
-    links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
+    links = [path for path in paths if any(step.is_symlink() for step in (path, *_folders_in(file, path)))]
     reasons = {
         "it is compressed, or not a file on disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
-        f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
+        f"not everything is carried over: {_listing(lost)}": bool(lost),
         f"it has problems: {'; '.join(doubts[:2])}": bool(doubts),
         "the target replaces it": any(
             target_path == path.resolve() or target_path in path.resolve().parents for path in paths
@@ -59,7 +61,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
         if holds:
             raise FormatError(
                 f"cannot be deleted: {reason}", file=file.name, code="delete",
-                hint="Convert it without deleting, and delete it yourself.",
+                hint="Convert it without deleting, and delete it yourself. The report lists what is not carried over.",
             )  # fmt: skip
     return paths
 
@@ -74,11 +76,12 @@ def delete(
     deletes nothing.
     """
     before = [_identity(file, path) for path in paths]
-    report = verify(target, deep=True, format=form, registry=file.registry)
+    detected = getattr(file.registry.containers[form].info, "refines", None) is not None  # dense values declare nothing
+    report = verify(target, deep=True, format=None if detected else form, registry=file.registry)
     if not report.ok:
         first = next(problem for problem in report.problems if problem.severity == "error")
         raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
-    with opening.open(target, form, registry=file.registry) as target_file:
+    with opening.open(target, None if detected else form, registry=file.registry) as target_file:
         rows = rows_of(target_file, [step.spec.name for step in steps])
         for step in steps:
             name = step.spec.name
@@ -101,11 +104,16 @@ def delete(
             ) from None  # fmt: skip
 
 
+def _listing(lost: Sequence[str]) -> str:
+    more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+    return ", ".join(lost[:LISTED]) + more
+
+
 def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
-    place = file.source.path
-    if place is None or file.source.packed:
+    root = file.source.path
+    if root is None or file.source.packed:
         return
-    folder = place if file.source.is_dir else place.parent
+    folder = root if file.source.is_dir else root.parent
     yield from (folder / file.index.files[number].name for number in sorted(numbers))
 
 
@@ -120,15 +128,15 @@ def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:
     """The source's folder and the folders below it that lead to the file."""
-    place = file.source.path
-    yield from (folder for folder in path.parents if place is not None and folder.is_relative_to(place))
+    root = file.source.path
+    yield from (folder for folder in path.parents if root is not None and folder.is_relative_to(root))
 
 
 def _identity(file: File, path: Path) -> tuple[int, ...] | None:
     """Device and inode of the open file at a path."""
-    place = file.source.path
-    assert place is not None
-    folder = place if file.source.is_dir else place.parent
+    root = file.source.path
+    assert root is not None
+    folder = root if file.source.is_dir else root.parent
     name = path.relative_to(folder).as_posix()
     number = next(number for number, ref in enumerate(file.index.files) if ref.name == name)
     source = file.source_for(number)

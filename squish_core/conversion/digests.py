@@ -86,13 +86,13 @@ class Digests:
                     continue
                 (segment,) = part.segments
                 digest = Digest(str(part.digest).partition(":")[0].lower())
-                place = self._original.index.files[segment.file].name
-                self._parts.setdefault(place, []).append(_Part(name, role, part, digest, segment.offset))
+                filename = self._original.index.files[segment.file].name
+                self._parts.setdefault(filename, []).append(_Part(name, role, part, digest, segment.offset))
                 self._checked.add((name, role))
-        for place, parts in self._parts.items():
+        for filename, parts in self._parts.items():
             parts.sort(key=lambda entry: entry.part.segments[0].offset)
-            self._starts[place] = [entry.part.segments[0].offset for entry in parts]
-            self._stops[place] = list(accumulate((entry.stop for entry in parts), max))
+            self._starts[filename] = [entry.part.segments[0].offset for entry in parts]
+            self._stops[filename] = list(accumulate((entry.stop for entry in parts), max))
 
     def read_through(self, file: File) -> None:
         """Check through this file, which wraps `self.file`."""
@@ -122,14 +122,14 @@ class Digests:
                         file=self._original.name, tensor=entry.name, part=entry.role
                     )
 
-    def _update(self, place: str, offset: int, data: memoryview) -> None:
-        starts = self._starts.get(place)
+    def _update(self, filename: str, offset: int, data: memoryview) -> None:
+        starts = self._starts.get(filename)
         if starts is None:
             return
         stop, first = offset + len(data), bisect_left(starts, offset)
-        while first and self._stops[place][first - 1] > offset:  # parts may share bytes
+        while first and self._stops[filename][first - 1] > offset:  # parts may share bytes
             first -= 1
-        for entry in self._parts[place][first:]:
+        for entry in self._parts[filename][first:]:
             if entry.part.segments[0].offset >= stop:
                 return
             if offset <= entry.position < min(stop, entry.stop):

@@ -167,9 +167,9 @@ def staged_parts(plan: ConversionPlan, layout: JobLayout, path: str) -> dict[str
     streams: dict[str, dict[str, Stream]] = {}
     for number, step in enumerate(plan.steps):
         if step.action not in ("copy", "widen"):
-            places = {place.role: place for place in layout.ranges(Piece(number))}
+            ranges = {range_.role: range_ for range_ in layout.ranges(Piece(number))}
             streams[step.name] = {
-                role: Stream(part, partial(_chunks, path, places[role].offset if role in places else 0, part.nbytes))
+                role: Stream(part, partial(_chunks, path, ranges[role].offset if role in ranges else 0, part.nbytes))
                 for role, part in step.spec.encodings[0].parts.items()
             }
     return streams

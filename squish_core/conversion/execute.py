@@ -246,8 +246,8 @@ def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
 
 def paths_of(file: File) -> list[Path]:
     """The model's files and their folder; empty for bytes in memory."""
-    place, source = file.path, file.source
-    if place is None or source.packed:
-        return [place] if place else []
-    folder = place if source.is_dir else place.parent
-    return [place, *(folder / ref.name for ref in file.index.files)]
+    path, source = file.path, file.source
+    if path is None or source.packed:
+        return [path] if path else []
+    folder = path if source.is_dir else path.parent
+    return [path, *(folder / ref.name for ref in file.index.files)]

@@ -222,7 +222,7 @@ class ImageSink(Sink):
     def files(self, is_folder: bool) -> Iterator[OutputFile]:
         """The recorded image."""
         if not is_folder:
-            extents = tuple(bytes(each) if isinstance(each, bytearray) else each for each in self._extents)
+            extents = tuple(bytes(extent) if isinstance(extent, bytearray) else extent for extent in self._extents)
             yield OutputFile(self._name, extents, tuple(_starts(extents)))
         for sink in self._sinks:
             yield from sink.files(is_folder=False)

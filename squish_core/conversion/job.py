@@ -1,7 +1,7 @@
 """A conversion as a JSON document: its arguments, pins of the source, every decision, the layout, the versions.
 
-Its SHA-256 names the job. A document is never trusted: the conversion is planned again and compared with it, so that
-whoever executes it, here or elsewhere, does what it says or fails with the first difference.
+Its SHA-256 names the job. A document is never trusted: the conversion is planned again and must equal it, or fails with
+the first difference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activati
 class JobFile:
     """The file of a plan: read before the conversion is planned, then compared with the plan, or written.
 
-    `arguments` are the ones to convert with: stored ones, if the caller left them out.
+    `arguments`: those of the caller; the stored ones fill in what the caller left out.
     """
 
     def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     Parameters
     ----------
     plan, source
-        What `plan_conversion` decided, and the file that it is about.
+        The plan of the conversion, and its source.
     arguments
         `ARGUMENTS` as the user gave them.
 
@@ -153,7 +153,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
 
 
 def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The arguments of a stored plan; UsageError if one of `arguments` says otherwise."""
+    """The arguments of a stored plan; UsageError if one of `arguments` differs."""
     stored = document.get("arguments")
     if not isinstance(stored, dict) or not {"src", "dst"} <= stored.keys() <= set(ARGUMENTS):
         raise FormatError(
@@ -167,7 +167,7 @@ def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], 
 
 
 def _as_list(value: Any) -> Any:
-    """One rule or pattern like a list of one."""
+    """A single rule or pattern as a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -224,7 +224,7 @@ def source_pins(source: File) -> Iterator[dict[str, Any]]:
 
 
 def _tensor(step: Step) -> dict[str, Any]:
-    """One tensor's part of the plan."""
+    """The decision about one tensor."""
     facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
     return {
         **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},
@@ -281,8 +281,8 @@ def differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, A
         for key in (*now, *(key for key in stored if key not in now)):
             yield from differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
     elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
-        for number, (one, other) in enumerate(zip(stored, now)):
-            yield from differences(one, other, f"{where}[{number}]")
+        for number, (old, new) in enumerate(zip(stored, now)):
+            yield from differences(old, new, f"{where}[{number}]")
     elif stored != now:
         yield where, stored, now
 

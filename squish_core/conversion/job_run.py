@@ -87,7 +87,7 @@ class JobRun:
             raise
 
     def work(self, workers: Workers, observer: ConversionObserver) -> None:
-        """Run the tasks that are not done, then read what earlier runs have written and nobody has read since."""
+        """Run the unfinished tasks, then check the tasks of earlier runs that have not been checked."""
         with gc_paused():
             data = pickle.dumps(self.job, protocol=5)
         address, digest = self.staging.store_job(data), sha256(data).hexdigest()
@@ -98,7 +98,7 @@ class JobRun:
         self._write([messages[number] for number in messages if number not in self.journal.entries], workers, observer)
         if unread:
             with closing(workers.map(read_task, [messages[number] for number in unread])) as digests:
-                contents = {unread[place]: digest for place, digest in digests}
+                contents = {unread[index]: digest for index, digest in digests}
             damaged = [number for number in unread if contents[number] != self.journal.entries[number]["sha256"]]
             self._forget(damaged)
             self._write([messages[number] for number in damaged], workers, observer)
@@ -108,8 +108,8 @@ class JobRun:
         if not messages:
             return
         with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
-            for place, answer in answers:
-                task = self.job.tasks[messages[place].task]
+            for index, answer in answers:
+                task = self.job.tasks[messages[index].task]
                 self.journal.append(self._entry(task, answer))
                 observer.task_finished(answer.worker, answer.read, answer.nbytes, answer.seconds)
                 observer.tensor_started(self.job.plan.steps[task.pieces[0].step].name)
@@ -130,7 +130,7 @@ class JobRun:
         self.staging.remove()
 
     def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
-        """Whether there is an earlier run to continue; its finished tasks are checked."""
+        """Whether an earlier run is continued; checks its finished tasks."""
         if not self.journal.read():
             if isinstance(self.staging, Staging):
                 check_space(self.staging.target, self.job.image.size)
@@ -184,7 +184,7 @@ class JobRun:
         return numbers[:: -(-len(numbers) // count)]
 
     def _drop_damaged(self, *, every: bool) -> None:
-        """Forget tasks whose bytes have changed: check a sample, and all tasks if one of these has changed."""
+        """Drop tasks whose bytes have changed: check a sample, and all tasks if one of the sample has changed."""
         numbers, sample, files = sorted(self.journal.entries), self._sample(every=every), self.job.files
         damaged = [number for number in sample if not self._is_intact(number, files)]
         if damaged and not every:
@@ -193,7 +193,7 @@ class JobRun:
         self._unread = set(numbers).difference(sample) if self._is_local else set()
 
     def _forget(self, damaged: Sequence[int]) -> None:
-        """Do tasks again."""
+        """Drop the entries of damaged tasks, so that these run again."""
         for number in damaged:
             del self.journal.entries[number]
         if damaged:
@@ -203,25 +203,25 @@ class JobRun:
         digest = written_digest(self.layout, files, self.job.tasks[number], self._registry)
         return digest == self.journal.entries[number]["sha256"]
 
-    def _places(self, task: Task) -> Iterator[PieceRange]:
-        return (place for piece in task.pieces for place in self.layout.ranges(piece))
+    def _ranges(self, task: Task) -> Iterator[PieceRange]:
+        return (range_ for piece in task.pieces for range_ in self.layout.ranges(piece))
 
     def _entry(self, task: Task, answer: Answer) -> dict[str, Any]:
         """The line of a finished task."""
         runs = list[list[Any]]()
-        for place in sorted(self._places(task), key=lambda place: (place.file, place.offset)):
-            name, stop = self.job.image.files[place.file].name, place.offset + place.stop - place.start
-            if runs and runs[-1][0] == name and runs[-1][2] == place.offset:
+        for range_ in sorted(self._ranges(task), key=lambda range_: (range_.file, range_.offset)):
+            name, stop = self.job.image.files[range_.file].name, range_.offset + range_.nbytes
+            if runs and runs[-1][0] == name and runs[-1][2] == range_.offset:
                 runs[-1][2] = stop
             else:
-                runs.append([name, place.offset, stop])
+                runs.append([name, range_.offset, stop])
         facts = asdict(answer, recurse=False)
         facts["errors"] = [list(astuple(error)) for error in answer.errors]
         return {**facts, "bytes": facts.pop("nbytes"), "output": runs}
 
 
 def task_memory(plan: ConversionPlan) -> int:
-    """Maximum bytes of a worker for a task: imports, a part in memory, some panels."""
+    """Upper bound of a worker's memory for a task: imports, a part in memory, some panels."""
     largest = max((part.nbytes for step in plan.steps for part in step.origin.parts.values()), default=0)
     return (264 << 20) + min(largest, 256 << 20)
 

@@ -36,7 +36,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path, self.header, self.entries = path, dict[str, Any](), dict[int, dict[str, Any]]()
-        self._good = 0
+        self._valid_bytes = 0
         self._file: Any = None
 
     def read(self) -> bool:
@@ -55,12 +55,12 @@ class Journal:
             self.remove()
             return False
         for number, line in enumerate(lines or [torn]):
-            entry = self._parsed(line, number)
+            entry = self._parse(line, number)
             if number:
                 self.entries[entry["task"]] = entry
             else:
                 self.header = entry
-            self._good += len(line) + 1
+            self._valid_bytes += len(line) + 1
         return True
 
     def check(self, job: Mapping[str, Any], tasks: int, steps: int) -> None:
@@ -99,8 +99,8 @@ class Journal:
     def resume(self) -> None:
         """Continue after the last complete line."""
         self._open("r+b")
-        self._file.truncate(self._good)
-        self._file.seek(self._good)
+        self._file.truncate(self._valid_bytes)
+        self._file.seek(self._valid_bytes)
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Record a finished task; durable on return."""
@@ -139,7 +139,7 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):

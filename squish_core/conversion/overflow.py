@@ -74,12 +74,12 @@ def error_at(
     magnitude = np.abs(values.astype(np.float64))
     if mask is not None:
         magnitude = np.where(mask, magnitude, -1)
-    place = int(magnitude.argmax())  # argmax treats the first NaN as the largest
+    position = int(magnitude.argmax())  # argmax treats the first NaN as the largest
     nonfinite = ~np.isfinite(magnitude)
     if nonfinite.any():
-        place = int(nonfinite.argmax())
-    index = [int(first + offset) for first, offset in zip(start, np.unravel_index(place, values.shape))]
-    value = float(values.reshape(-1)[place])
+        position = int(nonfinite.argmax())
+    index = [int(first + offset) for first, offset in zip(start, np.unravel_index(position, values.shape))]
+    value = float(values.reshape(-1)[position])
     repair = "Keep this tensor (NAME=keep)" + (", or repair it first." if value != value else "")
     return CodecError(
         cause.message if cause else "a value does not fit this encoding", code=ErrorCode.RANGE,

@@ -89,12 +89,12 @@ class PanelParts:
 
     def _offsets(self, role: str, sink: Sink) -> dict[str, int] | None:
         """Where the other parts belong in the sink's file; None if one is elsewhere, or was spooled before."""
-        places = {name: self._places.get((self._target.name, name)) for name in self._parts if name != role}
+        locations = {name: self._places.get((self._target.name, name)) for name in self._parts if name != role}
         if not sink.is_seekable or role in self._spools:
             return None
-        if any(place is None or place[0] != sink.name for place in places.values()):
+        if any(location is None or location[0] != sink.name for location in locations.values()):
             return None
-        return {name: place[1] for name, place in places.items() if place is not None}
+        return {name: location[1] for name, location in locations.items() if location is not None}
 
 
 class _PanelStream(Stream):

@@ -294,7 +294,8 @@ class _Planner:
             yield Dropped("graph", graph, f"{self.format} stores weights alone")
         for step in steps:
             candidates = index.tensors[step.name].encodings
-            yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)
+            others = (encoding for encoding in candidates if encoding != step.origin)
+            yield from (Dropped("encoding", encoding.label, where=step.name) for encoding in others)
         yield from (
             Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
         )

@@ -27,36 +27,36 @@ class RangeWriter:
         for fd in self._open.values():
             os.close(fd)
 
-    def write_all(self, place: PieceRange, chunks: Iterable[Any]) -> None:
+    def write_all(self, piece_range: PieceRange, chunks: Iterable[Any]) -> None:
         """Write a whole range."""
         for chunk in chunks:
-            self.write(place, memoryview(chunk).cast("B"))
-        self.finish([place])
+            self.write(piece_range, memoryview(chunk).cast("B"))
+        self.finish([piece_range])
 
-    def write(self, place: PieceRange, data: memoryview) -> None:
+    def write(self, piece_range: PieceRange, data: memoryview) -> None:
         """Append to a range."""
-        position, digest = self._state.get(place) or (0, sha256())
+        position, digest = self._state.get(piece_range) or (0, sha256())
         end = position + data.nbytes
-        if end > place.stop - place.start:
-            raise self._size_error(place, end)
+        if end > piece_range.nbytes:
+            raise self._size_error(piece_range, end)
         digest.update(data)
-        path = self._paths[place.file]
+        path = self._paths[piece_range.file]
         try:
-            if place.file not in self._open:
-                self._open[place.file] = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            if piece_range.file not in self._open:
+                self._open[piece_range.file] = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
             while data.nbytes:
-                count = os.pwrite(self._open[place.file], data, place.offset + position)
+                count = os.pwrite(self._open[piece_range.file], data, piece_range.offset + position)
                 data, position = data[count:], position + count
         except OSError as error:
             raise unwritable_by_worker(path, error) from None
-        self._state[place] = end, digest
+        self._state[piece_range] = end, digest
 
-    def finish(self, places: Iterable[PieceRange]) -> None:
+    def finish(self, piece_ranges: Iterable[PieceRange]) -> None:
         """Raise CodecError unless the ranges are full."""
-        for place in places:
-            position, _ = self._state.get(place) or (0, None)
-            if position != place.stop - place.start:
-                raise self._size_error(place, position)
+        for piece_range in piece_ranges:
+            position, _ = self._state.get(piece_range) or (0, None)
+            if position != piece_range.nbytes:
+                raise self._size_error(piece_range, position)
             self.nbytes += position
 
     def sync(self) -> None:
@@ -71,10 +71,10 @@ class RangeWriter:
         """SHA-256 of the digests of all ranges."""
         return sha256(b"".join(digest.digest() for _, digest in self._state.values())).hexdigest()
 
-    def _size_error(self, place: PieceRange, position: int) -> CodecError:
+    def _size_error(self, piece_range: PieceRange, position: int) -> CodecError:
         return CodecError(
-            "a part has another size than planned", part=place.role, code="size",
-            expected=place.stop - place.start, found=position,
+            "a part has another size than planned", part=piece_range.role, code="size",
+            expected=piece_range.nbytes, found=position,
         )  # fmt: skip
 
 

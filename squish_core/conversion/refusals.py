@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from math import prod
 
 from squish_core.codecs.regions import sizes
 from squish_core.codes import ErrorCode
 from squish_core.conversion.panels import EncodedPanels
+from squish_core.conversion.patterns import patterns_of, templates_of
 from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
@@ -19,8 +18,7 @@ from squish_core.mapping.mapped import MappedFile
 from squish_core.model import CodecSpec, TensorSpec
 
 SHOWN_PATTERNS = 3
-"""Maximum number of patterns in a hint; if more are needed, it shows `*`, and the matrices to keep."""
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""Maximum number of kinds of names in a hint; with more, it shows `*`, and the matrices to keep."""
 MEASURED_PANELS = 16
 """Panels that are encoded to measure the error of the nearest codes: a second or less."""
 MAPPING = ("deinterleave", "heads", "interleave", "slice", "stack", "transpose")
@@ -46,7 +44,7 @@ def refused_codes(
     first, error = refusals[0]
     message = error.message
     if len(refusals) > 1:
-        details = "; ".join(f"{each.where}: {each.message}" for each in findings)
+        details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
     values = _rules(_patterns([spec.name for spec, _ in refusals], specs), "bf16")
     nearest = _nearest_rules(
@@ -66,12 +64,16 @@ def _nearest_rules(
 ) -> str:  # fmt: skip
     """The rules that encode each group as the nearest codes, in the order in which they apply together; empty if no
     group has such codes."""
-    largest = max(groups, key=lambda codec: len(_generalized(spec.name for spec in groups[codec])))
+    largest = max(groups, key=lambda codec: len(templates_of(spec.name for spec in groups[codec])))
     hints, has_codes = [], False
     for codec in sorted(groups, key=lambda codec: codec != largest):  # its rules may match all tensors
         group = groups[codec]
         names = [spec.name for spec in group]
-        patterns = _patterns(names, specs) if codec == largest else dict.fromkeys(_generalized(names), False)
+        patterns = (
+            _patterns(names, specs)
+            if codec == largest
+            else dict.fromkeys(patterns_of(names, _others(names, specs)), False)
+        )
         if (nearest := _nearest(group, _bits(file, group[0]), aliases, attempt)) is None:
             hints.append(f"the values of {codec} with {_rules(patterns, 'bf16')}")
             continue
@@ -107,21 +109,20 @@ def _bits(file: File, spec: TensorSpec) -> float:
 
 
 def _patterns(names: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, bool]:
-    """Patterns of a rule for these tensors, with `*` for their numbers, and whether it keeps what matches.
+    """Patterns of a rule for these tensors, and whether it keeps what matches.
 
-    For all tensors, or with too many patterns, `*` and the other matrices.
+    For all tensors, or with too many kinds of names, `*` and the other matrices.
     """
-    patterns = _generalized(names)
-    if len(patterns) <= SHOWN_PATTERNS and len(names) < len(specs):
-        return dict.fromkeys(patterns, False)
+    others = _others(names, specs)
+    if len(templates_of(names)) <= SHOWN_PATTERNS and len(names) < len(specs):
+        return dict.fromkeys(patterns_of(names, others), False)
+    return {"*": False, **dict.fromkeys(patterns_of(others, names), True)}
+
+
+def _others(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[str]:
+    """The other matrices."""
     refused = set(names)
-    kept = _generalized(spec.name for spec in specs if len(spec.shape) > 1 and spec.name not in refused)
-    overlaps = any(fnmatchcase(name, pattern) for name in names for pattern in kept)
-    return {"*": False} if overlaps else {"*": False, **dict.fromkeys(kept, True)}
-
-
-def _generalized(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
+    return [spec.name for spec in specs if len(spec.shape) > 1 and spec.name not in refused]
 
 
 def _rules(patterns: Mapping[str, bool], encoding: str) -> str:

@@ -1,4 +1,4 @@
-"""The tasks of a job: the tensors, or panels of a large one, that a worker writes, and the places of their bytes."""
+"""The tasks of a job: the tensors, or panels of a large one, that a worker writes, and the ranges of their bytes."""
 
 from __future__ import annotations
 
@@ -52,18 +52,23 @@ class PieceRange:
     file: int
     offset: int
 
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.stop - self.start
+
 
 class JobLayout:
-    """The places of a plan's pieces in the files of its image."""
+    """The ranges of a plan's pieces in the files of its image."""
 
     def __init__(self, plan: ConversionPlan, image: OutputImage, file: File, activations: Activations | None) -> None:
         self._plan, self._image, self._file, self._activations = plan, image, file, activations
         self._table: tuple[int, PanelTable] | None = None
-        self._places: dict[tuple[str, str], tuple[int, int]] = {}
+        self._locations: dict[tuple[str, str], tuple[int, int]] = {}
         for number, output in enumerate(image.files):
             for extent, offset in zip(output.extents, output.starts):
                 if isinstance(extent, PartExtent):
-                    self._places[extent.tensor, extent.role] = number, offset
+                    self._locations[extent.tensor, extent.role] = number, offset
 
     def tasks(self, task_bytes: int) -> tuple[Task, ...]:
         """The tasks in the order of their output, each of about `task_bytes`: whole tensors, or panels of one."""
@@ -92,20 +97,24 @@ class JobLayout:
         return (*tasks, _file_task(len(tasks), [*batch, ([], without_files)]))
 
     def _file_groups(self) -> tuple[list[tuple[list[int], list[int]]], list[int]]:
-        """Files with the steps of their parts; files that share a step form one group. Also steps without files."""
+        """Groups of files and the steps of their parts, and the steps without files.
+
+        Files that share a step are in one group.
+        """
         groups: dict[int, tuple[list[int], list[int]]] = {}
         without_files = []
         for number, step in enumerate(self._plan.steps):
-            places = (self._places.get((step.spec.name, role)) for role in step.spec.encodings[0].parts)
-            files = dict.fromkeys(place[0] for place in places if place)
-            joined = list({id(groups[file]): groups[file] for file in files if file in groups}.values())
+            locations = (self._locations.get((step.spec.name, role)) for role in step.spec.encodings[0].parts)
+            files = dict.fromkeys(location[0] for location in locations if location)
+            shared = list({id(groups[file]): groups[file] for file in files if file in groups}.values())
             if not files:
                 without_files.append(number)
-            elif len(joined) == 1 and files.keys() <= set(joined[0][0]):
-                joined[0][1].append(number)
+            elif len(shared) == 1 and files.keys() <= set(shared[0][0]):
+                shared[0][1].append(number)
             else:
                 new = [file for file in files if file not in groups]
-                group = ([*new, *chain(*(each[0] for each in joined))], [*chain(*(each[1] for each in joined)), number])
+                merged_files, merged_steps = ([*chain(*lists)] for lists in zip(*shared)) if shared else ([], [])
+                group = ([*new, *merged_files], [*merged_steps, number])
                 groups.update(dict.fromkeys(group[0], group))
         return list({id(group): group for group in groups.values()}.values()), without_files
 
@@ -120,7 +129,7 @@ class JobLayout:
                 starts = self.table(piece.step).starts[role]
                 start, stop = starts[piece.start], starts[piece.stop]
             if start < stop:
-                file, offset = self._places[step.spec.name, role]
+                file, offset = self._locations[step.spec.name, role]
                 yield PieceRange(role, start, stop, file, offset + start)
 
     def table(self, number: int) -> PanelTable:
@@ -136,7 +145,7 @@ class JobLayout:
         """Numbers of the steps in the order of their parts in the files; empty tensors last."""
         numbers = {step.spec.name: number for number, step in enumerate(self._plan.steps)}
         without_bytes = (number for number, step in enumerate(self._plan.steps) if not step.size)
-        yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._places), *without_bytes])
+        yield from dict.fromkeys([*(numbers[tensor] for tensor, _ in self._locations), *without_bytes])
 
     def _cut(self, number: int, task_bytes: int) -> Iterator[tuple[Piece, int]]:
         """The pieces of one tensor, with their sizes."""
@@ -146,7 +155,7 @@ class JobLayout:
         if count < 2:
             yield Piece(number), step.size
             return
-        bounds = [units * place // count for place in range(count + 1)]
+        bounds = [units * index // count for index in range(count + 1)]
         for start, stop in zip(bounds, bounds[1:]):
             yield Piece(number, start, stop), step.size * (stop - start) // units
 
@@ -169,5 +178,5 @@ def steps_of(plan: ConversionPlan, task: Task) -> list[Step]:
 
 
 def _file_task(number: int, groups: list[tuple[list[int], list[int]]]) -> Task:
-    files, steps = (list(chain(*each)) for each in zip(*groups))
+    files, steps = (list(chain(*lists)) for lists in zip(*groups))
     return Task(number, tuple(map(Piece, steps)), tuple(files))

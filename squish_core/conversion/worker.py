@@ -133,18 +133,18 @@ def read_task(message: Message) -> str | None:
 
 
 def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry: Registry) -> str | None:
-    """The digest of the bytes at a task's places in the output files; None if they are gone."""
+    """The digest of a task's bytes in the output files; None if they are gone."""
     digests = list[bytes]()
     with ExitStack() as stack:
         sources: dict[int, Source] = {}
-        for place in chain.from_iterable(map(layout.ranges, task.pieces)):
+        for piece_range in chain.from_iterable(map(layout.ranges, task.pieces)):
             try:
-                if place.file not in sources:
-                    source = open_target(files[place.file], registry)
-                    sources[place.file] = stack.enter_context(closing(source))
-                digest, stop = sha256(), place.offset + place.stop - place.start
-                for start in range(place.offset, stop, 1 << 22):
-                    digest.update(sources[place.file].read(start, min(1 << 22, stop - start)))
+                if piece_range.file not in sources:
+                    source = open_target(files[piece_range.file], registry)
+                    sources[piece_range.file] = stack.enter_context(closing(source))
+                digest, stop = sha256(), piece_range.offset + piece_range.nbytes
+                for start in range(piece_range.offset, stop, 1 << 22):
+                    digest.update(sources[piece_range.file].read(start, min(1 << 22, stop - start)))
             except FormatError:
                 return None
             digests.append(digest.digest())
@@ -189,7 +189,7 @@ class OpenJob:
         self.layout = JobLayout(job.plan, job.image, self.file, statistics)
 
     def write(self, number: int) -> Answer:
-        """Write the bytes of a task to their places, and sync them; or write whole files and upload them."""
+        """Write and sync the ranges of a task; or write whole files and upload them."""
         task = self.job.tasks[number]
         if not task.files:
             return self._write_pieces(task, self.job.files)
@@ -202,7 +202,7 @@ class OpenJob:
 
     def _write_files(self, task: Task) -> Answer:
         with TemporaryDirectory(prefix="squish-") as folder:
-            paths = {file: str(Path(folder, str(place))) for place, file in enumerate(task.files)}
+            paths = {file: str(Path(folder, str(number))) for number, file in enumerate(task.files)}
             for file, path in paths.items():
                 output = self.job.image.files[file]
                 Path(path).touch()
@@ -250,16 +250,18 @@ class OpenJob:
         stored = sum(part.nbytes for part in step.origin.parts.values())
         if piece.stop is None:
             return stored
-        return stored * sum(place.stop - place.start for place in self.layout.ranges(piece)) // max(step.size, 1)
+        written = sum(piece_range.nbytes for piece_range in self.layout.ranges(piece))
+        return stored * written // max(step.size, 1)
 
     def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
-        ranges = {each.role: each for each in self.layout.ranges(piece)}
+        ranges = {piece_range.role: piece_range for piece_range in self.layout.ranges(piece)}
         if step.action not in ("copy", "widen"):
             return self._encode(file, piece, step, ranges, writer)
         streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
-        for role, each in ranges.items():
-            whole = streams[role].chunks() if streams else stored_range(file, step, role, each.start, each.stop)
-            writer.write_all(each, whole)
+        for role, piece_range in ranges.items():
+            start, stop = piece_range.start, piece_range.stop
+            chunks = streams[role].chunks() if streams else stored_range(file, step, role, start, stop)
+            writer.write_all(piece_range, chunks)
         return ()
 
     def _release_pages(self, step: Step) -> None:
@@ -276,8 +278,8 @@ class OpenJob:
         total, clipped = Distance(), 0
         with computing(CodecError, "encoding", file=file.name, tensor=step.name):
             for number, (parts, distance, count) in enumerate(panels.measured(regions), piece.start):
-                for role, each in ranges.items():
-                    writer.write(each, part_bytes(parts[role]))
+                for role, piece_range in ranges.items():
+                    writer.write(piece_range, part_bytes(parts[role]))
                 if distance is not None and piece.stop is not None:
                     yield _error(piece.step, number, distance, count)
                 elif distance is not None:
@@ -292,21 +294,21 @@ class OpenJob:
     def _check(self, source: File) -> None:
         """Refuse a different source, different plugins, or encoders that produce different bytes."""
         check_source(self.job.plan, self.file)
-        for stored, own in zip(self.job.pins, source_pins(source)):
-            if stored != own:
-                raise _refusal("finds another source", stored, own, ErrorCode.CHANGED, file=source.name)
+        for stored, found in zip(self.job.pins, source_pins(source)):
+            if stored != found:
+                raise _refusal("finds another source", stored, found, ErrorCode.CHANGED, file=source.name)
         lock = plugin_lock(self.job.plan, source)
         for key, values in self.job.lock.items():
             for name in sorted({*values, *lock[key]}):
                 if values.get(name) != lock[key].get(name):
                     raise _refusal(f"has other plugins: {name}", values.get(name), lock[key].get(name), "lock")
-        own_canaries = canaries(self.job.plan, self.file, self.activations)
+        found_canaries = canaries(self.job.plan, self.file, self.activations)
         for name, digest in self.job.canaries.items():
-            if own_canaries.get(name) != digest:
+            if found_canaries.get(name) != digest:
                 encoder = lock["encoders"].get(name)
                 version = lock["versions"].get(encoder)
                 raise _refusal(
-                    f"encodes {name} to other bytes ({encoder} {version})", digest, own_canaries.get(name), "canary"
+                    f"encodes {name} to other bytes ({encoder} {version})", digest, found_canaries.get(name), "canary"
                 )
 
 
@@ -314,8 +316,8 @@ def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelErro
     return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
 
 
-def _refusal(what: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
+def _refusal(fault: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
     return SquishError(
-        f"the worker {worker_name()} {what}", file=file, expected=expected, found=found, code=code,
+        f"the worker {worker_name()} {fault}", file=file, expected=expected, found=found, code=code,
         hint=hint or "Give all workers the same files, distributions and versions as the client.",
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -86,7 +87,7 @@ def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], i
     Returns
     -------
     list of str
-        The lines. If the table is too wide, cells of left-aligned columns are wrapped, the widest column first.
+        The lines. If the table is too wide, cells of left-aligned columns are wrapped, where it takes the fewest lines.
 
     Examples
     --------
@@ -114,23 +115,36 @@ def counted(count: int, noun: str) -> str:
 
 
 def _narrow(cells: Sequence[Sequence[str]], align: str, widths: list[int], available: int) -> list[int]:
-    """Column widths that fit into `available`, unless the longest words are wider."""
-    widths, minima = list(widths), [_min_width(column) for column in zip(*cells)]
-    excess = sum(widths) - available
-    while excess > 0:
-        columns = [n for n, width in enumerate(widths) if align[n] == "<" and width > minima[n]]
-        if not columns:
-            break
-        widths[max(columns, key=widths.__getitem__)] -= 1
-        excess -= 1
+    """Column widths that fit into `available`, unless the longest words are wider; words are broken at last."""
+    widths, columns = list(widths), list(zip(*cells))
+    lengths = [Counter(map(len, column)) for column in columns]
+
+    def added_lines(number: int) -> tuple[int, int]:
+        """Lines that narrowing a column adds; of equal ones the widest column comes first."""
+        width = widths[number]
+        return _line_count(lengths[number], width - 1) - _line_count(lengths[number], width), -width
+
+    for breaks_words in (False, True):
+        minima = [_min_width(column, breaks_words=breaks_words) for column in columns]
+        while sum(widths) > available:
+            wider = [n for n, width in enumerate(widths) if align[n] == "<" and width > minima[n]]
+            if not wider:
+                break
+            widths[min(wider, key=added_lines)] -= 1
     return widths
 
 
-def _min_width(column: Iterable[str]) -> int:
-    """Width of a column's longest unbreakable piece, with the indent of continuation lines."""
+def _line_count(lengths: Counter[int], width: int) -> int:
+    """About how many lines cells of these lengths take in a column; the minima keep `width` above the indent."""
+    step = max(width - len(_INDENT), 1)
+    return sum(count * (1 - -max(length - width, 0) // step) for length, count in lengths.items())
+
+
+def _min_width(column: Iterable[str], *, breaks_words: bool) -> int:
+    """Width of a column's longest word or unbreakable piece, with the indent of continuation lines."""
     longest = 0
     for cell in column:
-        first, *rest = (piece for word in cell.split(" ") for piece in _BREAK.split(word))
+        first, *rest = (piece for word in cell.split(" ") for piece in (_BREAK.split(word) if breaks_words else [word]))
         longest = max(longest, len(first), *(len(_INDENT) + len(piece) for piece in rest))
     return longest
 

@@ -104,8 +104,8 @@ class JsonMembers:
         except UnicodeEncodeError:
             raise self._error("contains a lone surrogate", begin, "utf-8") from None
         except json.JSONDecodeError as error:
-            place = begin + max(len(text[: error.pos].encode()) - 1, 0)
-            raise self._error(f"is not JSON: {error.msg}", place, "json") from None
+            position = begin + max(len(text[: error.pos].encode()) - 1, 0)
+            raise self._error(f"is not JSON: {error.msg}", position, "json") from None
         except ValueError as error:
             raise self._error(f"is not JSON: {error}", begin, "json") from None
         except RecursionError:

@@ -39,13 +39,10 @@ class Stream:
     def write_to(self, sink: Sink) -> None:
         """Append the part to a sink; FormatError if its length differs from the declared one."""
         start = sink.tell()
-        if self._array is not None and not self._array.part.filters and not self._array.is_permuted:
+        if self._array is not None and not self._array.part.filters:
             if self._before:
                 self._before()
-            for source, offset, length in self._array.runs():
-                sink.copy(source, offset, length)
-            if self._array.part.data is not None:
-                sink.write(self._array.part.data)
+            self._array.write_to(sink)
         else:
             for chunk in self.chunks():
                 sink.write(chunk)

@@ -144,7 +144,7 @@ def _folders() -> Iterator[Path]:
 
 def _entry(path: Path) -> Entry | None:
     try:
-        size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         return Entry(kind=path.parent.name, key=path.name, path=path, size=size, last_used=path.stat().st_mtime)
     except OSError:  # removed meanwhile
         return None

@@ -93,7 +93,7 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
 
 def compare_digests(text: str, digest: Digest) -> Verdict:
     """Compare a digest string with a computed digest of the same algorithm."""
-    expected, found = (_digits(each.partition(":")[2]) for each in (text, str(digest)))
+    expected, found = (_digits(label.partition(":")[2]) for label in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 
 

@@ -257,10 +257,10 @@ class FolderSource(Source):
 
 def _refuse_links(folder: Path, path: str, member: Source) -> None:
     """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere."""
-    place, link = folder, ""
+    resolved, link = folder, ""
     for piece in path.split("/"):
-        place /= piece
-        info = os.lstat(place)
+        resolved /= piece
+        info = os.lstat(resolved)
         if stat.S_ISLNK(info.st_mode):
             link = "a symbolic link"
     if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:

@@ -46,12 +46,12 @@ def atomic_siblings(
     sink.notes += [*notes, *sync_rename(target)]
 
 
-def _check_sibling(written: Path, place: Path) -> None:
+def _check_sibling(written: Path, sibling: Path) -> None:
     """WriteError if another file is in the place of one that was written."""
-    if not (place.exists() or place.is_symlink()):
+    if not (sibling.exists() or sibling.is_symlink()):
         return
-    if place.is_symlink() or not place.is_file() or not cmp(written, place, shallow=False):
+    if sibling.is_symlink() or not sibling.is_file() or not cmp(written, sibling, shallow=False):
         raise WriteError(
-            "exists and differs from what belongs beside the target", file=str(place), code=ErrorCode.EXISTS,
+            "exists and differs from what belongs beside the target", file=str(sibling), code=ErrorCode.EXISTS,
             hint="Write into an empty folder, or remove the file.",
         )  # fmt: skip

@@ -13,6 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_file_name
+from squish_core.io.space import allocate
 from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
@@ -71,6 +72,11 @@ class Sink(Renamed):
     def tell(self) -> int:
         """Current position in the file."""
         return self._position
+
+    def reserve(self, length: int) -> None:
+        """Allocate disk space for exactly the bytes that follow, if the system can; writing them is then faster."""
+        if self._file is not None:
+            allocate(self._file.fileno(), self._position, length)
 
     def write(self, data: Any) -> None:
         """Append bytes."""
@@ -153,7 +159,16 @@ class Sink(Renamed):
             self._copy_range(descriptor, offset, length, source)
         else:
             # For unaligned pages, the kernel's copy takes 1.5 times as long.
-            self._read_through(source, offset, length)
+            self.fill(lambda start, piece: source.read_into(offset + start, piece), length)
+
+    def fill(self, read_into: Callable[[int, memoryview], object], length: int, grain: int = 1) -> None:
+        """Append bytes through one small buffer; `read_into` receives multiples of `grain` bytes, and their start."""
+        size = min(max(_PIECE - _PIECE % grain, grain), length)
+        buffer = memoryview(bytearray(size))  # stays in the processor's cache
+        for start in range(0, length, size or 1):
+            piece = buffer[: min(size, length - start)]
+            read_into(start, piece)
+            self.write(piece)
 
     def member(self, name: str, folder: str = "") -> Any:
         """Context manager: a Sink for another file of the folder, or of its subfolder `folder`."""
@@ -167,15 +182,15 @@ class Sink(Renamed):
             pass
 
     @contextmanager
-    def _member(self, path: str) -> Iterator[Sink]:
+    def _member(self, name: str) -> Iterator[Sink]:
         if self._folder is None:
             raise FormatError("this format writes one file, not a folder", code=ErrorCode.FOLDER)
-        place = self._folder / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self._folder / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
         assert self._syncer is not None
         mode = 0o666 if self._mode is None else self._mode
-        with open(place, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield Sink(file, None, self._progress, syncer=self._syncer, name=path.lstrip("/"))
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield Sink(file, None, self._progress, syncer=self._syncer, name=name.lstrip("/"))
             self._syncer.finish(file)
 
     def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:
@@ -208,13 +223,6 @@ class Sink(Renamed):
             self._syncer.write(self._file, self._position, view)
             self._advance(len(view))
         self._file.seek(self._position)
-
-    def _read_through(self, source: Source, offset: int, length: int) -> None:
-        buffer = memoryview(bytearray(_PIECE))  # stays in the processor's cache
-        for start in range(0, length, _PIECE):
-            piece = buffer[: min(_PIECE, length - start)]
-            source.read_into(offset + start, piece)
-            self.write(piece)
 
     def _settle(self) -> None:
         """Wait for the writes of other threads."""

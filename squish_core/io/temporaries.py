@@ -120,8 +120,8 @@ def _entries(folder: Path) -> Iterator[Path]:
         if error.filename == str(folder):
             raise error
 
-    for place, folders, files in os.walk(folder, onerror=fail):
-        yield from (Path(place, name) for name in sorted([*folders, *files]) if name.startswith("."))
+    for parent, folders, files in os.walk(folder, onerror=fail):
+        yield from (Path(parent, name) for name in sorted([*folders, *files]) if name.startswith("."))
         folders[:] = sorted(name for name in folders if not _PART.fullmatch(name))
 
 
@@ -135,10 +135,10 @@ def _temporary(path: Path) -> Temporary | None:
         return None
     if not (stat.S_ISREG(infos[0].st_mode) or stat.S_ISDIR(infos[0].st_mode)):
         return None
-    for place, _, files in os.walk(path):
+    for parent, _, files in os.walk(path):
         for name in files:
             with suppress(OSError):
-                infos.append(os.lstat(os.path.join(place, name)))
+                infos.append(os.lstat(os.path.join(parent, name)))
     fd = _open(path)
     state = _STATES[is_locked(fd) if fd is not None else None]
     if fd is not None:

@@ -111,11 +111,11 @@ class CachedSource(WrappedSource):
         self.cache = cache
 
     def read_ranges(self, ranges: Sequence[Range], what: str = "data") -> list[memoryview]:
-        absent = [each for each in ranges if not self._is_kept(*each)]
+        absent = [range_ for range_ in ranges if not self._is_kept(*range_)]
         fetched = dict(zip(absent, self.inner.read_ranges(absent, what)))
         for (offset, _), view in fetched.items():
             self.cache.add(self.filename, offset, view)
-        return [fetched[each] if each in fetched else self.view(*each, what) for each in ranges]
+        return [fetched[range_] if range_ in fetched else self.view(*range_, what) for range_ in ranges]
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         for low, high, view in self.cache.take(self.filename, offset, offset + len(out)):

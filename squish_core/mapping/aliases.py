@@ -40,8 +40,8 @@ class Aliases:
             target = self._mapped.mapped.targets[name]
             experts = self._mapped.mapped.setting.sizes["experts"]
             names = dict(members(target.rule.of, target.numbers, experts))
-        in_gguf = tuple(alias for each in names for alias in _in_gguf(self._family, each))
-        return (tuple((each, None) for each in names), in_gguf) if len(in_gguf) == len(names) else ()
+        in_gguf = tuple(alias for name in names for alias in _in_gguf(self._family, name))
+        return (tuple((name, None) for name in names), in_gguf) if len(in_gguf) == len(names) else ()
 
 
 def _in_gguf(family: Family, name: str) -> tuple[Alias, ...]:

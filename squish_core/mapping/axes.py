@@ -33,7 +33,7 @@ def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) 
     first = specs[0]
     shape = groups.whole(first.shape, 0)
     if _are_separated(specs, groups):
-        stored = [evolve(each, codec=each.codec.inner or each.codec) for each in first.encodings]
+        stored = [evolve(encoding, codec=encoding.codec.inner or encoding.codec) for encoding in first.encodings]
         return evolve(first, shape=shape, encodings=tuple(stored))
     turned = [transpose(spec) if _is_transposed(spec) else spec for spec in specs]
     params = {**groups.params, "transposed": tuple(n for n, spec in enumerate(specs) if spec is not turned[n])}
@@ -54,7 +54,9 @@ def interleave(specs: Sequence[TensorSpec], groups: Groups, registry: Registry) 
 def deinterleave(spec: TensorSpec, groups: Groups, number: int) -> TensorSpec:
     """Extract one of the tensors whose groups of rows alternate."""
     params = {**groups.params, "number": number}
-    encodings = tuple(evolve(each, codec=CodecSpec(DEINTERLEAVE, params, each.codec)) for each in spec.encodings)
+    encodings = tuple(
+        evolve(encoding, codec=CodecSpec(DEINTERLEAVE, params, encoding.codec)) for encoding in spec.encodings
+    )
     shape = groups.piece(spec.shape, number)
     return evolve(spec, shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None)
 
@@ -83,9 +85,9 @@ def _are_separated(specs: Sequence[TensorSpec], groups: Groups) -> bool:
     for number, spec in enumerate(specs):
         params = {**groups.params, "number": number}
         if len(spec.encodings) != len(first) or any(
-            each.codec.id != DEINTERLEAVE or each.codec.params != params or each.codec.inner != one.codec.inner
-            or each.parts != one.parts for each, one in zip(spec.encodings, first)
-        ):  # fmt: skip
+            encoding.codec != CodecSpec(DEINTERLEAVE, params, original.codec.inner) or encoding.parts != original.parts
+            for encoding, original in zip(spec.encodings, first)
+        ):
             return False
     return True
 

@@ -218,7 +218,7 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
 
 
 def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
-    if len(shape) == len(expected) and all(each in (-1, size) for size, each in zip(shape, expected)):
+    if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
         return None
     return TensorError(
         "has a shape that contradicts the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,

@@ -173,7 +173,11 @@ def _absent_templates(file: File, family: Family, naming: Naming, templates: Seq
         return set()
     layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
     numbers = [{"n": layer, "e": 0} for layer in layers]
-    return {each for each in templates if "{n}" in each and all(fill(each, number) in absent for number in numbers)}
+    return {
+        template
+        for template in templates
+        if "{n}" in template and all(fill(template, number) in absent for number in numbers)
+    }
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded: bool | None = None) -> MappedFile:

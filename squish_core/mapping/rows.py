@@ -198,10 +198,12 @@ class Rows:
         try:
             return self._view(spec, shape, view)
         except SquishError:
-            sliced = [evolve(each, codec=CodecSpec(SLICE, dict(params), each.codec)) for each in spec.encodings]
+            sliced = [
+                evolve(encoding, codec=CodecSpec(SLICE, dict(params), encoding.codec)) for encoding in spec.encodings
+            ]
             bound = [self.file.registry.codec(encoding.codec) for encoding in sliced]
             narrow = evolve(spec, shape=shape)
-            if not all(_is_readable(codec, narrow, each) for codec, each in zip(bound, sliced)):
+            if not all(_is_readable(codec, narrow, encoding) for codec, encoding in zip(bound, sliced)):
                 raise
         return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
 

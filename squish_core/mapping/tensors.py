@@ -122,9 +122,10 @@ class MappedTensors(Mapping[str, TensorSpec]):
             spec, change = self._oriented(self.file.index.tensors[origin.source], target.rule.of)
         else:
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
-        self.changes[name] = change
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
-        self._note_dtype(spec, target, origin)
+        if name not in self.changes:  # the first access: finding the dtype may read all values
+            self._note_dtype(spec, target, origin)
+        self.changes[name] = change
         return spec
 
     def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:

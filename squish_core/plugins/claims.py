@@ -57,7 +57,7 @@ class Claims:
                 raise conflict.error()
             else:
                 conflicts[key] = conflict
-            preferred = (each for each in claims[key] if each.dist == self._prefer.get(name))
+            preferred = (claim for claim in claims[key] if claim.dist == self._prefer.get(name))
             winners.setdefault(kind, dict(self.winners[kind]))[name] = next(preferred, claims[key][0])
         self._entries, self.conflicts = claims, conflicts
         self.winners.update(winners)

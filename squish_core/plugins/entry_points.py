@@ -56,17 +56,17 @@ def _points(group: str) -> Iterator[Any]:
         yield from _from_library(group)
         return
     seen: set[str] = set()
-    for place in sys.path:
-        if os.path.isfile(place):  # a zip file
-            yield from _from_archive(group, place)
-        elif folder := _listdir(place or os.curdir):
-            for name in folder:
+    for folder in sys.path:
+        if os.path.isfile(folder):  # a zip file
+            yield from _from_archive(group, folder)
+        elif names := _listdir(folder or os.curdir):
+            for name in names:
                 if not name.endswith(_SUFFIXES):
                     continue
                 key = re.sub(r"[-_.]+", "-", name[:-10].partition("-")[0]).lower()
                 if key not in seen:
                     seen.add(key)
-                    yield from _from_folder(os.path.join(place or os.curdir, name), group)
+                    yield from _from_folder(os.path.join(folder or os.curdir, name), group)
 
 
 def _is_own(finder: Any) -> bool:
@@ -88,9 +88,9 @@ def _from_archive(group: str, path: str) -> Iterator[Any]:
         yield from dist.entry_points.select(group=group)
 
 
-def _listdir(place: str) -> list[str]:
+def _listdir(folder: str) -> list[str]:
     try:
-        return os.listdir(place)
+        return os.listdir(folder)
     except OSError:
         return []
 

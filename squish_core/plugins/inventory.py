@@ -23,7 +23,7 @@ def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
 
 def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
     """Errors for all ids in conflict, or only those that `dist` provides."""
-    return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
+    return [str(conflict.error()) for conflict in registry.conflicts if dist is None or dist in conflict.dists]
 
 
 def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
@@ -69,6 +69,6 @@ def listed(brings: Mapping[str, Sequence[str]]) -> str:
 
 def _by_family(ids: Sequence[str]) -> Iterator[str]:
     """Ids, with more than `FAMILY` of one prefix collapsed to `prefix.* (27)`."""
-    for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
+    for family, members in groupby(sorted(ids), lambda id_: id_.rpartition(".")[0]):
         names = list(members)
         yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

@@ -227,8 +227,8 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):
                 _assert_same_tensor(file[name], copy[name])
             changes = changed(file.index.meta, copy.index.meta, equal_meta)
             assert not changes, f"{sample}: metadata changed: {changes}"
-            keys = [list(each.index.meta) for each in (copy, file)]
-            assert keys[0] == keys[1], f"{sample}: metadata keys are {keys[0]}, expected {keys[1]}"
+            keys, expected = list(copy.index.meta), list(file.index.meta)
+            assert keys == expected, f"{sample}: metadata keys are {keys}, expected {expected}"
             changes = changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
             assert not changes, f"{sample}: assets changed: {changes}"
 
@@ -317,7 +317,7 @@ def _same_index(one: Index, other: Index) -> bool:
 
 
 def _assert_same_tensor(one: Tensor, other: Tensor) -> None:
-    facts = [(each.name, each.shape, each.dtype, each.codec) for each in (one, other)]
+    facts = [(tensor.name, tensor.shape, tensor.dtype, tensor.codec) for tensor in (one, other)]
     assert facts[0] == facts[1], f"{one.name}: the copy declares {facts[1]}, expected {facts[0]}"
     for role, buffer in one.parts(one.spec.encodings[0]).items():
         if role in one.spec.encodings[0].parts:

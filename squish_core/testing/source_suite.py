@@ -143,9 +143,9 @@ class SourceSuite(Suite):
         view, member = source.view(0, 1000), source.member(next(iter(self.files())))
         source.close()
         assert bytes(view) == self.content()[:1000], f"{len(view)} bytes of a view changed by closing"
-        for each in (source, member):
+        for closed in (source, member):
             with pytest.raises(ClosedError):
-                each.view(0, 1000)
+                closed.view(0, 1000)
 
     def test_threads_share_a_source(self) -> None:
         """Eight threads read ranges of their own."""

@@ -126,7 +126,7 @@ def assert_values(actual: np.ndarray, expected: np.ndarray | Fingerprint, accura
 
     if isinstance(expected, Fingerprint):
         values = actual.astype("<f4")
-        digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in (values, values + np.float32(0))]
+        digests = [hashlib.sha256(array.tobytes()).hexdigest() for array in (values, values + np.float32(0))]
         message = f"{what}: shape {actual.shape}, sha256 of the values {digests[0]}; the truth: {expected}"
         assert actual.shape == expected.shape, message
         assert expected.sha256 in digests, message

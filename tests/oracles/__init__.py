@@ -156,11 +156,11 @@ class Peer:
         self._lock = threading.Lock()
 
     def run(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> Any:
-        """In the peer: what a function returns that uses no outer name but `np`, or `result` of a snippet."""
+        """Run a function in the peer, or a snippet that sets `result`; neither may use outer names except `np`."""
         return self._ask(timeout, do="run", args=args, **_source(code))
 
     def prepare(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> "Timed":
-        """As `run`, but the result, a function without arguments, stays in the peer to be timed there."""
+        """As `run`, but the result, a function without arguments, stays in the peer and is timed there."""
         number = self._ask(timeout, do="prepare", args=args, **_source(code))
         return Timed(lambda: self._ask(timeout, do="time", number=number))
 
@@ -223,28 +223,28 @@ class Peer:
 
 @frozen
 class Timed:
-    """A function that is timed where it runs, without the pipe: `seconds()` runs it once."""
+    """A function that is timed in the peer, without the pipe: `seconds()` runs it once."""
 
     seconds: Callable[[], float]
 
 
 @functools.cache
 def peer(name: str) -> Peer:
-    """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
+    """The peer of that name, a key of ENVIRONMENTS; its environment is made on first use."""
     environment = ENVIRONMENTS[name]
-    home = next(other for other, each in ENVIRONMENTS.items() if each is environment)
-    peer = Peer(name, _python_with(environment, ROOT / ".oracles" / home))
+    first_name = next(key for key, shared in ENVIRONMENTS.items() if shared is environment)
+    peer = Peer(name, _python_with(environment, ROOT / ".oracles" / first_name))
     atexit.register(peer.close)
     return peer
 
 
 def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
-    """Median seconds of each, measured in turns so that a slow moment of the machine falls on all of them."""
+    """Median seconds of each call, measured in turns, so that a slow moment of the machine affects all of them."""
     seconds = {name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()}
     for measure in seconds.values():  # first calls import, allocate and fill caches
         measure()
     rounds = [{name: measure() for name, measure in seconds.items()} for _ in range(repeat)]
-    return {name: statistics.median(each[name] for each in rounds) for name in seconds}
+    return {name: statistics.median(round_[name] for round_ in rounds) for name in seconds}
 
 
 def clocked(call: Callable[[], object]) -> Callable[[], float]:

@@ -64,11 +64,11 @@ def unpack(read: Read) -> Any:
 
     def fill(item: object) -> object:
         if isinstance(item, list):
-            return [fill(each) for each in item]
+            return [fill(member) for member in item]
         if isinstance(item, dict):
             if item.keys() == {"__array__"}:
                 return arrays[item["__array__"]]
-            return {key: fill(each) for key, each in item.items()}
+            return {key: fill(member) for key, member in item.items()}
         return item
 
     return fill(header["value"])

@@ -46,7 +46,7 @@ class Answer:
 
 @frozen
 class Engine:
-    """An engine: its peer, its runner, and which file of a folder it is pointed at."""
+    """An engine: its peer, and the function that runs there."""
 
     peer: str
     runner: Callable[..., dict[str, Any]]
@@ -66,7 +66,7 @@ def ask(
     engine: str, model: Path, ids: Sequence[Sequence[int]] | None = None, *, tokens: int = TOKENS,
     vocabulary: int = 0, timeout: float = 120.0, adapter: Path | None = None,
 ) -> Answer:  # fmt: skip
-    """An engine's answer to PROMPTS: asked again once when it hangs, in a new process.
+    """An engine's answer to PROMPTS; an engine that hangs is asked once more, in a new process.
 
     `ids` are tokens to run on instead of the engine's own; `vocabulary` is how many log-probabilities mistral.rs lists;
     `adapter` is a LoRA for llama.cpp.
@@ -89,19 +89,19 @@ def ask(
 
 
 def uqff_file(folder: Path) -> str:
-    """The UQFF that mistral.rs is pointed at (the first shard), or nothing for a plain folder."""
+    """The UQFF file to name to mistral.rs (the first shard); "" for a folder without one."""
     return next((path.name for path in sorted(folder.glob("*.uqff"))), "")
 
 
 def difference(source: Answer, result: Answer, bound: float, *, exact: bool = True) -> str:
-    """Why a result's answer is not the source's, or nothing: token ids, log-probabilities, then greedy tokens.
+    """How a result's answer differs from the source's, or "": token ids, log-probabilities, then greedy tokens.
 
-    Where they are not `exact`, only the LIKELY tokens are compared, and greedy continuations are not.
+    Unless they are `exact`, only the LIKELY tokens are compared, and greedy continuations are not.
     """
-    for place, (before, after) in enumerate(zip(source.ids, result.ids, strict=True), 1):
+    for number, (before, after) in enumerate(zip(source.ids, result.ids, strict=True), 1):
         if before != after:
             first = next((n for n, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-            return f"prompt {place} has other token ids from token {first}"
+            return f"prompt {number} has other token ids from token {first}"
     width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
     expected, actual = source.logprobs[:, :width], result.logprobs[:, :width]
     distance = np.abs(expected - actual)
@@ -114,8 +114,8 @@ def difference(source: Answer, result: Answer, bound: float, *, exact: bool = Tr
         return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
     if (np.nanargmax(expected, 1) != np.nanargmax(actual, 1)).any():
         return "the most probable token differs"
-    for place, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if exact else (), 1):
+    for number, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if exact else (), 1):
         for token, (a, b) in enumerate(zip(*rows)):  # as many as both have generated
             if a != b:
-                return f"greedy token {token} after prompt {place} differs"
+                return f"greedy token {token} after prompt {number} differs"
     return ""

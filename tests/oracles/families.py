@@ -174,8 +174,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"size": GPT2, "config": {"bos_token_id": None}, "tokenizer": "gpt-2", "special": END},
     "starcoder2": {"config": {"sliding_window": None, "bos_token_id": None}, "tokenizer": "starcoder", "special": END},
 }  # fmt: skip
-"""Name -> what the config says beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
-where it is not the name, and sizes in the place of SIZE."""
+"""Name -> settings of the config beyond SIZE, the kind of the tokenizer, the special tokens, Transformers' model type
+if it is not the name, and sizes that replace SIZE."""
 
 
 def make(family: str, folder: Path, **config: Any) -> Path:
@@ -201,9 +201,9 @@ def sentencepiece_model(folder: Path, dummy_prefix: bool) -> bytes:
         ranks.setdefault(left + right, rank)
     control = {token["content"] for token in state["added_tokens"]}
     model = b""
-    for place, piece in enumerate(vocab):
+    for index, piece in enumerate(vocab):
         kind = 2 if piece == "<unk>" else 3 if piece in control else 6 if piece.startswith("<0x") else 1
-        score = 0.0 if kind != 1 else -float(ranks.get(piece, len(ranks) + place))
+        score = 0.0 if kind != 1 else -float(ranks.get(piece, len(ranks) + index))
         body = field(1, piece.encode()) + b"\x15" + struct.pack("<f", score) + (b"\x18" + bytes([kind])) * (kind != 1)
         model += field(1, body)
     trainer = b"\x18\x02" + number(35, 1)  # BPE, with bytes for unknown letters
@@ -242,7 +242,7 @@ def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        biases = [(name, each) for name, each in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
         for name, parameter in sorted([*model.named_parameters(), *biases]):
             center = 1.0 if ("norm" in name or ".ln_" in name) and not family.startswith("gemma") else 0.0
             scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
@@ -260,16 +260,16 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
     from tokenizers.trainers import BpeTrainer
 
     contractions = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    rest = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+    spaces = r"\s*[\r\n]+|\s+(?!\S)|\s+"
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-    words = contractions + r"|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|" + rest
+    words = contractions + r"|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|" + spaces
     cased = "|".join(
         rf"[^\r\n\p{{L}}\p{{N}}]?{word}{contractions}?" for word in (f"{upper}*{lower}+", f"{upper}+{lower}*")
     )
     splits = {  # regexes of byte-level tokenizers; "" for ByteLevel's own
         "llama-bpe": words % r"\p{N}{1,3}", "glm4": words % r"\p{N}{1,3}", "dbrx": words % r"\p{N}{1,3}",
-        "qwen2": words % r"\p{N}", "gpt-4o": cased + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + rest, "starcoder": "",
-        "gpt-2": "", "deepseek": r"\p{N}{1,3}",
+        "qwen2": words % r"\p{N}", "gpt-4o": cased + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + spaces,
+        "starcoder": "", "gpt-2": "", "deepseek": r"\p{N}{1,3}",
     }  # fmt: skip
     byte_level = kind in splits
     tokens = list(dict.fromkeys(special.values()))
@@ -279,14 +279,14 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         steps = [pre_tokenizers.Split(Regex(splits[kind]), "isolated")] if splits[kind] else []
         steps += [pre_tokenizers.Digits(individual_digits=True)] if kind == "starcoder" else []
         if kind == "deepseek":
-            cjk, others = (
+            cjk, latin = (
                 "[一-龥\u3040-ゟ゠-ヿ]+",
                 (
                     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-                    r"| ?[\p{P}\p{S}]+[\r\n]*|" + rest
+                    r"| ?[\p{P}\p{S}]+[\r\n]*|" + spaces
                 ),
             )
-            steps += [pre_tokenizers.Split(Regex(each), "isolated") for each in (cjk, others)]
+            steps += [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in (cjk, latin)]
         last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits[kind])
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*steps, last]) if steps else last
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -328,7 +328,7 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
         state["pre_tokenizer"] = None
     if kind in ("llama-bpe", "glm4"):
         state["model"]["ignore_merges"] = True
-    state["added_tokens"] = [each for each in state["added_tokens"] if not each["content"].startswith("<0x")]
+    state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
     Path(folder, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, indent=1))
     classes = {"gemma": "GemmaTokenizer", "sentencepiece": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer"}
     template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -339,5 +339,5 @@ def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[
     }  # fmt: skip
     Path(folder, "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=1))
     count = 1 + max(state["model"]["vocab"].values(), default=0)
-    assert max(count, *(each["id"] + 1 for each in state["added_tokens"])) <= size, "more tokens than rows"
+    assert max(count, *(token["id"] + 1 for token in state["added_tokens"])) <= size, "more tokens than rows"
     return {f"{name}_id": tokenizer.token_to_id(token) for name, token in special.items() if name != "unk_token"}

@@ -1,4 +1,4 @@
-"""What each engine does with a model, sent to the engine's own process: log-probabilities and greedy continuations.
+"""Runs a model in each engine, in the engine's own process: log-probabilities and greedy continuations.
 
 Every runner takes a model's path, texts, token ids and the number of tokens to generate, and returns `ids` (how the
 engine tokenizes the texts), `logprobs` (f32 [prompt, vocabulary], after each prompt's last token) and `greedy` (the
@@ -208,14 +208,14 @@ def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str,
             temperature=0, max_tokens=tokens, ignore_eos=True,
         )  # fmt: skip
         content = runner.send_chat_completion_request(request).choices[0].logprobs.content
-        return [{int(each.token): each.logprob for each in token.top_logprobs} for token in content]
+        return [{int(top.token): top.logprob for top in token.top_logprobs} for token in content]
 
     for text in texts:
         row = np.full(vocabulary, np.nan, np.float32)
         for token, logprob in generated(text, 1, vocabulary)[0].items():
             row[token] = logprob
         logprobs.append(row)
-        greedy.append([max(each, key=lambda token: each[token]) for each in generated(text, tokens, 1)])
+        greedy.append([max(scores, key=scores.__getitem__) for scores in generated(text, tokens, 1)])
     return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
 
 
@@ -228,16 +228,16 @@ def onnxruntime(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    states = [each for each in session.get_inputs() if each.name.startswith("past")]
+    states = [state for state in session.get_inputs() if state.name.startswith("past")]
     sizes = {"batch_size": 1, "past_sequence_length": 0}
-    empty = [np.zeros([sizes.get(size, size) for size in each.shape], np.float32) for each in states]
+    empty = [np.zeros([sizes.get(size, size) for size in state.shape], np.float32) for state in states]
 
     def step(row: list[int], seen: int, past: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         feeds = {
             "input_ids": np.array([row], np.int64),
             "position_ids": np.arange(seen, seen + len(row), dtype=np.int64)[None],
             "attention_mask": np.ones((1, seen + len(row)), np.int64),
-            **{each.name: values for each, values in zip(states, past)},
+            **{state.name: values for state, values in zip(states, past)},
         }
         logits, *present = session.run(None, feeds)
         scores = logits[0, -1].astype(np.float64)

@@ -30,9 +30,9 @@ BOUNDS = {
     ("transformers", "transformers"): 1e-4, ("transformers", "llama.cpp"): 1e-4, ("transformers", "mlx"): 1e-3,
     ("transformers", "mistralrs"): 1e-3, ("llama.cpp", "llama.cpp"): 1e-6, ("llama.cpp", "transformers"): 1e-4,
 }  # fmt: skip
-"""Of all log-probabilities, of the same values: floats differ by rounding."""
+"""Bounds of the difference of all log-probabilities for equal values: floats differ by rounding."""
 ROUNDED = {"mistralrs": 1.25}
-"""Of those of the likely tokens, from blocks in llama.cpp: both round activations to 8 bits, each in another way."""
+"""Bounds for the likely tokens, against blocks in llama.cpp: both round activations to 8 bits, in different ways."""
 
 
 @frozen
@@ -91,14 +91,14 @@ def rows() -> Iterator[Row]:
 
 
 def in_slice(row: Row) -> bool:
-    """Whether a row belongs to what each run of the oracles checks: SmolLM2, and each family into GGUF and HF."""
+    """Whether `make oracles` checks a row: SmolLM2, and each family into GGUF and HF."""
     if row.source in PACKAGED:
         return PACKAGED[row.source] == "smollm2"
     return row.formats in (("gguf",), ("hf",))
 
 
 class Judge:
-    """Makes the sources, converts them and asks the engines; sources and their answers are kept."""
+    """Makes the sources, converts them and asks the engines; keeps sources and their answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,10 +106,10 @@ class Judge:
         self._floats: dict[Row, Answer] = {}
 
     def result(self, row: Row) -> str:
-        """`ok`, or why the result is not what the source is."""
+        """`ok`, or how the result differs from the source."""
         try:
             answer = self._reference(row)
-            result = self._converted(row, self._source(row.source)[0])
+            result = self._convert(row, self._source(row.source)[0])
             outcome = self._answer(row, result, answer)
         except squish.SquishError as error:
             return f"not converted: {error.message}"
@@ -122,12 +122,12 @@ class Judge:
         return difference(answer, outcome, bound, exact=exact is not None) or "ok"
 
     def _reference(self, row: Row) -> Answer:
-        """The answer that a row's is compared with: the source's, or that of a block model's values in f32."""
+        """The answer to compare with: the source's, or that of a block model's values in f32."""
         if row.source in PACKAGED and (row.engine in FLOATS or row.encode == "f32"):
             floats = Row(row.source, (FLOATS.get(row.engine, "gguf"),), "f32")
             if floats not in self._floats:
                 source, answer = self._source(row.source)
-                self._floats[floats] = self._answer(floats, self._converted(floats, source), answer)
+                self._floats[floats] = self._answer(floats, self._convert(floats, source), answer)
             return self._floats[floats]
         return self._source(row.source)[1]
 
@@ -144,11 +144,11 @@ class Judge:
             self._sources[name] = path, ask(engine, path, vocabulary=SIZE["vocab_size"])
         return self._sources[name]
 
-    def _converted(self, row: Row, source: Path) -> Path:
+    def _convert(self, row: Row, source: Path) -> Path:
         with_suffix = {"gguf": ".gguf"}
-        for place, format_ in enumerate(row.formats):
+        for index, format_ in enumerate(row.formats):
             name = f"{len(list(self.folder.iterdir()))}-{format_}{with_suffix.get(format_, '')}"
-            squish.convert(source, self.folder / name, format_, row.encode if place == 0 else None)
+            squish.convert(source, self.folder / name, format_, row.encode if index == 0 else None)
             source = self.folder / name
         return source
 
@@ -180,16 +180,16 @@ def run(selected: Callable[[Row], bool]) -> list[tuple[Row, str]]:
 
 
 def write(results: Sequence[tuple[Row, str]]) -> None:
-    """Put results into the page, between its marks; rows that did not run keep what the page says of them."""
+    """Write results between the page's marks; rows that did not run keep their text."""
     before, _, rest = PAGE.read_text().partition(START)
     table, _, after = rest.partition(END)
-    texts = {**earlier(table), **{(row.source, row.title): text for row, text in results}}
+    texts = {**read_table(table), **{(row.source, row.title): text for row, text in results}}
     merged = [(row, texts[row.source, row.title]) for row in rows() if (row.source, row.title) in texts]
     PAGE.write_text("\n".join((before + START, "", *lines(merged), "", END + after)))
 
 
-def earlier(table: str) -> dict[tuple[str, str], str]:
-    """Source and target -> result, of a table in Markdown."""
+def read_table(table: str) -> dict[tuple[str, str], str]:
+    """(source, target) -> result, from a table in Markdown."""
     cells = [line.removeprefix("| ").removesuffix(" |").split(" | ", 3) for line in table.splitlines()]
     return {(row[0], row[1]): row[3].replace("\\|", "|") for row in cells if len(row) == 4}
 

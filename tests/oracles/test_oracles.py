@@ -181,7 +181,7 @@ def version(package: str) -> str:
 @oracle
 def test_three_ztensors_side_by_side() -> None:
     versions = ["1.1.1", "1.2.3", "2.1.2"]
-    peers = [oracles.peer(f"ztensor-{each}") for each in versions]
+    peers = [oracles.peer(f"ztensor-{version_}") for version_ in versions]
     assert [peer.run(version, package="ztensor") for peer in peers] == versions
 
 

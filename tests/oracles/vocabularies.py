@@ -25,7 +25,7 @@ NAMES = (
 
 def vocabulary(name: str) -> Path:
     """A GGUF that holds a vocabulary alone."""
-    return fetched() / f"ggml-vocab-{name}.gguf"
+    return fetch() / f"ggml-vocab-{name}.gguf"
 
 
 def samples(name: str) -> tuple[list[str], list[list[int]]]:
@@ -36,7 +36,7 @@ def samples(name: str) -> tuple[list[str], list[list[int]]]:
     return texts, [[int(number) for number in line.split()] for line in lines]
 
 
-def fetched() -> Path:
+def fetch() -> Path:
     """The folder of the vocabularies, downloaded once."""
     FOLDER.parent.mkdir(exist_ok=True)
     with open(FOLDER.with_name(f"{FOLDER.name}.lock"), "w") as lock:

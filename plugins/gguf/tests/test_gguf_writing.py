@@ -71,6 +71,13 @@ def test_a_rewritten_file_is_the_same_file(everything, tmp_path):
     assert not report.dropped
 
 
+def test_disk_space_is_reserved_for_exactly_the_file(everything, tmp_path, monkeypatch):
+    lengths = []
+    monkeypatch.setattr(Sink, "reserve", lambda _, length: lengths.append(length))
+    squish.convert(everything, tmp_path / "copy.gguf")
+    assert lengths == [(tmp_path / "copy.gguf").stat().st_size]
+
+
 def test_version_2_is_written_as_version_3(raw, tmp_path):
     pairs, tensors = (raw.text("k", "v"),), (raw.tensor("w", (8,)),)
     squish.convert(raw.file(pairs, tensors, bytes(32), version=2), tmp_path / "copy.gguf")

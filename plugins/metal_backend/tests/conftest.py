@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import squish_core as squish
+
 sys.path.insert(0, str(Path(__file__).parent))  # metal_stand_in is a module of these tests
 
 SHIM = (Path(__file__).parent / "data" / "metal_on_cpu.hpp").read_text()
@@ -128,8 +130,10 @@ def metal_on_cpu(monkeypatch, shim, shim_folder):
     monkeypatch.setattr(device, "has_gpu", lambda: True)
     monkeypatch.setattr(mx.fast, "metal_kernel", lambda **definition: Shim(shim_folder, **definition))
     backend._kernels.cache_clear()
+    squish.registry().answers.clear()  # those for MLX on the CPU, for tensors of the same kind
     yield shim
     backend._kernels.cache_clear()
+    squish.registry().answers.clear()
 
 
 @pytest.fixture(autouse=True)

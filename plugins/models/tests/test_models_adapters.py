@@ -179,6 +179,89 @@ def test_what_gguf_has_no_form_for_is_refused(settings: dict[str, Any], part: st
     assert not (tmp_path / "lora.gguf").exists()
 
 
+GPT2 = {
+    "model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 64,
+    "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+DEEPSEEK = {
+    **LLAMA, "model_type": "deepseek_v3", "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 16,
+    "qk_rope_head_dim": 8, "qk_nope_head_dim": 24, "v_head_dim": 32, "first_k_dense_replace": 1, "n_routed_experts": 2,
+    "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 24, "n_group": 1,
+    "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+}  # fmt: skip
+SHAPES_OF = {
+    "gpt2": {"transformer.h.{n}.attn.c_attn": (96, 32), "transformer.h.{n}.mlp.c_proj": (32, 128)},
+    "deepseek": {"model.layers.{n}.self_attn.o_proj": (32, 128)},
+    "experts": {f"model.layers.1.mlp.experts.{expert}.gate_proj": (24, 32) for expert in range(2)},
+}  # fmt: skip
+"""Rows and columns of the weights as a layer multiplies them."""
+
+
+@pytest.mark.parametrize("keep", ["yes", "no"])
+@pytest.mark.parametrize(
+    ("shapes", "config", "stated"),
+    [("gpt2", GPT2, True), ("gpt2", GPT2, False), ("deepseek", DEEPSEEK, False), ("experts", DEEPSEEK, False)],
+)
+def test_adapters_of_transposed_and_latent_models_come_back(
+    shapes: str, config: dict[str, Any], stated: bool, keep: str, tmp_path: Path
+) -> None:
+    generator, arrays = np.random.default_rng(5), {}
+    for layer in range(2):
+        for module, (rows, columns) in SHAPES_OF[shapes].items():
+            name = f"base_model.model.{module.format(n=layer)}"
+            arrays[f"{name}.lora_A.weight"] = generator.standard_normal((RANK, columns), np.float32)
+            arrays[f"{name}.lora_B.weight"] = generator.standard_normal((rows, RANK), np.float32)
+    base = config_folder(tmp_path / "base", config)
+    source = peft(tmp_path / "lora", arrays, {**ADAPTER, "fan_in_fan_out": stated})
+    squish.convert(source, tmp_path / "lora.gguf", f"gguf:keep={keep}", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        if shapes == "gpt2":
+            name = "base_model.model.transformer.h.1.mlp.c_proj"
+            for suffix in "AB":
+                stored = file[f"blk.1.ffn_down.weight.lora_{suffix.lower()}"].numpy()
+                np.testing.assert_array_equal(stored, arrays[f"{name}.lora_{suffix}.weight"])
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=base)
+    with squish.open(tmp_path / "back") as back:
+        assert set(back) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(back[name].numpy(), array)
+    written = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
+    assert written["fan_in_fan_out"] == (stated if keep == "yes" else shapes == "gpt2")
+
+
+@pytest.mark.parametrize(("projection", "rows", "columns"), [("q_a_proj", 16, 32), ("kv_a_proj_with_mqa", 40, 32)])
+def test_an_adapter_that_llama_cpp_ignores_is_refused(projection: str, rows: int, columns: int, tmp_path: Path) -> None:
+    module = f"base_model.model.model.layers.1.self_attn.{projection}"
+    arrays = {f"{module}.lora_A.weight": np.zeros((RANK, columns), np.float32)}
+    arrays[f"{module}.lora_B.weight"] = np.zeros((rows, RANK), np.float32)
+    base = config_folder(tmp_path / "base", DEEPSEEK)
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    assert (caught.value.code, caught.value.tensor) == ("adapter", module)
+    assert not (tmp_path / "lora.gguf").exists()
+
+
+def test_an_adapter_of_a_matrix_that_gguf_splits_is_refused_both_ways(tmp_path: Path) -> None:
+    base = config_folder(tmp_path / "base", DEEPSEEK)
+    module = "base_model.model.model.layers.0.self_attn.kv_b_proj"
+    arrays = {f"{module}.lora_A.weight": np.zeros((RANK, 32), np.float32)}
+    arrays[f"{module}.lora_B.weight"] = np.zeros((224, RANK), np.float32)
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", f"{module}.lora_A.weight")
+    meta = {
+        "general.architecture": "deepseek2", "general.type": "adapter", "adapter.type": "lora",
+        "adapter.lora.alpha": Typed("f32", 4.0),
+    }  # fmt: skip
+    names = [f"blk.0.attn_kv_b.weight.lora_{suffix}" for suffix in "ab"]
+    squish.save(tmp_path / "own.gguf", dict(zip(names, arrays.values())), metadata=meta)
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(tmp_path / "own.gguf", tmp_path / "back", "hf", assets=base)
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", names[0])
+    assert not (tmp_path / "lora.gguf").exists()
+    assert not (tmp_path / "back").exists()
+
+
 def test_an_adapter_without_its_base_models_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "lora.gguf")

@@ -15,6 +15,11 @@ import squish_core as squish
 pytestmark = pytest.mark.oracle
 RANK, ALPHA = 4, 8
 MODULES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj")
+OWN_MODULES = {
+    "gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc"),
+    "deepseek_v3": ("self_attn.o_proj",),
+}
+FAMILIES = ("llama", "qwen3", *OWN_MODULES)
 
 
 def make_adapter(family: str, folder: Path) -> Path:
@@ -24,18 +29,20 @@ def make_adapter(family: str, folder: Path) -> Path:
     with squish.open(source) as file:
         weights = {name: file[name].numpy() for name in file}
         assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
+    modules, layers = OWN_MODULES.get(family, MODULES), "transformer.h" if family == "gpt2" else "model.layers"
     for layer in range(2):
-        for module in MODULES:
-            name = f"model.layers.{layer}.{module}"
-            rows, columns = weights[f"{name}.weight"].shape
+        for module in modules:
+            name = f"{layers}.{layer}.{module}"
+            columns, rows = weights[f"{name}.weight"].shape[:: 1 if family == "gpt2" else -1]
             first = generator.standard_normal((RANK, columns), np.float32) / columns**0.5
             second = generator.standard_normal((rows, RANK), np.float32) / 2
-            weights[f"{name}.weight"] = weights[f"{name}.weight"] + ALPHA / RANK * second @ first
+            added = ALPHA / RANK * second @ first
+            weights[f"{name}.weight"] = weights[f"{name}.weight"] + (added.T if family == "gpt2" else added)
             adapter[f"base_model.model.{name}.lora_A.weight"] = first
             adapter[f"base_model.model.{name}.lora_B.weight"] = second
     (folder / "lora").mkdir()
     squish.save(folder / "lora" / "adapter_model.safetensors", adapter)
-    targets = [module.rpartition(".")[2] for module in MODULES]
+    targets = [module.rpartition(".")[2] for module in modules]
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets}
     (folder / "lora" / "adapter_config.json").write_text(json.dumps(config))
     (folder / "merged").mkdir()
@@ -45,7 +52,7 @@ def make_adapter(family: str, folder: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> None:
     source = make_adapter(family, tmp_path)
     for name in ("source", "merged"):
@@ -58,7 +65,7 @@ def test_llama_cpp_adds_what_the_adapter_says(family: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("keep", ["yes", "no"])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_peft_loads_the_folder_of_an_adapter_from_gguf(family: str, keep: str, tmp_path: Path) -> None:
     source = make_adapter(family, tmp_path)
     squish.convert(tmp_path / "lora", tmp_path / "lora.gguf", f"gguf:keep={keep}", assets=source)

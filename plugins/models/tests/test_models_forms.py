@@ -14,7 +14,9 @@ from small_tokenizer import TOKENIZER
 import squish_core as squish
 from squish_core.conversion.arrays import in_memory
 from squish_core.errors import SquishError
+from squish_core.mapping import tensors
 from squish_core.mapping.mapped import MappedFile, map_file, naming_of
+from squish_core.mapping.values import fits
 from squish_core.testing import model_arrays, write_model
 
 SIZES = {
@@ -63,6 +65,22 @@ def test_fused_experts_are_taken_apart() -> None:
     assert set(actual) == set(expected)
     for name in expected:
         np.testing.assert_array_equal(actual[name].numpy(), expected[name].numpy(), name)
+
+
+def test_values_are_read_once_to_find_the_dtype_of_a_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**FAMILIES["llama"], "torch_dtype": "bfloat16"}
+    source = write_model(tmp_path / "source", squish.registry().family("llama"), config, files=TOKENIZER)
+    squish.convert(source, tmp_path / "model.gguf")
+    checked: list[str] = []
+    monkeypatch.setattr(tensors, "RECENT", 1)
+    monkeypatch.setattr(tensors, "fits", lambda file, spec, dtype: checked.append(spec.name) or fits(file, spec, dtype))
+    with squish.open(tmp_path / "model.gguf") as file:
+        target = map_file(file, "hf", {}, naming_of(file))
+        specs = [target.index.tensors[name] for _ in range(2) for name in target]
+    norms = {spec.name for spec in specs if len(spec.shape) == 1}
+    assert sorted(checked) == sorted(norms)
+    assert norms == target.dtypes.keys()
+    assert set(target.dtypes.values()) == {"bf16"}
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3moe"])

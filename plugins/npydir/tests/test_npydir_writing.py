@@ -16,7 +16,7 @@ import pytest
 from npydir_samples import CASES, make, source
 
 import squish_core as squish
-from squish_core.api import Dropped, SquishError, TensorError, dtypes
+from squish_core.api import Dropped, SquishError, TensorError, Typed, dtypes
 
 RNG = np.random.default_rng(3)
 
@@ -130,11 +130,28 @@ def test_codecs_without_a_dialect_are_refused(tmp_path: Path) -> None:
         assert (caught.value.tensor, caught.value.code) == ("layers.0.up.weight", "refused")
 
 
-def test_dropped_metadata_and_assets_are_listed(tmp_path: Path) -> None:
+def test_dropped_assets_are_listed(tmp_path: Path) -> None:
     from squish_npydir.write.writer import plan_file
 
     plan: Any = plan_file([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
-    assert plan.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))
+    assert plan.dropped == (Dropped("asset", "x.bin"),)
+
+
+def test_typed_metadata_survives(tmp_path: Path) -> None:
+    tokens = Typed("array:str", ["a", "b"])
+    meta = {"general.architecture": Typed("str", "x"), "quant_label": "INT8", "tokenizer.ggml.tokens": tokens}
+    squish.save(tmp_path / "out", {"a": np.ones(4, np.float32)}, format="npydir", metadata=meta)
+    with squish.open(tmp_path / "out") as file:
+        assert (dict(file.index.meta), file.problems) == (meta, ())
+    assert json.loads((tmp_path / "out" / "stats.json").read_text()) == {"quant_label": "INT8"}
+
+
+def test_damaged_metadata_is_a_problem_and_the_tensors_are_read(tmp_path: Path) -> None:
+    squish.save(tmp_path / "out", {"a": np.ones(4, np.float32)}, format="npydir", metadata={"x": Typed("u32", 1)})
+    (tmp_path / "out" / "squish.meta").write_bytes(b"no CBOR")
+    with squish.open(tmp_path / "out") as file:
+        assert [(each.code, each.where) for each in file.problems] == [("meta", "squish.meta")]
+        np.testing.assert_array_equal(file["a"].numpy(), np.ones(4, np.float32))
 
 
 def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:

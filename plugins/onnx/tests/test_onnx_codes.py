@@ -34,14 +34,14 @@ def product(*inputs: str, **attributes: int) -> bytes:
     """A MatMulNBits."""
     declared = {"N": ROWS, "K": COLUMNS, "bits": 4, "block_size": BLOCK, **attributes}
     return node("MatMulNBits", ["x", *inputs], ["y"], message(7, "com.microsoft"),
-                *(attribute(key, each) for key, each in declared.items()))  # fmt: skip
+                *(attribute(key, value) for key, value in declared.items()))  # fmt: skip
 
 
 def rows(*inputs: str, **attributes: int) -> bytes:
     """A GatherBlockQuantized."""
     declared = {"bits": 4, "block_size": BLOCK, **attributes}
     return node("GatherBlockQuantized", [inputs[0], "x", *inputs[1:]], ["y"], message(7, "com.microsoft"),
-                *(attribute(key, each) for key, each in declared.items()))  # fmt: skip
+                *(attribute(key, value) for key, value in declared.items()))  # fmt: skip
 
 
 def packed(codes: np.ndarray, bits: int) -> np.ndarray:

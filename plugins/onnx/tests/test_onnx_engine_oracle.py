@@ -85,7 +85,7 @@ def checked(path):
     import onnx
 
     onnx.checker.check_model(path, full_check=True)
-    return [each.name for each in onnx.load(path, load_external_data=False).graph.input]
+    return [input_.name for input_ in onnx.load(path, load_external_data=False).graph.input]
 
 
 def test_a_model_passes_onnx_own_checks(source, tmp_path):

@@ -26,7 +26,7 @@ def generated(folder, ids, tokens):
         generator.append_tokens(np.array([row], np.int32))  # noqa: F821 - the peer has it
         while not generator.is_done():
             generator.generate_next_token()
-        continuations.append([int(each) for each in generator.get_sequence(0)][len(row) :])
+        continuations.append([int(token) for token in generator.get_sequence(0)][len(row) :])
     return continuations
 
 
@@ -36,7 +36,7 @@ def texts(folder, text, messages):
 
     tokenizer = genai.Tokenizer(genai.Model(genai.Config(folder)))
     ids = tokenizer.encode(text)
-    return [int(each) for each in ids], tokenizer.decode(ids), tokenizer.apply_chat_template(messages)
+    return [int(token) for token in ids], tokenizer.decode(ids), tokenizer.apply_chat_template(messages)
 
 
 @pytest.mark.parametrize(

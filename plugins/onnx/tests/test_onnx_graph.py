@@ -93,10 +93,10 @@ def test_dense_values_take_the_place_of_others(convert, tmp_path):
 
 def test_external_data_of_the_graph_is_copied(convert, tmp_path):
     (tmp_path / "old.data").write_bytes(np.arange(8, dtype=np.float32).tobytes())
-    place = [
+    entries = [
         message(13, message(1, key), message(2, text)) for key, text in (("location", "old.data"), ("offset", "8"))
     ]
-    far = message(5, number(1, 4), number(2, 1), message(8, "far"), *place, number(14, 1))
+    far = message(5, number(1, 4), number(2, 1), message(8, "far"), *entries, number(14, 1))
     convert(far, *GRAPHS["MatMul"])
     with squish.open(tmp_path / "out" / "new.onnx") as file:
         assert file["far"].numpy().tolist() == [2, 3, 4, 5]
@@ -246,12 +246,12 @@ def write_folder(folder: Path, source: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("place", ["file", "folder"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("name", ["external", "types"])
-def test_a_model_keeps_its_graph_without_options(tmp_path, name, place):
+def test_a_model_keeps_its_graph_without_options(tmp_path, name, kind):
     source = Path(__file__).parent / "data" / f"{name}.onnx"
     report = squish.convert(
-        write_folder(tmp_path / "old", source) if place == "folder" else source, tmp_path / "new.onnx"
+        write_folder(tmp_path / "old", source) if kind == "folder" else source, tmp_path / "new.onnx"
     )
     kept = (1, 2, 11, 12, 13)
     assert fields((tmp_path / "new.onnx").read_bytes(), *kept) == fields(source.read_bytes(), *kept)
@@ -300,8 +300,8 @@ def test_initializers_of_graphs_inside_nodes_take_values(tmp_path):
 
 def test_external_data_inside_nodes_moves_along(tmp_path):
     (tmp_path / "old.data").write_bytes(np.arange(4, dtype=np.float32).tobytes())
-    place = message(13, message(1, "location"), message(2, "old.data"))
-    far = message(5, number(1, 4), number(2, 1), message(8, "far"), place, number(14, 1))
+    location = message(13, message(1, "location"), message(2, "old.data"))
+    far = message(5, number(1, 4), number(2, 1), message(8, "far"), location, number(14, 1))
     (tmp_path / "old.onnx").write_bytes(model(*GRAPHS["Transpose"], inside(far), RELU, *EDGES))
     (tmp_path / "out").mkdir()
     for only in ("w", None):
@@ -348,11 +348,11 @@ def test_a_model_in_memory_asks_for_a_graph(tmp_path):
 
 def test_a_damaged_graph_is_a_typed_error_or_a_model(tmp_path):
     """Every byte of a small graph replaced, and the file cut at every length."""
-    whole = model(*GRAPHS["Transpose"], RELU, *EDGES)
-    space = whole.index(WEIGHT.tobytes())
-    places = [*range(space), *range(space + WEIGHT.nbytes, len(whole))]
-    damaged = [whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :] for place in places]
-    damaged += [whole[:length] for length in places]
+    data = model(*GRAPHS["Transpose"], RELU, *EDGES)
+    start = data.index(WEIGHT.tobytes())
+    offsets = [*range(start), *range(start + WEIGHT.nbytes, len(data))]
+    damaged = [data[:offset] + bytes([data[offset] ^ 128]) + data[offset + 1 :] for offset in offsets]
+    damaged += [data[:length] for length in offsets]
     squish.save(tmp_path / "w.gguf", {"w": WEIGHT}, encode="q4_0")
     codes = set()
     with squish.open(tmp_path / "w.gguf") as source:

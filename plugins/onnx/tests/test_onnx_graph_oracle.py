@@ -60,7 +60,7 @@ def outputs(path):
     onnx.checker.check_model(path)
     options = onnxruntime.SessionOptions()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return [each.astype(np.float32) for each in session.run(None, {"ids": np.array([[3, 1, 40]], np.int64)})]
+    return [output.astype(np.float32) for output in session.run(None, {"ids": np.array([[3, 1, 40]], np.int64)})]
 
 
 @pytest.mark.parametrize("external", [False, True])

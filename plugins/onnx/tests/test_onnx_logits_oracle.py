@@ -43,17 +43,17 @@ def run_onnx(path, ids, tokens):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # more than idle cores spin
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    states = [each for each in session.get_inputs() if each.name.startswith("past")]
+    states = [state for state in session.get_inputs() if state.name.startswith("past")]
     sizes, logits, greedy = {"batch_size": 1, "past_sequence_length": 0}, [], []
     for row in ids:
-        past = [np.zeros([sizes.get(size, size) for size in each.shape], np.float32) for each in states]
+        past = [np.zeros([sizes.get(size, size) for size in state.shape], np.float32) for state in states]
         tokens_now, seen, generated = row, 0, []
         while len(generated) <= tokens:
             feeds = {
                 "input_ids": np.array([tokens_now]),
                 "attention_mask": np.ones((1, seen + len(tokens_now)), np.int64),
                 "position_ids": np.arange(seen, seen + len(tokens_now))[None],
-                **{each.name: values for each, values in zip(states, past)},
+                **{state.name: values for state, values in zip(states, past)},
             }
             scores, *past = session.run(None, feeds)
             if not generated:

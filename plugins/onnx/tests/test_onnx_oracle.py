@@ -19,7 +19,7 @@ def initializers(path):
     from onnx import numpy_helper
 
     model = onnx.load(path)
-    return {each.name: numpy_helper.to_array(each).tobytes() for each in model.graph.initializer}
+    return {initializer.name: numpy_helper.to_array(initializer).tobytes() for initializer in model.graph.initializer}
 
 
 @pytest.mark.parametrize("name", ["types", "external"])

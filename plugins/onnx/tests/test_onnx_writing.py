@@ -92,10 +92,10 @@ def test_codes_that_an_operator_has_are_written_and_read_as_they_are(model, tmp_
     assert len(targets) == len(MATRICES) + 1
     with squish.open(tmp_path / "out" / "m.onnx") as file, squish.open(tmp_path / "source") as source:
         assert set(file) == set(source)
-        for each, target in targets.items():
-            assert Scheme.of(file[each].spec.encodings[0].codec.params) == Scheme.of(target.params)
-            step = file[each].parts()["scale"].numpy().astype(np.float32).max()
-            assert np.abs(file[each].numpy() - source[each].numpy()).max() <= step * 0.6
+        for tensor_name, target in targets.items():
+            assert Scheme.of(file[tensor_name].spec.encodings[0].codec.params) == Scheme.of(target.params)
+            step = file[tensor_name].parts()["scale"].numpy().astype(np.float32).max()
+            assert np.abs(file[tensor_name].numpy() - source[tensor_name].numpy()).max() <= step * 0.6
 
 
 @pytest.mark.parametrize("method", ["compressed-tensors", "gptq"])

@@ -12,7 +12,7 @@ import pytest
 from squish_safetensors.api import CheckpointFiles, collect_layers, refine_layers
 
 import squish_core as squish
-from squish_core.api import TensorSpec
+from squish_core.api import Sink, TensorSpec
 from squish_core.errors import FormatError, SquishError, UnknownFormatError
 
 INDEX = "model.safetensors.index.json"
@@ -119,6 +119,17 @@ def test_contradictions_of_index_and_shards_are_errors(model: Path, case: str) -
     with pytest.raises(SquishError) as caught:
         squish.open(model)
     assert (caught.value.code, caught.value.tensor) == (code, tensor)
+
+
+def test_disk_space_is_reserved_for_exactly_each_shard(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: dict[str, int] = {}
+    monkeypatch.setattr(Sink, "reserve", lambda sink, length: lengths.update({sink.name: length}))
+    squish.convert(model, tmp_path / "copy", to="safetensors:max_shard_size=3")
+    shards = {path.name: path.stat().st_size for path in (tmp_path / "copy").glob("*.safetensors")}
+    assert lengths == shards
+    assert len(shards) > 1
 
 
 def test_a_name_in_two_shards_names_both(model: Path) -> None:

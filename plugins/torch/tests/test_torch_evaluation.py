@@ -190,6 +190,16 @@ def test_the_commands_text_fits_the_terminal(
     assert (err, "self_attn.q_proj" in out) == ("", True)
 
 
+def test_the_first_line_names_the_map(folder: Path, tmp_path: Path) -> None:
+    squish.convert(folder / "hf", tmp_path / "m.gguf")
+    options = {"text": folder / "text.txt", "window": WINDOW, "limit": 1}
+    evaluation = squish_torch.evaluate(tmp_path / "m.gguf", against=folder / "hf", **options)
+    assert evaluation.lines()[0] == f"compared as llama: {tmp_path / 'm.gguf'} mapped from gguf to hf"
+    assert evaluation.to_dict()["same_top"] == 1.0
+    same = squish_torch.evaluate(folder / "q4.zt", against=folder / "hf", **options)
+    assert same.mapped == ""
+
+
 def test_a_page_has_plots_and_escapes_names(folder: Path, tmp_path: Path) -> None:
     model = tmp_path / "<q4>.zt"
     model.write_bytes((folder / "q4.zt").read_bytes())

@@ -20,25 +20,25 @@ class Foo(api.Container):
     """Reads and writes ACME files."""
 
     def read_index(self, source: api.Source, limits: api.Limits) -> api.Index:
-        at, tensors = 8, {}
+        position, tensors = 8, {}
         if (magic := source.read(0, 4, "the magic")) != MAGIC:
             raise api.FormatError("is not an ACME file", offset=0, expected=MAGIC, found=magic, code="magic")
         (count,) = struct.unpack("<I", source.read(4, 4, "the tensor count"))
         checksums = source.read(max(8, source.size - 4 * count), 4 * count, "the checksums")
         for (checksum,) in struct.iter_unpack("<I", checksums):
-            length, code, rank = struct.unpack("<HBB", source.read(at, 4, "a tensor record"))
-            raw = source.read(at + 4, length + 8 * rank + 8, "a tensor record")
-            name = api.check_name(text(raw[:length], at + 4), limits, offset=at + 4)
+            length, code, rank = struct.unpack("<HBB", source.read(position, 4, "a tensor record"))
+            raw = source.read(position + 4, length + 8 * rank + 8, "a tensor record")
+            name = api.check_name(text(raw[:length], position + 4), limits, offset=position + 4)
             *shape, offset = struct.unpack_from(f"<{rank + 1}Q", raw, length)
             if name in tensors or code >= len(DTYPES):
-                what = "appears twice" if name in tensors else "has an unknown dtype"
-                raise api.FormatError(f"a tensor {what}", tensor=name, offset=at, found=code, code="record")
+                problem = "appears twice" if name in tensors else "has an unknown dtype"
+                raise api.FormatError(f"a tensor {problem}", tensor=name, offset=position, found=code, code="record")
             segment = api.Segment(0, offset, dtypes.nbytes(DTYPES[code], api.check_shape(shape, limits, tensor=name)))
             digest = f"crc32c:{checksum:08x}"
             part = api.Part(dtype=DTYPES[code], shape=tuple(shape), segments=(segment,), digest=digest)
             stored = (api.Encoding(codec=api.DENSE, parts={"data": part}),)
             tensors[name] = api.TensorSpec(name=name, shape=part.shape, dtype=part.dtype, encodings=stored)
-            at += 4 + len(raw)
+            position += 4 + len(raw)
         files = (api.FileRef(source.filename, source.size),)
         return api.Index(format="acme.foo", version="1", files=files, tensors=tensors)
 

@@ -19,8 +19,8 @@ class Pairs(api.Refinement):
         for name in [name for name in tensors if name.endswith(".codes")]:
             base = name.removesuffix(".codes")
             if base in tensors or f"{base}.scale" not in tensors:
-                what = "appears twice" if base in tensors else "has codes and no scale"
-                raise api.FormatError(f"a tensor {what}", tensor=base, code="pair")
+                problem = "appears twice" if base in tensors else "has codes and no scale"
+                raise api.FormatError(f"a tensor {problem}", tensor=base, code="pair")
             tensors[base] = joined(base, tensors.pop(name), tensors.pop(f"{base}.scale"))
         return api.Index(format="acme.pairs", version=index.version, files=index.files, tensors=tensors)
 

@@ -118,7 +118,9 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
     pairs = [pair for pair in packed if pair is not None]
     table = tensor_table(specs, meta)
     head = b"".join([_start(table, len(pairs)), *pairs, *table.entries])
-    sink.write(head.ljust(align_up(len(head), table.alignment), b"\0"))
+    head = head.ljust(align_up(len(head), table.alignment), b"\0")
+    sink.reserve(len(head) + table.size)
+    sink.write(head)
     for tensor in tensors:
         for role in _roles(tensor.spec):
             tensor.parts[role].write_to(sink)

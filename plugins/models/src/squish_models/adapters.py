@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,7 @@ from squish_core.api import (
     Rule,
     Stack,
     TensorError,
+    Transpose,
     Typed,
     source_names,
 )
@@ -35,11 +37,14 @@ from .settings import TextSettings
 
 PEFT, CONFIG, BASE = "base_model.model.", "adapter_config.json", "config.json"
 WEIGHT, HEAD = ".weight", "lm_head"
+EMBEDDINGS = ("token_embd", "position_embd")
 SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
 """GGUF's suffix -> PEFT's. B has the rows of the weight, A its columns."""
 ALPHA = "adapter.lora.alpha"
+TRANSPOSED = "fan_in_fan_out"
+"""PEFT's setting for matrices that are stored as [in, out]."""
 REQUIRED_VALUES = {
-    "use_dora": False, "fan_in_fan_out": False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None,
+    "use_dora": False, TRANSPOSED: False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None,
 }  # fmt: skip
 """PEFT's settings -> the only value that GGUF can represent."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -60,18 +65,35 @@ class Adapter(Family):
 
     @cached_property
     def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
-        matrices = [tensor for tensor in self.base.tensors if _is_linear(tensor)]
-        shapes = [(tensor, {"lora_a": (ANY, tensor.shape[1]), "lora_b": (tensor.shape[0], ANY)}) for tensor in matrices]
+        shapes = {
+            tensor.name: tensor.shape[::-1] if tensor.name in self._transposed else tensor.shape
+            for tensor in self.base.tensors if tensor.name in self._linear
+        }  # fmt: skip
+        pairs = {name: {"lora_a": (ANY, columns), "lora_b": (rows, ANY)} for name, (rows, columns) in shapes.items()}
         return tuple(
-            FamilyTensor(_peft(tensor.name, suffix), shape, required=False)
-            for tensor, pair in shapes for suffix, shape in pair.items()
+            FamilyTensor(_peft(name, suffix), shape, required=False)
+            for name, pair in pairs.items() for suffix, shape in pair.items()
         )  # fmt: skip
 
     @cached_property
+    def _linear(self) -> AbstractSet[str]:
+        """The matrices that GGUF has by themselves or in a stack, without the embeddings."""
+        matrices = {tensor.name for tensor in self.base.tensors if len(tensor.shape) == 2}
+        rules = [rule for rule in self.base.names["gguf"] if not rule.reading and not rule.name.startswith(EMBEDDINGS)]
+        return {name for rule in rules for name in source_names(rule.of) if name in matrices and name.endswith(WEIGHT)}
+
+    @cached_property
+    def _transposed(self) -> AbstractSet[str]:
+        """The matrices that Hugging Face stores as [in, out]; A and B are those of the transpose."""
+        return {
+            rule.of.of for rule in self.base.names["gguf"]
+            if isinstance(rule.of, Transpose) and isinstance(rule.of.of, str) and rule.of.of in self._linear
+        }  # fmt: skip
+
+    @cached_property
     def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
-        linear = {tensor.name for tensor in self.base.tensors if _is_linear(tensor)}
         written = [
-            rule for rule in self.base.names["gguf"] if not rule.reading and set(source_names(rule.of)) <= linear
+            rule for rule in self.base.names["gguf"] if not rule.reading and set(source_names(rule.of)) <= self._linear
         ]
         rules = [Rule(f"{rule.name}.{suffix}", _half(rule.of, suffix)) for rule in written for suffix in SUFFIXES]
         return {"gguf": tuple(rules)}
@@ -96,8 +118,15 @@ class Adapter(Family):
                 code="adapter", hint="llama.cpp has no such tensor.",
             )  # fmt: skip
         if layout != "gguf":
-            return _to_peft(model, {self._module(name): rank for name, rank in ranks.items()})
-        alpha = _alpha(model.config(CONFIG), ranks)
+            modules = {self._module(name): rank for name, rank in ranks.items()}
+            return _to_peft(model, modules, bool(self._transposed))
+        if ignored := [name for name in ranks if name.rpartition(".")[2] in self.base.unadapted]:
+            raise TensorError(
+                f"adapts a projection to which llama.cpp applies no adapter of {self.id}", tensor=ignored[0],
+                code="adapter", found=f"{len(ignored)} such of {len(ranks)}",
+                hint="Merge the adapter into the model, and convert the result.",
+            )  # fmt: skip
+        alpha = _alpha(model.config(CONFIG), ranks, bool(self._transposed))
         keys = {
             "general.architecture": Typed("str", self.architecture), "general.type": Typed("str", "adapter"),
             "adapter.type": Typed("str", "lora"), ALPHA: Typed("f32", alpha),
@@ -124,10 +153,6 @@ class Adapter(Family):
         }
 
 
-def _is_linear(tensor: FamilyTensor) -> bool:
-    return len(tensor.shape) == 2 and tensor.name.endswith(WEIGHT) and "embed" not in tensor.name
-
-
 def _peft(name: str, suffix: str) -> str:
     return f"{PEFT}{name.removesuffix(WEIGHT)}{SUFFIXES[suffix]}"
 
@@ -138,6 +163,8 @@ def _half(expression: Expression, suffix: str) -> Expression:
         return _peft(expression, suffix)
     if isinstance(expression, Stack):
         return Stack(_half(expression.of, suffix))
+    if isinstance(expression, Transpose):
+        return _half(expression.of, suffix)
     if isinstance(expression, Permute):
         inner = _half(expression.of, suffix)
         return Permute(inner, expression.heads) if suffix == "lora_b" else inner
@@ -162,15 +189,18 @@ def _ranks(model: Model, *, gguf: bool) -> dict[str, int]:
     return {module: pair[0] for module, pair in halves.items()}
 
 
-def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
-    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError if none matches what PEFT computes."""
+def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool) -> float:
+    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError if none matches what PEFT computes.
+
+    `transposed`: the model has matrices as [in, out], for which PEFT sets `fan_in_fan_out`, stated or not.
+    """
     if config.get("peft_type", "LORA") != "LORA":
         raise FormatError(
             "unsupported kind of adapter", part=f"{CONFIG} peft_type", expected="LORA",
             found=repr(config.get("peft_type"))[:60], code="adapter",
         )  # fmt: skip
     for key, required in REQUIRED_VALUES.items():
-        if config.get(key) not in (None, required):
+        if config.get(key) not in (None, required) and not (key == TRANSPOSED and transposed):
             raise FormatError(
                 f"has a {key} that an adapter in GGUF cannot store", part=CONFIG, expected=repr(required),
                 found=repr(config[key])[:60], code="adapter",
@@ -196,7 +226,7 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
     return float(alpha) * math.sqrt(next(iter(ranks.values()), 1))  # alpha / sqrt(r) is what llama.cpp gets
 
 
-def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
+def _to_peft(model: Model, ranks: Mapping[str, int], transposed: bool) -> Carried:
     """PEFT's files: the source's own or kept ones, else built from GGUF's keys."""
     if model.layout != "gguf":
         return Carried(meta=model.meta, assets={CONFIG: model.assets[CONFIG]})
@@ -204,25 +234,25 @@ def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
     alpha = model.value(ALPHA, 0.0)
     if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":
         raise FormatError("is not a LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
-    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha):
+    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha, transposed):
         data = kept[CONFIG]
     else:
-        data = (json.dumps(_peft_config(ranks, float(alpha)), indent=2) + "\n").encode()
+        data = (json.dumps(_peft_config(ranks, float(alpha), transposed), indent=2) + "\n").encode()
     dropped = tuple(
         Dropped("metadata", key) for key in model.meta if not key.startswith(("squish.", "general.", "adapter."))
     )
     return Carried(meta={"format": "pt"}, assets={CONFIG: data}, dropped=dropped)
 
 
-def _says(config: bytes, ranks: Mapping[str, int], alpha: float) -> bool:
+def _says(config: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool) -> bool:
     """Whether a kept config still matches GGUF's alpha."""
     try:
-        return math.isclose(_alpha(json.loads(config), ranks), alpha, rel_tol=1e-6)
+        return math.isclose(_alpha(json.loads(config), ranks, transposed), alpha, rel_tol=1e-6)
     except (FormatError, ValueError):
         return False
 
 
-def _peft_config(ranks: Mapping[str, int], alpha: float) -> dict[str, Any]:
+def _peft_config(ranks: Mapping[str, int], alpha: float, transposed: bool) -> dict[str, Any]:
     """An adapter_config.json for GGUF's keys. Without an alpha llama.cpp scales by 1, as with alpha = rank."""
     sizes = sorted(set(ranks.values())) or [1]
     if not alpha and len(sizes) > 1:
@@ -230,7 +260,7 @@ def _peft_config(ranks: Mapping[str, int], alpha: float) -> dict[str, Any]:
     common = max(sizes, key=list(ranks.values()).count)
     return {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": common,
-        "lora_alpha": alpha or common, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
+        "lora_alpha": alpha or common, "lora_dropout": 0.0, "bias": "none", TRANSPOSED: transposed,
         "inference_mode": True, "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
         "rank_pattern": {module: rank for module, rank in ranks.items() if rank != common},
     }  # fmt: skip

@@ -52,6 +52,8 @@ class TextSettings(Family):
         The share of a head that is rotated if config.json does not say.
     windowless
         Layouts whose engines attend beyond the sliding window.
+    unadapted
+        Projections to which llama.cpp applies no adapter.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
@@ -70,6 +72,7 @@ class TextSettings(Family):
     tied_by_default: ClassVar[bool] = False
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
+    unadapted: ClassVar[Sequence[str]] = ()
     gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 

@@ -27,7 +27,7 @@ from squish_core.api import (
 )
 
 from .read import awq, manifest
-from .read.folder import Folder, Stored
+from .read.folder import META, Folder, Stored
 from .read.manifest import PLACE
 from .tiers import read, seal
 from .tiers.seal import INT4_READY, READY
@@ -174,15 +174,20 @@ class Directory:
         return encodings, shape
 
     def meta(self) -> dict[str, Any]:
-        """Return the values in `stats.json`; nothing depends on it, so it may be damaged."""
-        if not self.folder.has(STATS):
-            return {}
-        try:
-            stats = self.folder.json(STATS, "statistics")
-        except SquishError as error:
-            self.report("stats", "warning", STATS, f"cannot be read: {error.message}")
-            return {}
-        return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
+        """Return the values in `stats.json` and in `squish.meta`; no tensor depends on them, so they may be damaged."""
+        meta: dict[str, Any] = {}
+        if self.folder.has(STATS):
+            try:
+                stats = self.folder.json(STATS, "statistics")
+                meta = {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
+            except SquishError as error:
+                self.report("stats", "warning", STATS, f"cannot be read: {error.message}")
+        if self.folder.has(META):
+            try:
+                meta |= self.folder.metadata()
+            except SquishError as error:
+                self.report("meta", "warning", META, f"cannot be read: {error.message}")
+        return meta
 
     def report(self, code: str, severity: str, where: str, message: str) -> None:
         """Add a problem."""

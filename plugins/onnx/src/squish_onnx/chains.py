@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from .coded import F32, HALF_BLOCKS, CodedWeight, Graph
+from .coded import F32, HALF_BLOCKS, CodedWeight, GraphValues
 from .nodes import Node, Pattern
 
 _LONGEST = 8
@@ -57,7 +57,7 @@ class CodeChain:
     nodes: tuple[int, ...]
 
 
-def block_sums(node: Node, graph: Graph, weight: CodedWeight) -> CodeChain | None:
+def block_sums(node: Node, graph: GraphValues, weight: CodedWeight) -> CodeChain | None:
     """The chain that adds biases to a product through the sums of x over blocks.
 
     Parameters
@@ -89,7 +89,7 @@ def block_sums(node: Node, graph: Graph, weight: CodedWeight) -> CodeChain | Non
     )  # fmt: skip
 
 
-def gathered_rows(node: Node, graph: Graph) -> CodeChain | None:
+def gathered_rows(node: Node, graph: GraphValues) -> CodeChain | None:
     """The chain that starts where a node gathers rows of codes.
 
     Parameters
@@ -117,7 +117,7 @@ def gathered_rows(node: Node, graph: Graph) -> CodeChain | None:
     return None
 
 
-def _onward(node: Node, graph: Graph) -> Iterator[str]:
+def _onward(node: Node, graph: GraphValues) -> Iterator[str]:
     """The outputs of the nodes that a chain of single readers leads to."""
     for _ in range(_LONGEST):
         reader = graph.flow.reader(node.outputs[0]) if node.outputs else None
@@ -128,7 +128,7 @@ def _onward(node: Node, graph: Graph) -> Iterator[str]:
 
 
 def _rows(
-    values: dict[str, str], nodes: list[int], packed: tuple[int, ...], output: str, graph: Graph
+    values: dict[str, str], nodes: list[int], packed: tuple[int, ...], output: str, graph: GraphValues
 ) -> CodeChain | None:
     """The chain of a pattern, if its constants are those of codes."""
     rows, blocks, size = packed

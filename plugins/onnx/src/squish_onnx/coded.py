@@ -48,7 +48,7 @@ class CodedWeight:
 
 
 @frozen
-class Graph:
+class GraphValues:
     """Values of a graph: what makes and reads them, initializers, and small constants."""
 
     flow: Flow

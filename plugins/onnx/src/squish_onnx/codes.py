@@ -11,7 +11,7 @@ from attrs import evolve
 from squish_core.api import dtypes
 
 from .chains import block_sums, gathered_rows
-from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodeUse, Graph
+from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodeUse, GraphValues
 from .nodes import Node
 from .tensor import TensorProto
 
@@ -20,7 +20,7 @@ _SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
 _QWEIGHT = re.compile(r"\.qweight$")
 
 
-def coded_weights(nodes: Sequence[Node], graph: Graph) -> dict[str, CodedWeight]:
+def coded_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, CodedWeight]:
     """The quantized weights of a graph.
 
     Parameters
@@ -60,7 +60,7 @@ def _named(
         yield name, evolve(weight, name=name)
 
 
-def _product(node: Node, graph: Graph) -> CodedWeight | None:
+def _product(node: Node, graph: GraphValues) -> CodedWeight | None:
     """The weight of a MatMulNBits, with the biases that are added through the sums of blocks."""
     x, data, scale, zero, order, bias, *_ = (*node.inputs, *("",) * 6)
     rows, columns, bits, block = (_integer(node.attributes.get(key)) for key in ("N", "K", "bits", "block_size"))
@@ -77,7 +77,7 @@ def _product(node: Node, graph: Graph) -> CodedWeight | None:
     return evolve(weight, uses=(CodeUse(rows=False, x=x, output=output, nodes=tuple(nodes), bias=bias),))
 
 
-def _rows(node: Node, graph: Graph) -> CodedWeight | None:
+def _rows(node: Node, graph: GraphValues) -> CodedWeight | None:
     """The weight of a GatherBlockQuantized."""
     data, ids, scale, zero, *_ = (*node.inputs, *("",) * 4)
     attributes = {"bits": 4, "block_size": 128, "quantize_axis": 1, "gather_axis": 0, **node.attributes}
@@ -100,7 +100,7 @@ def _integer(value: object) -> int:
 
 
 def _matrix(
-    graph: Graph, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
+    graph: GraphValues, shape: tuple[int, int], bits: int, block: int, parts: Mapping[str, str]
 ) -> CodedWeight | None:
     """A weight of these parts if they fill its shape; its name is that of the codes."""
     data, scale = graph.tensor(parts["data"], "u8"), graph.tensor(parts["scale"], *SCALES)
@@ -130,7 +130,7 @@ def _with_biases(weight: CodedWeight, biases: str) -> CodedWeight:
     return evolve(weight, params=params, parts={**weight.parts, "offset": biases})
 
 
-def _embedding(node: Node, graph: Graph) -> CodedWeight | None:
+def _embedding(node: Node, graph: GraphValues) -> CodedWeight | None:
     """The weight whose codes, scales and biases are gathered apart, as Squish writes it."""
     chain = gathered_rows(node, graph)
     if chain is None:
@@ -143,7 +143,7 @@ def _embedding(node: Node, graph: Graph) -> CodedWeight | None:
     return evolve(weight, uses=(CodeUse(rows=True, x=node.inputs[1], output=chain.output, nodes=chain.nodes),))
 
 
-_READERS: dict[str, Callable[[Node, Graph], CodedWeight | None]] = {
+_READERS: dict[str, Callable[[Node, GraphValues], CodedWeight | None]] = {
     PRODUCT: _product, ROWS: _rows, "Gather": _embedding,
 }  # fmt: skip
 """Operator -> what it declares about its initializers."""

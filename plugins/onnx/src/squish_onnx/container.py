@@ -54,9 +54,9 @@ class Onnx(Container):
     def read_index(self, source: Source, limits: Limits) -> Index:
         file = source.member(MODEL) if source.is_dir else source
         model = read_model(file, limits)
-        places = _Places(ExternalFiles(source, file))
+        locations = _Locations(ExternalFiles(source, file))
         parts = {part: weight for weight in model.weights.values() for part in weight.parts.values()}
-        stored = {name: places.record(tensor) for name, tensor in model.tensors.items()}
+        stored = {name: locations.record(tensor) for name, tensor in model.tensors.items()}
         records: dict[str, Record | CodedRecord] = {}
         for name, record in stored.items():
             weight = parts.get(name)
@@ -64,18 +64,18 @@ class Onnx(Container):
                 records[name] = record
             elif weight.name not in records:
                 records[weight.name] = weight, {role: stored[part] for role, part in weight.parts.items()}
-        files = (FileRef(file.filename, file.size), *places.files)
-        shared, _ = check_extents(places.extents, files)
+        files = (FileRef(file.filename, file.size), *locations.files)
+        shared, _ = check_extents(locations.extents, files)
         assets = [file.member(name) for name in _assets_beside(file)]
         return Index(
             format="onnx",
             version=str(model.ir_version),
-            files=(*files, *(FileRef(each.filename, each.size) for each in assets)),
-            tensors=LazyTensors(records, build, places.extents),
+            files=(*files, *(FileRef(asset.filename, asset.size) for asset in assets)),
+            tensors=LazyTensors(records, build, locations.extents),
             meta=dict(model.meta),
             assets={
-                each.filename: Part(dtype="u8", shape=(each.size,), segments=(Segment(number, 0, each.size),))
-                for number, each in enumerate(assets, len(files))
+                asset.filename: Part(dtype="u8", shape=(asset.size,), segments=(Segment(number, 0, asset.size),))
+                for number, asset in enumerate(assets, len(files))
             },
             problems=tuple(shared),
             graph=f"of {model.nodes} nodes" if model.nodes else "",
@@ -120,8 +120,8 @@ def _assets_beside(file: Source) -> list[str]:
     return [name for name in ASSETS if name in members] if CONFIG in members else []
 
 
-class _Places:
-    """Where the values of initializers lie. `extents`: their byte ranges."""
+class _Locations:
+    """Locates the values of initializers. `extents`: their byte ranges."""
 
     def __init__(self, external: ExternalFiles) -> None:
         self._external = external
@@ -139,9 +139,9 @@ class _Places:
             return tensor, -1, 0
         number, (offset, size) = 0, tensor.raw or (0, 0)
         if tensor.external is not None:
-            place = self._external.place(tensor, tensor.external)
-            number = self._numbers.setdefault(place.path, len(self._numbers) + 1)
-            offset, size = place.offset, place.size
+            values = self._external.locate(tensor, tensor.external)
+            number = self._numbers.setdefault(values.path, len(self._numbers) + 1)
+            offset, size = values.offset, values.size
         self.extents.append((number, offset, size, tensor.name))
         return tensor, number, offset
 

@@ -14,8 +14,8 @@ _MOST_DIGITS = 19
 
 
 @frozen
-class Place:
-    """Where external values lie: the file's path in the folder, offset and size."""
+class ExternalValues:
+    """The location of external values: the file's path in the folder, offset and size."""
 
     path: str
     offset: int
@@ -29,8 +29,8 @@ class ExternalFiles:
         self._source, self._model = source, model
         self.files: dict[str, Source] = {}
 
-    def place(self, tensor: TensorProto, entries: Mapping[str, str]) -> Place:
-        """Where a tensor's values lie.
+    def locate(self, tensor: TensorProto, entries: Mapping[str, str]) -> ExternalValues:
+        """Locate a tensor's values.
 
         Parameters
         ----------
@@ -41,8 +41,8 @@ class ExternalFiles:
 
         Returns
         -------
-        Place
-            Inside its file.
+        ExternalValues
+            A range inside the file.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class ExternalFiles:
                 expected=f"{length} bytes", found=f"a file of {file.size} bytes", code="bounds",
                 hint="The file is truncated (an interrupted download?) or belongs to another model.",
             )  # fmt: skip
-        return Place(path, offset, length)
+        return ExternalValues(path, offset, length)
 
     def _open(self, tensor: TensorProto, path: str) -> Source:
         if path not in self.files:

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
 
-from .coded import CodedWeight, Graph
+from .coded import CodedWeight, GraphValues
 from .codes import coded_weights
 from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
@@ -114,7 +114,7 @@ def _coded_weights(
     if not any(tensor.dtype == "u8" and len(tensor.shape) in (2, 3) for tensor in tensors.values()):
         return {}
     nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
-    return coded_weights(nodes, Graph(Flow(nodes), tensors, source, limits))
+    return coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
 
 
 class GraphReader:
@@ -183,7 +183,7 @@ def _graphs(attribute: protobuf.Field, limits: Limits) -> list[tuple[str, protob
 
 def _sparse(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProto:
     """A sparse initializer: listed under the name of its values, which no codec reads."""
-    for each in item.message:
-        if each.number == 1:
-            return evolve(read_tensor(each, prefix, limits), problem="sparse initializers are not decoded")
+    for entry in item.message:
+        if entry.number == 1:
+            return evolve(read_tensor(entry, prefix, limits), problem="sparse initializers are not decoded")
     raise FormatError("a sparse initializer has no values", offset=item.offset, code="sparse")

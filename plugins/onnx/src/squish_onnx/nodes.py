@@ -74,7 +74,7 @@ class Flow:
             return False
         nodes.append(node.number)
         return all(node.attributes.get(key) == expected for key, expected in attributes.items()) and all(
-            self.matches(own, each, values, nodes) for own, each in zip(node.inputs, inputs, strict=True)
+            self.matches(name, input_, values, nodes) for name, input_ in zip(node.inputs, inputs, strict=True)
         )
 
 
@@ -100,19 +100,19 @@ def read_node(item: protobuf.Field, number: int) -> Node:
     names: dict[int, list[str]] = {1: [], 2: []}
     attributes: dict[str, Any] = {}
     graphs: list[protobuf.Field] = []
-    for each in item.message:
-        if each.number in names:
-            if len(names[each.number]) == _MOST_VALUES:
+    for entry in item.message:
+        if entry.number in names:
+            if len(names[entry.number]) == _MOST_VALUES:
                 raise LimitError(
-                    "a node has too many values", offset=each.offset, expected=f"at most {_MOST_VALUES}", code="count",
+                    "a node has too many values", offset=entry.offset, expected=f"at most {_MOST_VALUES}", code="count",
                 )  # fmt: skip
-            names[each.number].append(each.text)
-        elif each.number == 4:
-            kind = each.text
-        elif each.number == 7:
-            domain = each.text
-        elif each.number == 5:
-            key, value, inner = _attribute(each)
+            names[entry.number].append(entry.text)
+        elif entry.number == 4:
+            kind = entry.text
+        elif entry.number == 7:
+            domain = entry.text
+        elif entry.number == 5:
+            key, value, inner = _attribute(entry)
             attributes[key] = value
             graphs += inner
     kind = f"{domain}::{kind}" if domain not in ("", "ai.onnx") else kind
@@ -121,7 +121,7 @@ def read_node(item: protobuf.Field, number: int) -> Node:
 
 def value_name(item: protobuf.Field) -> str:
     """The name of a ValueInfoProto."""
-    return next((each.text for each in item.message if each.number == 1), "")
+    return next((entry.text for entry in item.message if entry.number == 1), "")
 
 
 def _attribute(item: protobuf.Field) -> tuple[str, Any, list[protobuf.Field]]:
@@ -129,21 +129,21 @@ def _attribute(item: protobuf.Field) -> tuple[str, Any, list[protobuf.Field]]:
     name, value = "", None
     integers: list[int] = []
     graphs: list[protobuf.Field] = []
-    for each in item.message:
-        if each.number == 1:
-            name = each.text
-        elif each.number == 2 and each.size == 4:
-            (value,) = struct.unpack("<f", each.bytes)
-        elif each.number == 3:
-            value = each.integer
-        elif each.number == 4 and each.size <= _LONGEST_TEXT:
-            value = bytes(each.bytes)
-        elif each.number == 5:
-            value = each
-        elif each.number == 8:
-            integers += each.integers
-        elif each.number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-            graphs.append(each)
+    for entry in item.message:
+        if entry.number == 1:
+            name = entry.text
+        elif entry.number == 2 and entry.size == 4:
+            (value,) = struct.unpack("<f", entry.bytes)
+        elif entry.number == 3:
+            value = entry.integer
+        elif entry.number == 4 and entry.size <= _LONGEST_TEXT:
+            value = bytes(entry.bytes)
+        elif entry.number == 5:
+            value = entry
+        elif entry.number == 8:
+            integers += entry.integers
+        elif entry.number in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
+            graphs.append(entry)
     return name, integers or value, graphs
 
 
@@ -159,11 +159,11 @@ def names_inside(graph: protobuf.Field, limits: Limits, depth: int) -> Iterator[
             yield value_name(item)
         if item.number != NODE:
             continue
-        for each in item.message:
-            if each.number == 1:
-                yield each.text
-            elif each.number == 5:
-                for inner in _attribute(each)[2]:
+        for entry in item.message:
+            if entry.number == 1:
+                yield entry.text
+            elif entry.number == 5:
+                for inner in _attribute(entry)[2]:
                     yield from names_inside(inner, limits, depth + 1)
 
 

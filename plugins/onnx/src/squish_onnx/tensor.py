@@ -64,30 +64,30 @@ def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProt
     dims: list[int] = []
     numbers: dict[int, list[protobuf.Field]] = {}
     external: dict[str, str] = {}
-    for each in item.message:
-        match each.number:
+    for entry in item.message:
+        match entry.number:
             case 1:
-                dims += _dims(each, limits.rank + 1 - len(dims))
+                dims += _dims(entry, limits.rank + 1 - len(dims))
             case 2:
-                code = each.integer
+                code = entry.integer
             case 8:
-                name = _name(each, limits)
+                name = _name(entry, limits)
             case 9:
-                raw = each.message.offset, each.message.length
+                raw = entry.message.offset, entry.message.length
             case 13:
-                key, value = pair(each, limits)
+                key, value = pair(entry, limits)
                 external[key] = value
             case 14:
-                is_external = each.integer == 1
-            case _ if each.number in VALUES:
-                numbers.setdefault(each.number, []).append(each)
+                is_external = entry.integer == 1
+            case _ if entry.number in VALUES:
+                numbers.setdefault(entry.number, []).append(entry)
     name = check_name(prefix + name, limits, offset=item.offset)
     shape = check_shape(dims, limits, tensor=name, offset=item.offset)
     if code not in DTYPES:
-        what = "its elements are strings" if code == STRING else f"unknown element type {code}"
-        return TensorProto(name=name, dtype="u8", shape=shape, offset=item.offset, problem=what)
-    place: dict[str, Any] = {"external": external} if is_external else {"raw": raw}
-    tensor = TensorProto(name=name, dtype=DTYPES[code], shape=shape, offset=item.offset, **place)
+        problem = "its elements are strings" if code == STRING else f"unknown element type {code}"
+        return TensorProto(name=name, dtype="u8", shape=shape, offset=item.offset, problem=problem)
+    values: dict[str, Any] = {"external": external} if is_external else {"raw": raw}
+    tensor = TensorProto(name=name, dtype=DTYPES[code], shape=shape, offset=item.offset, **values)
     if is_external:
         return tensor
     if raw is None:
@@ -99,14 +99,14 @@ def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProt
 
 def pair(item: protobuf.Field, limits: Limits) -> tuple[str, str]:
     """Key and value of a StringStringEntryProto."""
-    entry = {each.number: each for each in item.message}
-    for each in entry.values():
-        if each.size > limits.header:
+    entries = {entry.number: entry for entry in item.message}
+    for entry in entries.values():
+        if entry.size > limits.header:
             raise LimitError(
-                "a string is too long", offset=each.offset, expected=f"at most {limits.header} bytes",
-                found=f"{each.size} bytes", code="header", limit="header",
+                "a string is too long", offset=entry.offset, expected=f"at most {limits.header} bytes",
+                found=f"{entry.size} bytes", code="header", limit="header",
             )  # fmt: skip
-    return (entry[1].text if 1 in entry else ""), (entry[2].text if 2 in entry else "")
+    return (entries[1].text if 1 in entries else ""), (entries[2].text if 2 in entries else "")
 
 
 def _name(item: protobuf.Field, limits: Limits) -> str:
@@ -118,9 +118,9 @@ def _name(item: protobuf.Field, limits: Limits) -> str:
     return item.text
 
 
-def _dims(item: protobuf.Field, most: int) -> list[int]:
-    """At most so many sizes; one more than the rank may be is reported with the shape."""
-    return [size - (1 << 64) if size >= _SIGNED else size for size in islice(item.integers, max(most, 0))]
+def _dims(item: protobuf.Field, limit: int) -> list[int]:
+    """The sizes, at most `limit`: one above the maximum rank is reported with the shape."""
+    return [size - (1 << 64) if size >= _SIGNED else size for size in islice(item.integers, max(limit, 0))]
 
 
 def _with_values(tensor: TensorProto, numbers: Mapping[int, list[protobuf.Field]], limits: Limits) -> TensorProto:
@@ -162,7 +162,7 @@ def _bytes_of(tensor: TensorProto, number: int, item: protobuf.Field) -> bytes:
 
 
 def _varints(item: protobuf.Field) -> np.ndarray:
-    """The numbers of a packed list, at once: those of a tensor may be many."""
+    """The numbers of a packed list, decoded together: a tensor may have millions."""
     data = np.frombuffer(item.bytes, np.uint8)
     ends = np.flatnonzero(data < 128)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
@@ -172,10 +172,10 @@ def _varints(item: protobuf.Field) -> np.ndarray:
     if lengths.max(initial=0) > 10:
         raise item.window.error("number too long", item.offset, "at most 10 bytes")
     integers = np.zeros(len(ends), np.uint64)
-    for place in range(int(lengths.max(initial=0))):
-        longer = lengths > place
-        low = (data[starts[longer] + place] & 127).astype(np.uint64)
-        integers[longer] |= low << np.uint64(7 * place)
+    for index in range(int(lengths.max(initial=0))):
+        longer = lengths > index
+        low = (data[starts[longer] + index] & 127).astype(np.uint64)
+        integers[longer] |= low << np.uint64(7 * index)
     return integers
 
 

@@ -9,7 +9,7 @@ from squish_core.formats.protobuf import Message, message, number
 
 def node(kind: str, inputs: list[str], outputs: list[str], *attributes: bytes) -> bytes:
     """A node of a graph."""
-    return message(1, *(message(1, each) for each in inputs), *(message(2, each) for each in outputs), message(4, kind),
+    return message(1, *(message(1, name) for name in inputs), *(message(2, name) for name in outputs), message(4, kind),
                    *attributes)  # fmt: skip
 
 
@@ -39,4 +39,4 @@ def fields(data: bytes, *numbers: int) -> list[bytes]:
 def kinds(data: bytes) -> list[str]:
     """The operators of a graph in order."""
     graph = next(item for item in Message.of(data) if item.number == 7)
-    return [each.text for item in graph.message if item.number == 1 for each in item.message if each.number == 4]
+    return [entry.text for item in graph.message if item.number == 1 for entry in item.message if entry.number == 4]

@@ -216,6 +216,7 @@ def _shard_groups(specs: Sequence[TensorSpec], limit: int | None) -> list[list[T
 
 
 def _write_file(sink: Sink, file: PlannedFile, tensors: Mapping[str, OutgoingTensor]) -> None:
+    sink.reserve(len(file.header) + file.data)
     sink.write(file.header)
     for spec in file.specs:
         tensors[spec.name].parts["data"].write_to(sink)

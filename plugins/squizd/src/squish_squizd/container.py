@@ -46,7 +46,7 @@ from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
 from .write.draft import CHILD, LAYERS, VOCABULARY
-from .write.names import ARCH, ATTRS, META, ORDER, other_attrs
+from .write.names import ARCH, ATTRS, META, ORDER, arch_of, other_attrs
 from .write.place import WriteOptions
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
@@ -120,7 +120,7 @@ class _Builder:
         """The Index of the whole file."""
         anatomy, header = self.anatomy, self.anatomy.header
         meta, assets = self._meta()
-        if header.arch_id:
+        if header.arch_id and header.arch_id != arch_of(meta.get("general.architecture")):
             meta[ARCH] = header.arch_id
         meta |= {f"squizd.legacy.{name}": value for name, value in header.legacy.items()}
         if (attrs := other_attrs(anatomy.names.attrs)) is not None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, Family, FormatError, Interleave, Model, Rule, Transpose
+from squish_core.api import ErrorCode, FormatError, Interleave, Model, Rule, Transpose
 
 from ..config.keys import SIZES, VOCABULARY, Key
 from ..config.rope import rope_kind
@@ -112,8 +112,7 @@ class Deepseek(TextModel):
         "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim",
     )  # fmt: skip
 
-    def adapter(self) -> Family | None:
-        return None  # PEFT adapts kv_b_proj, which GGUF splits
+    unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
         dense = settings["first_k_dense_replace"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from squish_core.api import Family, Model, Rule
+from squish_core.api import Model, Rule
 
 from ..config.keys import Key
 from ..family import TextModel
@@ -73,9 +73,6 @@ class Gpt2(TextModel):
         "attention_bias", "mlp_bias",
     )  # fmt: skip
     tied_by_default = True
-
-    def adapter(self) -> Family | None:
-        return None  # PEFT's adapters of transposed matrices state fan_in_fan_out
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = super().spelled(config)

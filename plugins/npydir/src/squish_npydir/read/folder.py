@@ -24,10 +24,13 @@ from squish_core.api import (
     dtypes,
     install_command,
     load_json,
+    load_meta,
 )
 
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
 
+META = "squish.meta"
+"""The file with metadata that `stats.json` has no place for: a GGUF's keys, with their types."""
 MAX_JSON = 64 << 20
 """Maximum size of a JSON file in bytes."""
 
@@ -133,6 +136,16 @@ class Folder:
                 hint="Decompress it with `brotli -d`.",
             )  # fmt: skip
         return None
+
+    def metadata(self) -> dict[str, Any]:
+        """Read the file with typed metadata; SquishError if invalid or larger than a header may be."""
+        source = self.open(META)
+        if source.size > self.limits.header:
+            raise LimitError(
+                "the metadata is too large", file=source.name, expected=f"at most {self.limits.header} bytes",
+                found=source.size, code="meta", limit="header",
+            )  # fmt: skip
+        return load_meta(source.read(0, source.size, "metadata"), self.limits)[0]
 
     def json(self, path: str, label: str) -> dict[str, Any]:
         """Read the object in a JSON file; FormatError if invalid or larger than a header may be."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from squish_safetensors.api import MODEL_ASSETS
 
-from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dropped_metadata, dtypes
+from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dtypes, dump_meta
 
 from ..read.dialects import DIALECTS
+from ..read.folder import META
 from ..read.npy import header
 
 FILES = {dialect.label: dialect.files for dialect in DIALECTS}
@@ -25,16 +26,13 @@ SAFE_KEY = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
     """Predict the size of all files, and what is dropped."""
-    size = sum(len(part) for _, part in _json_files(specs, meta))
+    size = sum(len(part) for _, part in _described(specs, meta))
     for spec in specs:
         encoding = spec.encodings[0]
         parts = encoding.parts.items()
         size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
         size += len(shape_array(spec.shape))
-    dropped = (
-        *dropped_metadata(key for key in meta if key not in STATS),
-        *dropped_assets(name for name in assets if name not in MODEL_ASSETS),
-    )
+    dropped = dropped_assets(name for name in assets if name not in MODEL_ASSETS)
     return WritePlan(size=size + sum(assets[name] for name in assets if name in MODEL_ASSETS), dropped=dropped)
 
 
@@ -53,7 +51,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
         if name in MODEL_ASSETS:
             with sink.member(name) as member:
                 member.write(data)
-    for name, data in _json_files(specs, meta):
+    for name, data in _described(specs, meta):
         with sink.member(name) as member:
             member.write(data)
     sink.sentinel(".manifest_ready", "tensors")
@@ -90,9 +88,11 @@ def shape_array(shape: tuple[int, ...]) -> bytes:
     return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
 
 
-def _json_files(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the source's statistics and the manifest."""
+def _described(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the source's statistics, its other metadata, and the manifest."""
     stats = {key: meta[key] for key in STATS if isinstance(meta.get(key), (str, int, float))}
     if stats:
         yield "stats.json", json.dumps(stats, indent=2).encode()
+    if others := {key: value for key, value in meta.items() if key not in stats}:
+        yield META, dump_meta(others, {})
     yield "manifest.json", json.dumps(keys(spec.name for spec in specs), indent=2).encode()

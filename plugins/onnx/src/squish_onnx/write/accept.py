@@ -19,12 +19,9 @@ WEIGHT = ".weight"
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) -> Encoding | Refusal:
-    """Accept dense floats, or any dtype of ONNX, and codes as MatMulNBits has them; others come as `accepts_codes`."""
+    """Accept dense floats, or any dtype of ONNX, and codes in MatMulNBits' layout; `accepts_codes` converts others."""
     if encoding.codec.id == "affine" and (any_dtype or spec.name.endswith(WEIGHT)) and _is_native(spec, encoding.codec):
-        parts = Affine().parts(spec, encoding.codec.params).items()
-        return Encoding(
-            codec=encoding.codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts}
-        )
+        return _encoding(spec, encoding.codec)
     if encoding.codec.id != "dense":
         return Refusal(
             why=f"ONNX has no operator for {encoding.codec.id}; ask for int8 or int4 with --encode", code="codec"
@@ -86,7 +83,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, *, any_name: bool = Fals
 
 
 def _encoding(spec: TensorSpec, codec: CodecSpec) -> Encoding:
-    """Parts of the codec `affine`, without places."""
+    """An encoding by the codec `affine`, without data."""
     parts = Affine().parts(spec, codec.params)
     return Encoding(codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()})
 

@@ -183,7 +183,7 @@ def _kinds(text: Mapping[str, Any], family: str, layers: int) -> tuple[str, ...]
         return ()
     attentive = text.get("full_attn_idxs") or range(layers)
     kinds = text.get("layer_types") or [
-        "full_attention" if each in attentive else CONVOLUTION for each in range(layers)
+        "full_attention" if layer in attentive else CONVOLUTION for layer in range(layers)
     ]
     if len(kinds) != layers:
         raise unsupported("layer_types", f"{layers} entries", f"{len(kinds)} entries")
@@ -204,7 +204,7 @@ def _windows(text: Mapping[str, Any], family: str, layers: int) -> tuple[int, ..
         return (window,) * layers
     if len(types) != layers:
         raise unsupported("layer_types", f"{layers} entries", f"{len(types)} entries")
-    return tuple(window if each == SLIDING else 0 for each in types)
+    return tuple(window if kind == SLIDING else 0 for kind in types)
 
 
 def _integer(config: Mapping[str, Any], key: str) -> int:

@@ -18,7 +18,7 @@ from ..tensor import TensorProto
 from . import proto
 from .graph import MICROSOFT, Graph, Initializer, dense_dtype, is_dense
 from .source_graph import SUBGRAPH, ExistingModel
-from .uses import USE, columns_first, unused, uses_of
+from .uses import USE, columns_first, unsupported_use, uses_of
 
 GRAPH = "graph"
 """The option with the path of the model."""
@@ -29,8 +29,9 @@ NARROWER = {"f32": ("f16", "bf16"), "f64": ("f32", "f16", "bf16")}
 
 
 @frozen
-class Rewritten:
-    """A graph with other weights. `nodes`: nodes in the place of others; `first`: nodes before all others.
+class RewrittenGraph:
+    """A graph with other weights. `nodes`: number of a node -> the nodes that replace it; `first`: nodes before all
+    others.
 
     `tensors`: initializer -> tensor of the source. `removed`: values that no longer exist. `produced`: initializers
     that are now outputs of `first`. `as_stored`: tensors are laid out as in the graph, not [N, K].
@@ -67,10 +68,10 @@ def existing_model(options: Options) -> Iterator[ExistingModel]:
         yield ExistingModel(source, Limits())
 
 
-def rewritten(
+def rewrite(
     model: ExistingModel, options: Options, specs: Sequence[TensorSpec], meta: Mapping[str, Any]
-) -> Rewritten:
-    """Put tensors in the place of a graph's initializers.
+) -> RewrittenGraph:
+    """Replace a graph's initializers by tensors.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def rewritten(
 
     Returns
     -------
-    Rewritten
+    RewrittenGraph
         The nodes and initializers that change.
 
     Raises
@@ -100,11 +101,11 @@ def rewritten(
     prefix = "squish."
     while any(name.startswith(prefix) for name in model.names):
         prefix += "_."
-    places: Mapping[str, TensorProto | CodedWeight] = {**model.initializers, **model.nested, **model.weights}
-    same_shapes = all(spec.shape == places[spec.name].shape for spec in renamed)
+    weights: Mapping[str, TensorProto | CodedWeight] = {**model.initializers, **model.nested, **model.weights}
+    same_shapes = all(spec.shape == weights[spec.name].shape for spec in renamed)
     as_stored = same_shapes and any(key.startswith(OWN_KEYS) for key in meta)
-    result = Rewritten(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
-    result.moved.update(place.offset for place in model.nested.values() if place.external is not None)
+    result = RewrittenGraph(model, Graph([upright(spec) for spec in renamed], prefix), tensors, as_stored)
+    result.moved.update(tensor.offset for tensor in model.nested.values() if tensor.external is not None)
     for spec in renamed:
         try:
             _put(result, spec)
@@ -113,8 +114,8 @@ def rewritten(
             if error.code == USE and error.hint is None:
                 error.hint = f"Encode it: --encode '{error.tensor}={_dtype_of(model, spec.name)}'."
             raise
-    if taken := sorted((set(result.graph.initializers) - result.replaced) & model.names):
-        raise FormatError("the graph has a value of this name already", tensor=taken[0], code="duplicate")
+    if duplicates := sorted((set(result.graph.initializers) - result.replaced) & model.names):
+        raise FormatError("the graph has a value of this name already", tensor=duplicates[0], code="duplicate")
     return result
 
 
@@ -151,8 +152,9 @@ def _check(
         )  # fmt: skip
     if len(tensors) < len(specs):
         raise FormatError("two tensors are mapped to one initializer", file=model.source.name, code="names")
+    initializers = {*model.initializers, *model.nested, *model.weights}
     for spec in specs:
-        if not any(spec.name in places for places in (model.initializers, model.nested, model.weights)):
+        if spec.name not in initializers:
             mapped = spec.name in names.values()
             raise FormatError(
                 "the graph has no initializer for a tensor", file=model.source.name, tensor=tensors[spec.name],
@@ -162,8 +164,8 @@ def _check(
             )  # fmt: skip
 
 
-def _put(result: Rewritten, spec: TensorSpec) -> None:
-    """Put a tensor in the place of an initializer, or of the parts of a quantized matrix."""
+def _put(result: RewrittenGraph, spec: TensorSpec) -> None:
+    """Replace an initializer, or the parts of a quantized matrix, by a tensor."""
     model = result.model
     if spec.name in model.weights:
         _put_parts(result, spec, model.weights[spec.name])
@@ -176,69 +178,70 @@ def _put(result: Rewritten, spec: TensorSpec) -> None:
 
 
 def _dtype_of(model: ExistingModel, name: str) -> str:
-    """The dtype in which the graph has a weight."""
-    place = model.initializers.get(name) or model.nested.get(name)
-    return place.dtype if place is not None else model.weights[name].params.get("scale_dtype", "f32")
+    """The dtype of a weight in the graph."""
+    initializer = model.initializers.get(name) or model.nested.get(name)
+    return initializer.dtype if initializer is not None else model.weights[name].params.get("scale_dtype", "f32")
 
 
-def _put_values(result: Rewritten, spec: TensorSpec) -> None:
+def _put_values(result: RewrittenGraph, spec: TensorSpec) -> None:
     """Replace an initializer by dense values, through a cast or a transposition if need be."""
     model, graph = result.model, result.graph
-    place, dtype = model.initializers[spec.name], dense_dtype(spec)
+    initializer, dtype = model.initializers[spec.name], dense_dtype(spec)
     result.replaced.add(spec.name)
-    rows_first = place.shape == spec.shape
+    rows_first = initializer.shape == spec.shape
     if len(spec.shape) == 2 and spec.shape[0] == spec.shape[1] and not result.as_stored:
         with suppress(FormatError):
             rows_first = all(use.rows_first for use in uses_of(model, spec.name)[0])
-    if place.shape != (spec.shape if rows_first else spec.shape[::-1]):
-        raise _wrong_shape(model, spec, place.shape)
-    if dtype != place.dtype and dtype not in NARROWER.get(place.dtype, ()):
-        raise _wrong_dtype(result, spec, place.dtype)
-    if rows_first and dtype == place.dtype:
+    if initializer.shape != (spec.shape if rows_first else spec.shape[::-1]):
+        raise _wrong_shape(model, spec, initializer.shape)
+    if dtype != initializer.dtype and dtype not in NARROWER.get(initializer.dtype, ()):
+        raise _wrong_dtype(result, spec, initializer.dtype)
+    if rows_first and dtype == initializer.dtype:
         graph.part(spec.name)
         return
     stored, graph.nodes = graph.part(spec.name, suffix="_stored"), []
-    if dtype != place.dtype:
-        stored = graph.op("Cast", stored, to=proto.CODES[place.dtype], output=spec.name if rows_first else "")
+    if dtype != initializer.dtype:
+        output = spec.name if rows_first else ""
+        stored = graph.op("Cast", stored, to=proto.CODES[initializer.dtype], output=output)
     if not rows_first:
         graph.op("Transpose", stored, perm=(1, 0), output=spec.name)
     result.first.extend(graph.nodes)
     result.produced.add(spec.name)
 
 
-def _put_inside(result: Rewritten, spec: TensorSpec) -> None:
+def _put_inside(result: RewrittenGraph, spec: TensorSpec) -> None:
     """Replace an initializer of a graph inside a node by values of the same dtype and shape."""
-    model, place = result.model, result.model.nested[spec.name]
+    model, initializer = result.model, result.model.nested[spec.name]
     if not is_dense(spec):
-        raise unused(model, spec.name, SUBGRAPH)
-    if place.shape != spec.shape:
-        raise _wrong_shape(model, spec, place.shape)
-    if place.dtype != dense_dtype(spec):
-        raise _wrong_dtype(result, spec, place.dtype)
-    result.moved.add(place.offset)
+        raise unsupported_use(model, spec.name, SUBGRAPH)
+    if initializer.shape != spec.shape:
+        raise _wrong_shape(model, spec, initializer.shape)
+    if initializer.dtype != dense_dtype(spec):
+        raise _wrong_dtype(result, spec, initializer.dtype)
+    result.moved.add(initializer.offset)
 
 
-def _put_codes(result: Rewritten, spec: TensorSpec) -> None:
+def _put_codes(result: RewrittenGraph, spec: TensorSpec) -> None:
     """Replace the nodes that use an initializer by nodes that use codes."""
     model, stored = result.model, upright(spec)
-    place = model.initializers[spec.name]
+    initializer = model.initializers[spec.name]
     uses, aliases = uses_of(model, spec.name)
     if not uses:
-        raise unused(model, spec.name, "nothing")
-    as_in_graph = stored is spec and place.shape == spec.shape
+        raise unsupported_use(model, spec.name, "nothing")
+    as_in_graph = stored is spec and initializer.shape == spec.shape
     if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
         raise _blocks_across(result, spec)
     for use in uses:
-        if place.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
-            raise _wrong_shape(model, stored, place.shape)
+        if initializer.shape != (stored.shape if use.rows_first else stored.shape[::-1]):
+            raise _wrong_shape(model, stored, initializer.shape)
     for use in uses:
-        _compute(result, spec.name, use.code, place.dtype)
+        _compute(result, spec.name, use.code, initializer.dtype)
     result.nodes.update((number, []) for number in aliases)
     result.replaced.add(spec.name)
     result.removed.update((spec.name, *(name for number in aliases for name in model.nodes[number].outputs)))
 
 
-def _put_parts(result: Rewritten, spec: TensorSpec, weight: CodedWeight) -> None:
+def _put_parts(result: RewrittenGraph, spec: TensorSpec, weight: CodedWeight) -> None:
     """Replace the parts of a quantized matrix; the nodes that compute with it, too, if the new codes have another
     form."""
     model, graph = result.model, result.graph
@@ -248,25 +251,25 @@ def _put_parts(result: Rewritten, spec: TensorSpec, weight: CodedWeight) -> None
     if codec.id == "affine" and Scheme.of(codec.params) == Scheme.of(weight.params):
         result.replaced.update(weight.parts.values())
         for role, name in weight.parts.items():
-            place = model.initializers[name]
-            graph.initializers[name] = Initializer(name, place.dtype, place.shape, spec.name, role)
+            initializer = model.initializers[name]
+            graph.initializers[name] = Initializer(name, initializer.dtype, initializer.shape, spec.name, role)
         return
     if any(part in model.elsewhere for part in weight.parts.values()):
-        raise unused(model, spec.name, "a graph inside a node, or an output")
+        raise unsupported_use(model, spec.name, "a graph inside a node, or an output")
     dtype = weight.params.get("scale_dtype", "f32")
     for use in weight.uses:
         _compute(result, spec.name, use, dtype)
     _remove(result, weight)
 
 
-def _remove(result: Rewritten, weight: CodedWeight) -> None:
+def _remove(result: RewrittenGraph, weight: CodedWeight) -> None:
     """Remove the nodes of a quantized matrix, and its parts, where nothing else reads them."""
     model = result.model
     replaced = {node for use in weight.uses for node in use.nodes if result.nodes.get(node)}
     for number in sorted({node for use in weight.uses for node in use.nodes} - replaced, reverse=True):
         outputs = model.nodes[number].outputs
         readers = {reader for output in outputs for reader in model.readers(output)}
-        if all(reader in result.nodes for reader in readers) and not any(each in model.elsewhere for each in outputs):
+        if all(reader in result.nodes for reader in readers) and not model.elsewhere.keys() & set(outputs):
             result.nodes[number] = []
             result.removed.update(outputs)
     for part in weight.parts.values():
@@ -275,8 +278,8 @@ def _remove(result: Rewritten, weight: CodedWeight) -> None:
             result.removed.add(part)
 
 
-def _compute(result: Rewritten, name: str, use: CodeUse, dtype: str) -> None:
-    """Put nodes that use codes in the place of a use; the graph computes with `dtype`, the codes with f32."""
+def _compute(result: RewrittenGraph, name: str, use: CodeUse, dtype: str) -> None:
+    """Replace a use by nodes that use codes; the graph computes with `dtype`, the codes with f32."""
     graph, output, bias, is_f32 = result.graph, use.output, use.bias, dtype == "f32"
     graph.nodes = []
     last = output if is_f32 and not bias else ""
@@ -292,7 +295,7 @@ def _compute(result: Rewritten, name: str, use: CodeUse, dtype: str) -> None:
     result.nodes[max(use.nodes)] = graph.nodes
 
 
-def _blocks_across(result: Rewritten, spec: TensorSpec) -> FormatError:
+def _blocks_across(result: RewrittenGraph, spec: TensorSpec) -> FormatError:
     return FormatError(
         "the graph has a weight of [K, N], and its codes are in blocks along N", file=result.model.source.name,
         tensor=spec.name, expected="blocks along K", found=str(spec.encodings[0].codec), code="graph-use",
@@ -307,14 +310,14 @@ def _wrong_shape(model: ExistingModel, spec: TensorSpec, shape: Sequence[int]) -
     )  # fmt: skip
 
 
-def _wrong_dtype(result: Rewritten, spec: TensorSpec, dtype: str) -> FormatError:
+def _wrong_dtype(result: RewrittenGraph, spec: TensorSpec, dtype: str) -> FormatError:
     return FormatError(
         "the graph computes with other values", file=result.model.source.name, tensor=spec.name, expected=dtype,
         found=dense_dtype(spec), code="dtype", hint=f"Encode it: --encode '{result.tensors[spec.name]}={dtype}'.",
     )  # fmt: skip
 
 
-def new_opsets(result: Rewritten) -> dict[str, int]:
+def new_opsets(result: RewrittenGraph) -> dict[str, int]:
     """Domains that the graph did not import."""
     used = result.graph.domains if result.nodes else set()
     return {domain: 1 for domain in sorted(used - {"", *result.model.opsets}) if domain == MICROSOFT}

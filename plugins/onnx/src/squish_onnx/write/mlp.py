@@ -39,9 +39,9 @@ def _activated(graph: Graph, decoder: Decoder, x: str) -> str:
 
 
 def _experts(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
-    """Each expert computes the tokens that chose it; the results return to their places, weighted by the router.
+    """Each expert computes the tokens that chose it; the results return to their slots, weighted by the router.
 
-    A place is the token's number times the experts per token, plus the rank of the expert.
+    A slot is the token's number times the experts per token, plus the rank of the expert.
     """
     count, chosen = graph.spec(f"{prefix}.gate.weight").shape[0], decoder.experts_per_token
     tokens = graph.op("Reshape", x, graph.integers(-1, decoder.hidden))
@@ -51,17 +51,17 @@ def _experts(graph: Graph, decoder: Decoder, prefix: str, x: str) -> str:
     if decoder.normalized_routing:
         weights = graph.op("Div", weights, graph.op("ReduceSum", weights, graph.integers(-1), keepdims=1))
     experts = graph.op("Reshape", experts, graph.integers(-1))
-    results, places = [], []
+    results, indices = [], []
     for expert in range(count):
-        own = graph.op("NonZero", graph.op("Equal", experts, graph.constant(expert, np.int64)))
-        own = graph.op("Reshape", own, graph.integers(-1))
-        rows = graph.op("Gather", tokens, graph.op("Div", own, graph.constant(chosen, np.int64)))
+        slots = graph.op("NonZero", graph.op("Equal", experts, graph.constant(expert, np.int64)))
+        slots = graph.op("Reshape", slots, graph.integers(-1))
+        rows = graph.op("Gather", tokens, graph.op("Div", slots, graph.constant(chosen, np.int64)))
         y = _dense(graph, decoder, f"{prefix}.experts.{expert}", graph.op("Unsqueeze", rows, graph.integers(0)))
         results.append(graph.op("Squeeze", y, graph.integers(0)))
-        places.append(own)
+        indices.append(slots)
     y = graph.op("Concat", *results, axis=0)
-    place = graph.op("Unsqueeze", graph.op("Concat", *places, axis=0), graph.integers(1))
-    y = graph.op("Reshape", graph.op("ScatterND", y, place, y), graph.integers(-1, chosen, decoder.hidden))
+    index = graph.op("Unsqueeze", graph.op("Concat", *indices, axis=0), graph.integers(1))
+    y = graph.op("Reshape", graph.op("ScatterND", y, index, y), graph.integers(-1, chosen, decoder.hidden))
     y = graph.op("Mul", y, graph.op("Unsqueeze", weights, graph.integers(2)))
     y = graph.op("ReduceSum", y, graph.integers(1), keepdims=0)
     return graph.op("Reshape", y, graph.op("Shape", x))

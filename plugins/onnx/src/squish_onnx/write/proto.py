@@ -43,7 +43,7 @@ def external(location: str, offset: int, length: int) -> bytes:
 
 def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], domain: str, **attributes: Attribute) -> bytes:
     """A node of a graph, named like its first output."""
-    fields = [*(message(1, each) for each in inputs), *(message(2, each) for each in outputs)]
+    fields = [*(message(1, name) for name in inputs), *(message(2, name) for name in outputs)]
     fields += [message(3, outputs[0]), message(4, kind)]
     fields += [message(5, _attribute(key, value)) for key, value in attributes.items()]
     return message(1, *fields, message(7, domain) if domain else b"")
@@ -60,7 +60,7 @@ def _attribute(name: str, value: Attribute) -> bytes:
         case str():
             return message(1, name) + message(4, value) + number(20, 3)
         case _:
-            return message(1, name) + b"".join(number(8, each) for each in value) + number(20, 7)
+            return message(1, name) + b"".join(number(8, element) for element in value) + number(20, 7)
 
 
 def value_info(tag: int, name: str, dtype: str, shape: Sequence[Dimension]) -> bytes:

@@ -121,7 +121,7 @@ def _yarn(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> Rope:
     factor = settings.get("factor") or settings["max_position_embeddings"] / context
     rotated = 2 * len(powers)
     rotations = (settings.get("beta_fast") or 32, settings.get("beta_slow") or 1)
-    low, high = (rotated * math.log(context / (each * 2 * math.pi)) / (2 * math.log(base)) for each in rotations)
+    low, high = (rotated * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in rotations)
     if settings.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rotated - 1)
@@ -149,7 +149,7 @@ def _longrope(powers: np.ndarray, base: float, settings: Mapping[str, Any]) -> R
     scale = settings.get("attention_factor")
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
-    short, long = (np.array(settings[f"{each}_factor"], np.float32) for each in ("short", "long"))
+    short, long = (np.array(settings[f"{length}_factor"], np.float32) for length in ("short", "long"))
     if not short.shape == long.shape == powers.shape:
         raise ValueError(f"{len(powers)} factors expected")
     return Rope(
@@ -199,30 +199,30 @@ def _frequencies(graph: Graph, rope: Rope, positions: str) -> str:
 
 
 def rotate(graph: Graph, x: str, cosines_sines: tuple[str, str], rope: Rope, size: int, interleaved: bool) -> str:
-    """Rotate each pair of a head by its angle: its halves, or neighbours; what no angle is for stays."""
+    """Rotate each pair of a head by its angle: its halves, or neighbours; the values beyond stay as they are."""
     half = len(rope.frequencies)
-    rest = size - 2 * half
+    unrotated = size - 2 * half
     others: list[str] = []
-    if rest:
-        x, *others = graph.ops("Split", (x, graph.integers(2 * half, rest)), ("", ""), axis=-1)
-    axis = -1
+    if unrotated:
+        x, *others = graph.ops("Split", (x, graph.integers(2 * half, unrotated)), ("", ""), axis=-1)
     if interleaved:
-        x, axis = graph.op("Reshape", x, graph.integers(0, 0, 0, half, 2)), -1
+        x = graph.op("Reshape", x, graph.integers(0, 0, 0, half, 2))
         pair = graph.ops("Split", (x, graph.integers(1, 1)), ("", ""), axis=-1)
-        first, second = (graph.op("Squeeze", each, graph.integers(-1)) for each in pair)
+        first, second = (graph.op("Squeeze", values, graph.integers(-1)) for values in pair)
     else:
         first, second = graph.ops("Split", (x, graph.integers(half, half)), ("", ""), axis=-1)
     cosines, sines = cosines_sines
     left = graph.op("Sub", graph.op("Mul", first, cosines), graph.op("Mul", second, sines))
     right = graph.op("Add", graph.op("Mul", second, cosines), graph.op("Mul", first, sines))
     if interleaved:
-        pair = [graph.op("Unsqueeze", each, graph.integers(-1)) for each in (left, right)]
+        pair = [graph.op("Unsqueeze", values, graph.integers(-1)) for values in (left, right)]
         turned = graph.op("Reshape", graph.op("Concat", *pair, axis=-1), graph.integers(0, 0, 0, 2 * half))
         return graph.op("Concat", turned, *others, axis=-1) if others else turned
-    return graph.op("Concat", left, right, *others, axis=axis)
+    return graph.op("Concat", left, right, *others, axis=-1)
 
 
 def unsupported(key: str, expected: str, found: object) -> FormatError:
+    """The error for a setting of config.json that the graph does not have."""
     return FormatError(
         f"{key} is not one that the graph has",
         part="config.json",

@@ -6,7 +6,7 @@ from typing import Any
 
 from squish_core.api import Limits, Source, protobuf
 
-from ..coded import Graph
+from ..coded import GraphValues
 from ..codes import coded_weights
 from ..external import ExternalFiles
 from ..model import GraphReader
@@ -40,7 +40,7 @@ class ExistingModel:
         self.external = ExternalFiles(source, source)
         self._read(limits)
         self.flow = Flow(self.nodes)
-        self.weights = coded_weights(self.nodes, Graph(self.flow, self.initializers, source, limits))
+        self.weights = coded_weights(self.nodes, GraphValues(self.flow, self.initializers, source, limits))
 
     @property
     def names(self) -> set[str]:
@@ -67,6 +67,6 @@ class ExistingModel:
 
 
 def _opset(item: protobuf.Field) -> tuple[str, int]:
-    values: dict[int, Any] = {each.number: each for each in item.message}
-    domain = values[1].text if 1 in values else ""
-    return ("" if domain == "ai.onnx" else domain), values[2].integer if 2 in values else 0
+    fields: dict[int, Any] = {entry.number: entry for entry in item.message}
+    domain = fields[1].text if 1 in fields else ""
+    return ("" if domain == "ai.onnx" else domain), fields[2].integer if 2 in fields else 0

@@ -10,7 +10,7 @@ from ..nodes import value_name
 from ..tensor import TensorProto
 from ..types import GRAPH, GRAPH_INPUT, INITIALIZER, NODE, VALUE_INFO
 from . import proto
-from .existing import Rewritten, new_opsets
+from .existing import RewrittenGraph, new_opsets
 from .graph import Initializer
 from .source_graph import ExistingModel
 from .weights import Weights
@@ -19,7 +19,7 @@ Piece = bytes | memoryview
 _NAME, _RAW, _EXTERNAL, _LOCATION = 8, 9, 13, 14
 
 
-def spliced(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
+def splice(result: RewrittenGraph, weights: Weights, data: Sink) -> list[Piece]:
     """Write the weights, and return the pieces of the model.
 
     Parameters
@@ -47,8 +47,8 @@ def spliced(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
     return pieces
 
 
-def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece]:
-    """The fields of the graph: other nodes in the place of some, and initializers."""
+def _graph_fields(result: RewrittenGraph, weights: Weights, data: Sink) -> list[Piece]:
+    """The fields of the graph, with replaced nodes and initializers."""
     model, first, number = result.model, [*result.graph.constant_nodes, *result.first], 0
     undeclared = {GRAPH_INPUT: result.removed | result.produced, VALUE_INFO: result.removed}
     moved = _Moved(result, weights, data)
@@ -58,28 +58,33 @@ def _graph_fields(result: Rewritten, weights: Weights, data: Sink) -> list[Piece
             pieces += [*first, *(result.nodes[number] if number in result.nodes else [moved.field(item)])]
             first, number = [], number + 1
         elif item.number == INITIALIZER:
-            name = next((each.text for each in item.message if each.number == _NAME), "")
-            pieces += [] if name in result.replaced else [_kept(model, item, model.initializers[name], weights, data)]
+            name = _name(item)
+            pieces += [] if name in result.replaced else [_copy(model, item, model.initializers[name], weights, data)]
         elif item.number not in undeclared or value_name(item) not in undeclared[item.number]:
             pieces.append(item.encoded)
     written = result.graph.initializers.values()
-    return [*pieces, *(weights.write(data, each, result.tensors[each.tensor]) for each in written)]
+    return [*pieces, *(weights.write(data, initializer, result.tensors[initializer.tensor]) for initializer in written)]
 
 
-def _kept(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: Weights, data: Sink) -> Piece:
+def _name(item: protobuf.Field) -> str:
+    """The name of a TensorProto."""
+    return next((entry.text for entry in item.message if entry.number == _NAME), "")
+
+
+def _copy(model: ExistingModel, item: protobuf.Field, tensor: TensorProto, weights: Weights, data: Sink) -> Piece:
     """An initializer that keeps its values: as it is, or with its external data copied."""
     if tensor.external is None:
         return item.encoded
-    place = model.external.place(tensor, tensor.external)
-    values = weights.copy(data, model.external.files[place.path], place.offset, place.size)
-    others = [each.encoded for each in item.message if each.number not in (_RAW, _EXTERNAL, _LOCATION)]
+    stored = model.external.locate(tensor, tensor.external)
+    values = weights.copy(data, model.external.files[stored.path], stored.offset, stored.size)
+    others = [entry.encoded for entry in item.message if entry.number not in (_RAW, _EXTERNAL, _LOCATION)]
     return proto.message(INITIALIZER, *map(bytes, others), values)
 
 
 class _Moved:
     """Initializers of graphs inside nodes whose values change or move, by their offset in the model."""
 
-    def __init__(self, result: Rewritten, weights: Weights, data: Sink) -> None:
+    def __init__(self, result: RewrittenGraph, weights: Weights, data: Sink) -> None:
         self._result, self._weights, self._data = result, weights, data
         inside = result.model.nested.items()
         self._tensors = {tensor.offset: (name, tensor) for name, tensor in inside if tensor.offset in result.moved}
@@ -91,12 +96,11 @@ class _Moved:
             return self._initializer(item, *self._tensors[item.offset])
         if bisect_left(self._offsets, item.start) == bisect_left(self._offsets, item.end):
             return item.encoded
-        return protobuf.message(item.number, *(bytes(self.field(each)) for each in item.message))
+        return protobuf.message(item.number, *(bytes(self.field(entry)) for entry in item.message))
 
     def _initializer(self, item: protobuf.Field, name: str, tensor: TensorProto) -> Piece:
         source = self._result.tensors.get(name)
         if source is None:
-            return _kept(self._result.model, item, tensor, self._weights, self._data)
-        own_name = next((each.text for each in item.message if each.number == _NAME), "")
-        initializer = Initializer(own_name, tensor.dtype, tensor.shape, source, "data")
+            return _copy(self._result.model, item, tensor, self._weights, self._data)
+        initializer = Initializer(_name(item), tensor.dtype, tensor.shape, source, "data")
         return self._weights.write(self._data, initializer, source)

@@ -33,7 +33,7 @@ def uses_of(model: ExistingModel, name: str) -> tuple[list[Use], list[int]]:
     pending = [name]
     for value in pending:
         if value in model.elsewhere:
-            raise unused(model, name, model.elsewhere[value])
+            raise unsupported_use(model, name, model.elsewhere[value])
         for number in model.readers(value):
             node, same = model.nodes[number], values[value]
             if is_transpose(node) and node.outputs[0] not in values:
@@ -47,7 +47,7 @@ def uses_of(model: ExistingModel, name: str) -> tuple[list[Use], list[int]]:
 
 
 def _code_use(node: Node) -> CodeUse:
-    """What a node would do with codes in the place of its matrix."""
+    """The use of a node, as if its matrix were codes."""
     is_gather = node.kind == "Gather"
     bias = node.inputs[2] if node.kind == "Gemm" and len(node.inputs) > 2 else ""
     x = node.inputs[1 if is_gather else 0]
@@ -65,13 +65,14 @@ def _rows_first(model: ExistingModel, name: str, node: Node, value: str, same: b
     is_product = not attributes.get("transA") and {attributes.get(key, 1.0) for key in ("alpha", "beta")} == {1.0}
     if once and node.kind == "Gemm" and node.inputs[1] == value and is_product:
         return bool(attributes.get("transB")) == same
-    raise unused(model, name, node.kind)
+    raise unsupported_use(model, name, node.kind)
 
 
-def unused(model: ExistingModel, name: str, use: str) -> FormatError:
+def unsupported_use(model: ExistingModel, name: str, use: str) -> FormatError:
+    """The error for a use that has no operator on codes."""
     return FormatError(
         "the graph uses a weight for something that has no operator on codes", file=model.source.name, tensor=name,
-        expected="MatMul, Gemm or Gather", found=use, code="graph-use",
+        expected="MatMul, Gemm or Gather", found=use, code=USE,
     )  # fmt: skip
 
 
@@ -81,8 +82,8 @@ def columns_first(model: ExistingModel, specs: Sequence[TensorSpec]) -> set[str]
     A matrix with the shape of its initializer is; a square one if all tensors have the shapes of theirs and another
     one is.
     """
-    places = model.initializers
-    same = [spec for spec in specs if spec.name in places and places[spec.name].shape == spec.shape]
+    initializers = model.initializers
+    same = [spec for spec in specs if spec.name in initializers and initializers[spec.name].shape == spec.shape]
     matrices = {spec.name: spec for spec in same if len(spec.shape) == 2}
     names: set[str] = set()
     for name in matrices:

@@ -27,10 +27,10 @@ from ..model import read_model
 from . import proto
 from .config import Decoder, read_decoder
 from .decoder import HEADS, decoder_graph, text_prefix
-from .existing import GRAPH, existing_model, rewritten
+from .existing import GRAPH, existing_model, rewrite
 from .genai import genai_config
 from .graph import Graph
-from .splice import spliced
+from .splice import splice
 from .weights import Weights
 
 MODALITIES = ("vision_config", "audio_config")
@@ -79,13 +79,13 @@ def plan_file(
     carried: Mapping[str, Any] = {}
     if GRAPH in options:
         with existing_model(options) as model:
-            result = rewritten(model, options, specs, meta)
+            result = rewrite(model, options, specs, meta)
             kept = sorted({*model.initializers, *model.nested} - {*result.replaced, *result.tensors})
             carried = read_model(model.source, Limits()).meta
         notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
     else:
         graph = decoder_graph(decoder_of(assets), specs)
-        unused = {spec.name for spec in specs} - {each.tensor for each in graph.initializers.values()}
+        unused = {spec.name for spec in specs} - {initializer.tensor for initializer in graph.initializers.values()}
         if unused:
             raise FormatError(
                 "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
@@ -109,9 +109,9 @@ def write(
             _write_file(sink, name, assets[name])
     if GRAPH in options:
         with existing_model(options) as model:
-            result = rewritten(model, options, specs, meta)
+            result = rewrite(model, options, specs, meta)
             with sink.member(weights.location) as data:
-                pieces = spliced(result, weights, data)
+                pieces = splice(result, weights, data)
             for piece in pieces:
                 sink.write(piece)
         return
@@ -120,7 +120,7 @@ def write(
     graph = decoder_graph(decoder, specs)
     fields = [*graph.constant_nodes, *graph.nodes, proto.message(2, decoder.family)]
     with sink.member(weights.location) as data:
-        fields += [weights.write(data, each, each.tensor) for each in graph.initializers.values()]
+        fields += [weights.write(data, initializer, initializer.tensor) for initializer in graph.initializers.values()]
     fields += [*graph.inputs, *graph.outputs]
     for piece in proto.model(fields, _opsets(graph), IR_VERSION, {}):
         sink.write(piece)

@@ -10,6 +10,7 @@ import cbor2
 from squish_core.api import Typed, dump_meta
 
 from ..read import cbor
+from ..read.header import ARCHITECTURES
 from .draft import Draft
 from .place import Placement
 
@@ -18,6 +19,13 @@ ARCH, META = "squizd.arch_id", "squish.meta"
 ATTRS, ORDER = "squizd.attrs", "order"
 """Metadata key of other software's SQXT attributes (CBOR); attribute of SQXT with the order of the tensors."""
 MAX_META = 48 << 20
+
+
+def arch_of(model_type: Any) -> int:
+    """Return the architecture's number for a model type, plain or with its stored type; 0 if SQUIZD has none."""
+    text = model_type.value if isinstance(model_type, Typed) else model_type
+    names = [name for name in ARCHITECTURES[1:] if isinstance(text, str) and text.lower().startswith(name)]
+    return ARCHITECTURES.index(names[0]) if names else 0
 
 
 def other_attrs(attrs: Mapping[str, Any]) -> Typed | None:

@@ -23,13 +23,13 @@ from squish_core.api import (
 )
 
 from ..read.blocks import ALIGNMENT, aligned
-from ..read.header import ARCHITECTURES, ENTRY, FLAGS, SIZE, fnv1a64
+from ..read.header import ENTRY, FLAGS, SIZE, fnv1a64
 from ..read.tables import QUANTIZED
 from . import place
 from .companions import open_draft, plan_appendix, plan_draft, write_appendix
 from .coreml import HEADER
 from .entries import Entries
-from .names import ARCH, MAX_META, fits_names, names_section
+from .names import ARCH, MAX_META, arch_of, fits_names, names_section
 from .place import PlacedBlock, Placement, WriteOptions
 
 
@@ -163,11 +163,10 @@ def _arch(options: WriteOptions, meta: Mapping[str, Any], assets: Mapping[str, b
     stored = meta.get(ARCH)
     if type(stored) is int and 0 <= stored < 1 << 16:
         return stored
-    model_type = getattr(meta.get("general.architecture"), "value", meta.get("general.architecture"))
+    model_type = meta.get("general.architecture")
     if model_type is None and "config.json" in assets:
         try:
             model_type = json.loads(assets["config.json"]).get("model_type")
         except (ValueError, AttributeError, RecursionError):
             model_type = None
-    names = [name for name in ARCHITECTURES[1:] if isinstance(model_type, str) and model_type.lower().startswith(name)]
-    return ARCHITECTURES.index(names[0]) if names else 0
+    return arch_of(model_type)

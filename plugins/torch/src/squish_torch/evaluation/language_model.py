@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squish_core.api import TensorError, UsageError
+from squish_core.api import MappedFile, TensorError, UsageError
 
 from ..pretrained import from_pretrained, named_file, tokenizer_of
 from .windows import Window, Windows, vocabulary_digest, vocabulary_size
@@ -36,6 +36,14 @@ class LanguageModel:
         self.model = from_pretrained(self.file, backend=backend)
         self.vocabulary = vocabulary_size(self.tokenizer)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def mapping(self, other: LanguageModel) -> str:
+        """How this model and another of its family were mapped to the same names; empty if neither was."""
+        mapped = [file for file in (other.file, self.file) if isinstance(file, MappedFile)]
+        if not mapped or self.model.config.model_type != other.model.config.model_type:
+            return ""
+        changes = (f"{file.name} mapped from {file.naming.layout} to {file.layout}" for file in mapped)
+        return f"compared as {mapped[0].family}: {', '.join(changes)}"
 
     def logits(self, window: Window) -> torch.Tensor:
         """Logits [positions, vocabulary] before each scored token; rows past the vocabulary are cut.

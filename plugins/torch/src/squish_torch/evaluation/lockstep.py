@@ -103,7 +103,10 @@ def evaluate(
     if stored is not None:
         stored.check(windows, subject.vocabulary)
     processes = Processes.of(scheduler, (subject, base), backend, windows) if scheduler and base else None
-    evaluation = Evaluation(subject, windows, base.file.name if base else stored.name if stored else None)
+    evaluation = Evaluation(
+        subject, windows, base.file.name if base else stored.name if stored else None,
+        base.mapping(subject) if base else "",
+    )  # fmt: skip
     journal = None
     if resume is not None:
         files = {"model": subject.file, "base": against if stored else base and base.file}

@@ -24,6 +24,8 @@ class Evaluation:
     ----------
     model, base
         Names of the files; `base` is None without one.
+    mapped
+        How they were mapped to the same names; empty if neither was.
     windows
         The text's tokens.
     perplexity
@@ -38,8 +40,8 @@ class Evaluation:
         Rows of the embedding that no token has; their logits are cut.
     """
 
-    def __init__(self, model: LanguageModel, windows: Windows, base: str | None) -> None:
-        self.model, self.base = model.file.name, base
+    def __init__(self, model: LanguageModel, windows: Windows, base: str | None, mapped: str = "") -> None:
+        self.model, self.base, self.mapped = model.file.name, base, mapped
         self.windows, self.rows_past_vocabulary = windows, model.rows_past_vocabulary
         self.perplexity = Perplexity()
         self.base_perplexity = Perplexity() if base else None
@@ -76,7 +78,8 @@ class Evaluation:
             data |= score.per_unit(windows.words, windows.bytes)
         if self.base_perplexity is not None and self.divergence is not None:
             data |= {
-                "against": self.base, "base_perplexity": self.base_perplexity.value, "kl": self.divergence.to_dict(),
+                "against": self.base, "mapped": self.mapped, "base_perplexity": self.base_perplexity.value,
+                "kl": self.divergence.to_dict(),
                 "same_top": self.divergence.same_top, "hidden_states": self.hidden.to_list(),
             }  # fmt: skip
         if self.per_tensor is not None:
@@ -89,6 +92,7 @@ class Evaluation:
         score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
         scored = f"{DEFINITIONS[windows.definition]} ({len(windows)} windows of {windows.size})"
         lines = [
+            *filter(None, [self.mapped]),
             f"perplexity {score.value:.4f} +- {score.uncertainty:.4f}",
             f"{score.tokens:,} tokens scored: {scored}",
         ]

@@ -1,0 +1,56 @@
+"""Sinks: disk space allocated ahead, and bytes written through a small buffer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from squish_core.api import Sink
+from squish_core.io import sink, space
+from squish_core.io.atomic import atomic_file, atomic_folder
+
+
+def test_space_is_allocated_where_the_next_bytes_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[tuple[int, ...]] = []
+    monkeypatch.setattr(space, "_fallocate", lambda: lambda _, *numbers: ranges.append(numbers))
+    with atomic_file(tmp_path / "file.bin") as file:
+        file.write(b"head")
+        file.reserve(8)
+        file.write(b"contents")
+    with atomic_folder(tmp_path / "folder") as folder, folder.member("member.bin") as member:
+        member.reserve(2)
+        member.write(b"ab")
+    assert ranges == [(space.KEEP_SIZE, 4, 8), (space.KEEP_SIZE, 0, 2)]
+
+
+@pytest.mark.parametrize("function", [space._fallocate(), None, lambda *_: -1])
+def test_a_file_is_the_same_with_and_without_allocated_space(
+    function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "_fallocate", lambda: function)
+    with atomic_file(tmp_path / "file.bin") as file:
+        file.reserve(5)
+        file.write(b"12345")
+    assert (tmp_path / "file.bin").read_bytes() == b"12345"
+
+
+@pytest.mark.parametrize(
+    ("length", "grain", "pieces"), [(0, 1, []), (7, 1, [4, 3]), (9, 3, [3, 3, 3]), (10, 5, [5, 5])]
+)
+def test_a_buffer_is_filled_with_whole_grains(
+    length: int, grain: int, pieces: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "_PIECE", 4)
+    sizes: list[int] = []
+
+    def read_into(start: int, piece: memoryview) -> None:
+        sizes.append(len(piece))
+        piece[:] = bytes(range(start, start + len(piece)))
+
+    target: Sink
+    with atomic_file(tmp_path / "file.bin") as target:
+        target.fill(read_into, length, grain)
+    assert (tmp_path / "file.bin").read_bytes() == bytes(range(length))
+    assert sizes == pieces
