@@ -291,3 +291,21 @@ def test_fields_of_an_older_header_become_metadata(sq: SimpleNamespace, tmp_path
     report, file = converted(tmp_path / "model.squizd")
     assert report.dropped == ()
     assert file.metadata == fields
+
+
+@pytest.mark.parametrize("encode", [None, {"c": "f32"}, {"a*": "int4:group_size=10"}])
+def test_tensors_stay_in_their_layers_whatever_their_names(
+    sq: SimpleNamespace, tmp_path: Path, encode: dict[str, str] | None
+) -> None:
+    layers = [
+        [sq.int4(sq.rng, 10, 10, 20, name="a.w", keep=[1, 0, 1, 1, 1] * 5), sq.npcl(sq.rng, (3,), name="b")],
+        [sq.int4(sq.rng, 4, 4, name="c")],
+    ]
+    (tmp_path / "model.squizd").write_bytes(sq.build(layers, [sq.npcl(sq.rng, (5,), name="d")], side=2, names=True))
+    _, file = converted(tmp_path / "model.squizd", encode=encode, requantize=True)
+    source = squish.open(tmp_path / "model.squizd")
+    assert mask_of(file, "a.w") == mask_of(source, "a.w")
+    assert file.index.attrs["layers"] == 2
+    assert [file[name].spec.attrs.get("squizd.layer") for name in "bcd"] == [0, 1, None]
+    kinds = [section.kind for section in file.index.sections]
+    assert (kinds.count("layer"), kinds.count("globals")) == (2, 1)
