@@ -58,7 +58,7 @@ def run(quick: bool) -> str:
         source = make_model(folder / "source", 1 if quick else 9)
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
-        costs = interleave(commands(folder, source), folder, 1 if quick else 3)
+        costs = interleave(commands(folder, source), folder, 1 if quick else 5)
     best = {name: {fact: min(map(attrgetter(fact), runs)) for fact in FACTS}
              for name, runs in costs.items()}  # fmt: skip
     rows = [
@@ -72,6 +72,8 @@ def run(quick: bool) -> str:
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
         "interleaved runs with an idle disk and the source in memory. Squish syncs its output, the peers do not: "
         '"synced" is the peer and an fsync of what it wrote. '
+        "What a map adds is the same for a model of any size: about 0.13 s for this vocabulary of 49,152 tokens "
+        "(parse, check, compare with what could be rebuilt, write), and 0.02 s for imports. "
         f"CPU time (user and system): {processor}. "
         f"Peak private memory: {memory} (target: 300 MB)."
     )
@@ -151,14 +153,14 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
             target = folder / "out"
             os.sync()
             for path in (folder / "model.gguf", *folder.glob("source/*.safetensors")):
-                read_anew(path)
+                reread(path)
             call = [part.replace("{out}", str(target)) for part in command]
             costs[name].append(measure(call, target, environment))
             shutil.rmtree(target) if target.is_dir() else target.unlink()
     return costs
 
 
-def read_anew(path: Path) -> None:
+def reread(path: Path) -> None:
     """Read a file into the page cache, in order: the kernel evicts parts of it while other commands run, and pages that
     return one by one are read at a third of the speed."""
     evict(path)
