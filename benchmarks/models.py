@@ -186,8 +186,8 @@ def keeping_bytecode(folder: Path) -> dict[str, str]:
     return environment
 
 
-def measure(command: Sequence[str], target: Path, environment: Mapping[str, str]) -> Cost:
-    """Run a command; RssAnon of its process is looked at every 10 ms."""
+def measure(command: Sequence[str], target: Path | None, environment: Mapping[str, str]) -> Cost:
+    """Run a command that writes a target, or none; RssAnon of its process is read every 10 ms."""
     before, peak = resource.getrusage(resource.RUSAGE_CHILDREN), 0
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
@@ -207,7 +207,8 @@ def measure(command: Sequence[str], target: Path, environment: Mapping[str, str]
     if child.returncode:
         reader.join()
         raise RuntimeError(f"{' '.join(command)} failed: {errors[-1][-2000:]}")
-    sync(target)
+    if target is not None:
+        sync(target)
     synced = time.perf_counter() - start
     reader.join()
     return Cost(seconds, synced, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, peak)

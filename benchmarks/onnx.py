@@ -60,7 +60,7 @@ def export(quick: bool) -> str:
             shutil.rmtree(out)
             costs["copy"].append(in_folder([*python, "-c", COPY, str(written), str(out)], environment, out))
             shutil.rmtree(out)
-            costs["import"].append(measure([*python, "-c", IMPORTS], environment))
+            costs["import"].append(measure([*python, "-c", IMPORTS], None, environment))
         seconds = {key: min(cost.seconds for cost in runs) for key, runs in costs.items()}
         peaks = {key: min(cost.peak for cost in runs) for key, runs in costs.items()}
     peak, above = peaks["export"] / 1e6, (peaks["export"] - peaks["import"]) / 1e6
@@ -76,7 +76,7 @@ def export(quick: bool) -> str:
 def in_folder(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Cost:
     """The cost of a command that writes into a new folder."""
     folder.mkdir()
-    return measure(command, environment)
+    return measure(command, folder, environment)
 
 
 def generation(quick: bool) -> str:

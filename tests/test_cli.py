@@ -584,6 +584,7 @@ def test_of_a_large_family_only_the_number_is_listed() -> None:
     family = [f"ggml.q{number}_0" for number in range(7)]
     assert listed({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
     assert listed({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
+    assert listed({"families": ["acme.lm"]}) == "family acme.lm"
     assert listed({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
 
 

@@ -398,7 +398,7 @@ def test_a_tensor_the_target_cannot_hold_is_refused_with_a_hint(tmp_path: Path) 
     tensors = {name: ("ggml.q4_0", (4,), {"blocks": np.zeros(4, "u1")}) for name in ("a", "b", "c", "d", "e", "f")}
     with expect_error(TensorError, code="refused", tensor="a", found="ggml.q4_0", hint="encode=") as caught:
         squish.convert(toys.box(tensors), tmp_path / "o.box", registry=toys.registry())
-    assert [(each.code, each.where) for each in caught.value.findings] == [("refused", "ggml.q4_0")]
+    assert [(finding.code, finding.where) for finding in caught.value.findings] == [("refused", "ggml.q4_0")]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -81,10 +81,10 @@ def test_a_declaration_of_a_part_of_the_model_is_left_out(part: str, tmp_path: P
         inner = {key: inner}
     (path / "config.json").write_text(json.dumps({**config, **inner}))
     for to in ("safetensors:max_shard_size=1MB", "hf:method=gptq", "mlx"):
-        place = tmp_path / to.partition(":")[0]
-        report = squish.convert(path, place, to, "f32")
+        target = tmp_path / to.partition(":")[0]
+        report = squish.convert(path, target, to, "f32")
         assert declared(report.dropped) == {("config.json", f"{part}.quantization_config")}
-        assert "quantization_config" not in (place / "config.json").read_text()
+        assert "quantization_config" not in (target / "config.json").read_text()
 
 
 def test_a_file_of_the_method_is_left_out(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_a_declaration_goes_with_the_tensors_as_they_are_stored(tmp_path: Path) 
         (path, "safetensors", "safetensors:max_shard_size=1MB"), (path, "safetensors", "ztensor"),
         (unread, None, "safetensors:max_shard_size=1MB"), (unread, None, "ztensor"), (unread, None, "hf:method=gptq"),
     ):  # fmt: skip
-        place = tmp_path / f"{source.name}-{to.partition(':')[0]}"
+        target = tmp_path / f"{source.name}-{to.partition(':')[0]}"
         with squish.open(source, form) as file:
-            report = squish.convert(file, place, to)
+            report = squish.convert(file, target, to)
             before = json.loads(bytes(file.assets["config.json"].raw))
         assert declared(report.dropped) == set()
-        assert config_of(place)["quantization_config"] == before["quantization_config"]
+        assert config_of(target)["quantization_config"] == before["quantization_config"]
 
 
 def test_raw_tensors_whose_declaration_is_not_written_are_reported(tmp_path: Path) -> None:

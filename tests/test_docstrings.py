@@ -39,8 +39,8 @@ ONE_LINE = {
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]
-CLASSES = [each for each in EXPORTS if inspect.isclass(each) and not issubclass(each, BaseException)]
-FUNCTIONS = [each for each in EXPORTS if inspect.isfunction(each)]
+CLASSES = [member for member in EXPORTS if inspect.isclass(member) and not issubclass(member, BaseException)]
+FUNCTIONS = [member for member in EXPORTS if inspect.isfunction(member)]
 PLUGINS = {
     "squish_codecs": "squish_codecs", "squish_ggml": "squish_ggml", "squish_models": "squish_models",
     "squish_safetensors": "squish_safetensors", "squish_torch": "torch", "squish_zstd": "squish_zstd",
@@ -77,7 +77,7 @@ def unique(owners: Any) -> list[Callable[..., Any]]:
     return list({method.__qualname__: method for owner in owners for method in methods(owner)}.values())
 
 
-CALLED = [each for each in [*FUNCTIONS, *unique(CLASSES)] if each.__qualname__ not in ONE_LINE]
+CALLED = [member for member in [*FUNCTIONS, *unique(CLASSES)] if member.__qualname__ not in ONE_LINE]
 
 
 def raises(function: Callable[..., Any]) -> bool:
@@ -127,7 +127,7 @@ def test_every_public_name_is_documented(value: Any) -> None:
 @pytest.mark.parametrize("function", unique(INTERFACES), ids=lambda function: function.__qualname__)
 def test_plugin_methods_are_documented(function: Callable[..., Any]) -> None:
     home = function.__qualname__.partition(".")[0]
-    owner = next((each for each in SHARED if home in [base.__name__ for base in each.__mro__]), None)
+    owner = next((member for member in SHARED if home in [base.__name__ for base in member.__mro__]), None)
     assert not lacks(function, owner)
 
 
@@ -137,4 +137,4 @@ def test_plugin_methods_have_an_example(interface: type) -> None:
 
 
 def test_the_exceptions_exist() -> None:
-    assert {each.__qualname__ for each in unique(CLASSES)} >= ONE_LINE
+    assert {member.__qualname__ for member in unique(CLASSES)} >= ONE_LINE

@@ -23,12 +23,12 @@ def rows(points: Any) -> list[tuple[str, str, str, str]]:
 
 def distribution(folder: Path, name: str, version: str = "1.0", points: str = "", suffix: str = "dist-info") -> None:
     """Write the metadata of a distribution."""
-    place = folder / f"{name.replace('-', '_')}-{version}.{suffix}"
-    place.mkdir(parents=True)
+    info = folder / f"{name.replace('-', '_')}-{version}.{suffix}"
+    info.mkdir(parents=True)
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nName: of the description\n"
-    (place / ("METADATA" if suffix == "dist-info" else "PKG-INFO")).write_text(metadata)
+    (info / ("METADATA" if suffix == "dist-info" else "PKG-INFO")).write_text(metadata)
     if points:
-        (place / "entry_points.txt").write_text(points)
+        (info / "entry_points.txt").write_text(points)
 
 
 def test_the_installed_plugins_are_those_of_the_library() -> None:

@@ -35,7 +35,7 @@ def test_no_code_escapes_the_table() -> None:
             code = keyword_of(node, "code") if isinstance(node, ast.Call) else None
             if code is None or path.relative_to(ROOT).as_posix() in PASSED_ON or any(codes_of(code, scope)):
                 continue
-            names = {each.arg for each in ast.walk(scope) if isinstance(each, ast.arg)}
+            names = {argument.arg for argument in ast.walk(scope) if isinstance(argument, ast.arg)}
             from_caller = isinstance(code, ast.Name) and code.id in names  # its callers are in the table
             if not from_caller and not is_code(code):
                 hidden.append(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(code)}")
@@ -101,7 +101,7 @@ def code_expressions(tree: ast.Module, positions: dict[str, set[int]]) -> Iterat
         elif isinstance(node, ast.FunctionDef):
             arguments = [*node.args.args[len(node.args.args) - len(node.args.defaults) :], *node.args.kwonlyargs]
             defaults = [*node.args.defaults, *node.args.kw_defaults]
-            yield from (default for each, default in zip(arguments, defaults) if each.arg == "code" and default)
+            yield from (default for argument, default in zip(arguments, defaults) if argument.arg == "code" and default)
 
 
 def test_no_module_writes_or_compares_the_text_of_a_constant() -> None:

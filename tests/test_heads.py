@@ -67,9 +67,9 @@ def test_permuted_rows_are_written_a_few_at_a_time(
 
 @pytest.mark.parametrize("mmap", [True, False])
 def test_any_range_of_permuted_rows_is_read(mmap: bool, tmp_path: Path) -> None:
-    place = tmp_path / "rows.zt"
-    squish.save(place, {"w": VALUES})
-    with squish.open(place, mmap=mmap) as file:
+    path = tmp_path / "rows.zt"
+    squish.save(path, {"w": VALUES})
+    with squish.open(path, mmap=mmap) as file:
         (segment,) = file["w"].bound.encoding.parts["data"].segments
         order = np.array([5, 3, 3, 20, 0])
         rows = PermutedRows(segment.file, segment.offset, 24, order)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import squish_core as squish
@@ -82,3 +83,19 @@ def test_a_file_of_a_missing_plugin_is_known_by_its_suffix() -> None:
     for entry in squish.registry().containers.values():
         for suffix in getattr(entry.info, "suffixes", ()):
             assert bare.needs(f"model{suffix}")[0].dist == entry.dist, suffix
+
+
+def test_a_model_of_a_family_that_is_not_installed_keeps_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUISH_PLUGINS", "-squish-models")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    squish.save(tmp_path / "model.safetensors", {"model.norm.weight": np.ones(4, np.float32)})
+    report = squish.convert(tmp_path, tmp_path / "out.gguf", registry=squish.Registry())
+    assert [step.name for step in report.steps] == ["model.norm.weight"]
+    assert "`pip install squish-models` installs 17 families" in " ".join(report.notes)
+
+
+def test_the_catalog_lists_the_families_of_squish_models() -> None:
+    installed = [entry.id for entry in squish.registry().find("family") if entry.dist == "squish-models"]
+    assert sorted(catalog.PACKAGES["family"]) == sorted(installed)

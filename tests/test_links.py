@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import squish_core as squish
+from squish_core.testing import expect_error
 
 
 @pytest.fixture
@@ -60,3 +61,39 @@ def test_a_model_file_that_is_a_link_is_not_an_asset(model: Path, tmp_path: Path
     (model / "model.safetensors").rename(tmp_path / "blob")
     (model / "model.safetensors").symlink_to(tmp_path / "blob")
     assert not notes(model, tmp_path / "out.zt", "ztensor")
+
+
+def cache_of(model: Path, root: Path, *revisions: str) -> Path:
+    """A Hugging Face cache of a model: its snapshots are links to blobs, and refs/main names the first."""
+    folder = root / "models--acme--tiny"
+    for name in ("blobs", "refs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "refs" / "main").write_text(revisions[0])
+    for path in model.iterdir():
+        (folder / "blobs" / f"sha-{path.name}").write_bytes(path.read_bytes())
+    for revision in revisions:
+        snapshot = folder / "snapshots" / revision
+        snapshot.mkdir(parents=True)
+        for path in model.iterdir():
+            (snapshot / path.name).symlink_to(Path("..") / ".." / "blobs" / f"sha-{path.name}")
+    return folder
+
+
+def test_a_cache_folder_is_its_main_snapshot(model: Path, tmp_path: Path) -> None:
+    folder = cache_of(model, tmp_path, "abc", "def")
+    with squish.open(folder) as file, squish.open(folder / "snapshots" / "abc") as snapshot:
+        assert (file.name, dict(file.index.tensors)) == (snapshot.name, dict(snapshot.index.tensors))
+        assert bytes(file.assets["config.json"].raw) == b"{}"
+    (folder / "refs" / "main").unlink()
+    with expect_error(squish.FormatError, code="folder", found="abc, def"):
+        squish.open(folder)
+    for link in (folder / "snapshots" / "def").iterdir():
+        link.unlink()
+    (folder / "snapshots" / "def").rmdir()
+    assert squish.open(folder).name.endswith("abc")
+
+
+def test_a_cache_folder_without_snapshots_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "models--acme--tiny" / "snapshots").mkdir(parents=True)
+    with expect_error(squish.FormatError, code="folder"):
+        squish.open(tmp_path / "models--acme--tiny")

@@ -52,9 +52,9 @@ def test_an_image_equals_the_written_file(source: Path, tmp_path: Path, to: str,
         squish.convert(file, target, to, encode)
         reader = ImageReader(plan, file, image)
         files = files_of(target)
-        assert {each.name: each.size for each in image.files} == {name: len(data) for name, data in files.items()}
-        for each in image.files:
-            assert reader.read(each, 0, each.size) == files[each.name]
+        assert {output.name: output.size for output in image.files} == {name: len(data) for name, data in files.items()}
+        for output in image.files:
+            assert reader.read(output, 0, output.size) == files[output.name]
 
 
 @pytest.mark.parametrize(("to", "encode"), [("gguf", "q4_k"), ("safetensors", "f16"), ("mlx", "q4")])
@@ -65,7 +65,7 @@ def test_any_range_equals_the_written_bytes(source: Path, tmp_path: Path, to: st
         squish.convert(file, tmp_path / "out", to, encode)
         files = files_of(tmp_path / "out")
         reader = ImageReader(plan, file, image, cached=1)
-        large = max(image.files, key=lambda each: each.size)
+        large = max(image.files, key=lambda output: output.size)
 
         @given(st.integers(0, large.size), st.integers(0, 5000))
         @settings(max_examples=200, deadline=None)
@@ -88,9 +88,9 @@ def test_a_range_of_a_copy_reads_that_range_and_a_panel_is_encoded_once(source: 
             return parts(self, region)
 
         monkeypatch.setattr(EncodedPanels, "parts", counted)
-        (each,) = image.files
-        for start in range(each.size - 1, 0, -1):
-            reader.read(each, start, start + 1)
+        (output,) = image.files
+        for start in range(output.size - 1, 0, -1):
+            reader.read(output, start, start + 1)
         assert len(encoded) == 1
 
 

@@ -111,21 +111,21 @@ def with_hint(spec: str) -> str:
     return f"{outer}{',' if ':' in outer else ':'}overflow=saturate{bracket}{inner}"
 
 
-def hard(value: float, place: tuple[int, int]) -> np.ndarray:
+def hard(value: float, index: tuple[int, int]) -> np.ndarray:
     values = VALUES.copy()
-    values[place] = value
+    values[index] = value
     return values
 
 
 @pytest.mark.parametrize(("spec", "compiled"), list(specs()))
 def test_an_encoder_keeps_finite_values_finite_or_refuses(convert: Any, spec: str, compiled: bool) -> None:
     for value in HARD:
-        for place in PLACES:
-            values = hard(value, place)
+        for index in PLACES:
+            values = hard(value, index)
             outcome, decoded = convert(values, {"w": spec}, compiled)
             if decoded is None:
                 assert (outcome.code, outcome.tensor) == ("range", "w")
-                assert f"at index {list(place)}" in outcome.found
+                assert f"at index {list(index)}" in outcome.found
             else:
                 np.testing.assert_array_equal(np.isfinite(decoded), np.isfinite(values))
                 np.testing.assert_array_equal(decoded[~np.isfinite(values)], values[~np.isfinite(values)])
@@ -133,10 +133,10 @@ def test_an_encoder_keeps_finite_values_finite_or_refuses(convert: Any, spec: st
 
 @pytest.mark.parametrize(("spec", "compiled"), list(specs()))
 def test_an_encoder_that_saturates_takes_every_number(convert: Any, spec: str, compiled: bool) -> None:
-    for value, place in zip((*HARD[:4], -1e38), (*PLACES, *PLACES)):
-        values = hard(value, place)
+    for value, index in zip((*HARD[:4], -1e38), (*PLACES, *PLACES)):
+        values = hard(value, index)
         report, decoded = convert(values, {"w": with_hint(spec)}, compiled)
-        kept = decoded[place] == value and not np.isfinite(value)
+        kept = decoded[index] == value and not np.isfinite(value)
         assert kept or np.isfinite(decoded).all()
         _, without = convert(values, {"w": spec}, compiled)
         expected = int(without is None)  # what is refused without it

@@ -18,7 +18,7 @@ INTERFACES = {f"{path.parent.name}.api": path for path in sorted(ROOT.glob("plug
 def test_dir_and_all_list_every_exported_name(name: str) -> None:
     interface = importlib.import_module(name)
     assert interface.__all__ == dir(interface) == sorted(interface.__all__)
-    assert not [each for each in interface.__all__ if each.startswith("_")]
+    assert not [name for name in interface.__all__ if name.startswith("_")]
 
 
 @pytest.mark.parametrize("name", INTERFACES)
@@ -27,8 +27,8 @@ def test_every_exported_name_loads_from_its_home(name: str) -> None:
         pytest.importorskip("torch", reason="needs torch: `make oracles` has an environment with it")
     interface = importlib.import_module(name)
     for home, members in interface._NAMES.items():
-        for each in members:
-            assert getattr(interface, each) is getattr(importlib.import_module(home), each)
+        for name in members:
+            assert getattr(interface, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize("name", INTERFACES)
@@ -40,7 +40,7 @@ def test_type_checkers_see_the_names_that_the_table_lists(name: str) -> None:
         if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
     }
-    assert typed == {(home, each) for home, members in interface._NAMES.items() for each in members}
+    assert typed == {(home, name) for home, members in interface._NAMES.items() for name in members}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -34,7 +34,7 @@ def refusal(source: Path, to: str) -> squish.TensorError:
 def test_the_message_groups_tensors_by_codec_before_anything_is_written(mixed: Path) -> None:
     error = refusal(mixed, "mlx")
     assert (error.code, error.tensor) == ("refused", "blk.0.ffn_down.weight")
-    assert [(each.code, each.where) for each in error.findings] == [
+    assert [(finding.code, finding.where) for finding in error.findings] == [
         ("refused", "ggml.q6_k"), ("refused", "ggml.q3_k"),
     ]  # fmt: skip
     assert "2 tensors of 6.56 bits a weight (blk.0.ffn_down.weight and 1 more)" in error.message
@@ -86,7 +86,7 @@ def test_the_rules_that_are_named_convert(mixed: Path, tmp_path: Path) -> None:
 def test_a_folder_of_plain_floats_has_no_nearest_codes(mixed: Path) -> None:
     error = refusal(mixed, "hf")
     assert error.hint == "Ask for their values with encode='*=bf16'."
-    assert [each.where for each in error.findings] == ["ggml.q6_k", "ggml.q3_k", "ggml.q8_0"]
+    assert [finding.where for finding in error.findings] == ["ggml.q6_k", "ggml.q3_k", "ggml.q8_0"]
 
 
 def test_hf_without_a_method_is_a_folder_of_plain_floats(mixed: Path, tmp_path: Path) -> None:

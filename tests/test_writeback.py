@@ -123,11 +123,11 @@ def violations(files: Mapping[str, Path], writer: str, folder: Path, encodings: 
     """What breaks the property when these files are written by one writer, each in the next of the encodings."""
     failures = []
     for number, ((name, path), encoding) in enumerate(zip(files.items(), cycle(encodings))):
-        place = folder / str(number)
-        place.mkdir()
+        target = folder / str(number)
+        target.mkdir()
         with squish.open(path) as file:
             try:
-                check_conversion(file, place / f"target{samples.suffix(writer)}", samples.WRITERS[writer], encoding)
+                check_conversion(file, target / f"target{samples.suffix(writer)}", samples.WRITERS[writer], encoding)
             except WritebackError as error:
                 failures.append(f"{name} as {encoding or 'it is'}: {error}")
     return failures
@@ -181,9 +181,9 @@ def test_a_tensor_of_every_other_codec_is_written_as_reported_or_refused(codec: 
     shape, spec = IN_NO_FILE[codec]
     file = stored("f32", shape, spec, {"scale": 1, "meta": [1, shape[1], shape[0], 16]})
     for writer, to in samples.WRITERS.items():
-        place = tmp_path / writer
-        place.mkdir()
-        check_conversion(file, place / f"target{samples.suffix(writer)}", to)
+        target = tmp_path / writer
+        target.mkdir()
+        check_conversion(file, target / f"target{samples.suffix(writer)}", to)
 
 
 @pytest.mark.parametrize("writer", samples.WRITERS)

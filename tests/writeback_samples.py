@@ -49,19 +49,19 @@ def written_files(folder: Path) -> dict[str, Path]:
     """The files and folders in the plugins' test data, archives unpacked into `folder`; by a name that stays."""
     sources = {}
     for archive in ARCHIVES:
-        place = folder / Path(archive).name
-        if not place.exists():
-            shutil.unpack_archive(ROOT / archive, place)
-        models = (each for each in place.rglob("*") if each.suffix == ".mlpackage" or (each / "tensors").is_dir())
-        sources |= {f"{place.name}/{each.relative_to(place)}": each for each in sorted(models)}
+        unpacked = folder / Path(archive).name
+        if not unpacked.exists():
+            shutil.unpack_archive(ROOT / archive, unpacked)
+        models = (path for path in unpacked.rglob("*") if path.suffix == ".mlpackage" or (path / "tensors").is_dir())
+        sources |= {f"{unpacked.name}/{path.relative_to(unpacked)}": path for path in sorted(models)}
     for data in sorted([*ROOT.glob("plugins/*/tests/data"), ROOT / "tests/data"]):
-        sources |= {str(each.relative_to(ROOT)): each for each in files_below(data)}
+        sources |= {str(path.relative_to(ROOT)): path for path in files_below(data)}
     return sources
 
 
 def files_below(data: Path) -> list[Path]:
     """The weight files in a folder, and the folders in it that are one model."""
-    return sorted({each if each.suffix in SUFFIXES else each.parent for each in _models(data)})
+    return sorted({path if path.suffix in SUFFIXES else path.parent for path in _models(data)})
 
 
 def _models(data: Path) -> Iterator[Path]:

@@ -58,6 +58,8 @@ def choose_map(
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
+        if not request and _has_engine_format(file) and _is_model(file, naming):
+            check_complete(map_file(file, layout, options, naming))  # the names stay the same
         return None, ()
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
@@ -79,7 +81,8 @@ def check_complete(file: File) -> None:
     names = GGUF if file.layout == GGUF else HF
     raise FormatError(
         f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
-        file=file.original.name, code="tokenizer", expected="a tokenizer beside the model, or in its metadata",
+        file=file.original.name, code="tokenizer",
+        expected="tokenizer.json or tokenizer.model beside the model, or the tokenizer's keys in a GGUF",
         hint=f"Name a folder that has one: assets=FOLDER; or write it without one: rename='{names}'.",
     )  # fmt: skip
 
@@ -137,6 +140,17 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
     if naming.family is None:
         return True
     return not has_engine_names(family_of(file, naming), file)
+
+
+def _has_engine_format(file: File) -> bool:
+    """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
+    known = file.registry.containers
+    return file.format in known and file.registry.container(file.format).naming({}) not in (None, HF, GGUF)
+
+
+def _is_model(file: File, naming: Naming) -> bool:
+    """Whether a file has a whole model of a known family."""
+    return naming.family is not None and not naming.adapter and not missing_tensors(file, naming)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:

@@ -21,8 +21,8 @@ OBJECTS = (
 """Files of a model folder with one JSON object each, besides config.json."""
 TEXTS = ("merges.txt", "*.jinja")
 """Patterns of a model folder's files with text."""
-MAX_BYTES, MAX_NODES = 64 << 20, 8 << 20
-"""Maximum bytes and values of a JSON file; four times those of the largest tokenizer.json."""
+MAX_BYTES, MAX_NODES = 64 << 20, 4 << 20
+"""Maximum bytes and values of a JSON file; twice those of the largest tokenizer.json in use."""
 REPLACE = "Correct the file, or download it again."
 
 

@@ -15,6 +15,7 @@ from squish_core.errors import FormatError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files
+from squish_core.io.snapshot import snapshot_of
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
 
 Identity = tuple[int, int, int, int]
@@ -329,7 +330,7 @@ def open_source(target: Any) -> Source:
         info = path.stat()
     except (OSError, ValueError) as error:
         raise missing(path, error) from None
-    return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
+    return FolderSource(snapshot_of(path)) if stat.S_ISDIR(info.st_mode) else FileSource(path)
 
 
 def open_folder(path: Any) -> Source:

@@ -25,6 +25,7 @@ from squish_core.mapping.names import Templates, fill, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.ties import check_ties
 from squish_core.mapping.values import read_vector
+from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
@@ -146,6 +147,11 @@ def naming_of(file: File) -> Naming:
     if not fitting:
         families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
+        absent = {package for name, package in catalog.PACKAGES["family"].items() if name not in file.registry.families}
+        if absent:
+            reason += (
+                f"; `{catalog.install_command(*sorted(absent))}` installs {len(catalog.PACKAGES['family'])} families"
+            )
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
     return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 

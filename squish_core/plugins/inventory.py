@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from squish_core.plugins import catalog
+from squish_core.plugins.hookspecs import PLURALS
 from squish_core.plugins.registry import Registry
 
 FAMILY = 6
@@ -56,6 +57,9 @@ def add_commands(registry: Registry, app: Any) -> list[tuple[str, str]]:
     return failed
 
 
+_SINGULAR = {many: one for one, many in PLURALS.items()}
+
+
 def kind_name(kind: str) -> str:
     """A kind of plugin, in the plural."""
     return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
@@ -63,7 +67,7 @@ def kind_name(kind: str) -> str:
 
 def listed(brings: Mapping[str, Sequence[str]]) -> str:
     """Summary of what a plugin provides; long lists of ids with a common prefix are counted."""
-    kinds = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
+    kinds = ((kind if len(ids) > 1 else _SINGULAR.get(kind, kind[:-1]), ids) for kind, ids in brings.items())
     return "; ".join(f"{kind} {' '.join(_by_family(ids))}" for kind, ids in kinds) or "commands only"
 
 

@@ -271,11 +271,11 @@ def replace_canaries() -> None:
 def test_the_message_about_another_version_or_encoder_names_the_worker(
     source: Path, tmp_path: Path, code: str, word: str
 ) -> None:
-    place = tmp_path / "packages" / "squish_gguf-9.9.dist-info"
-    place.mkdir(parents=True)
-    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: squish-gguf\nVersion: 9.9\n")
-    (place / "entry_points.txt").write_text("[squish]\ngguf = squish_gguf\n")
-    change, arguments = {"lock": (put_first, (str(place.parent),)), "canary": (replace_canaries, ())}[code]
+    folder = tmp_path / "packages" / "squish_gguf-9.9.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: squish-gguf\nVersion: 9.9\n")
+    (folder / "entry_points.txt").write_text("[squish]\ngguf = squish_gguf\n")
+    change, arguments = {"lock": (put_first, (str(folder.parent),)), "canary": (replace_canaries, ())}[code]
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as other:
         with distributed.Client(other, set_as_default=False) as client:
             client.run(change, *arguments)

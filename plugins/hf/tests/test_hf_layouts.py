@@ -172,7 +172,7 @@ def test_fused_experts_in_float8(case: str, rng: np.random.Generator, tmp_path: 
 def test_fused_experts_without_their_scale_are_refused_alone(tmp_path: Path) -> None:
     stored = {"m__experts__down_proj": np.ones((2, 8, 8), E4M3), "a__weight": np.ones((8, 8), np.float16)}
     with checkpoint(tmp_path, FP8, **stored) as file:
-        assert [(each.code, each.where) for each in file.problems] == [("missing", "m.experts.down_proj")]
+        assert [(problem.code, problem.where) for problem in file.problems] == [("missing", "m.experts.down_proj")]
         assert file["m.experts.down_proj"].parts()["data"].numpy().shape == (2, 8, 8)
         assert file["a.weight"].numpy().all()
 
@@ -240,7 +240,7 @@ def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:
     with written(tmp_path, {"config.json": {}, "hf_quant_config.json": declared}, **stored) as file:
         assert (file["a.weight"].numpy() == 1).all()
         assert (file["b.weight"].numpy() == 1).all()
-        assert [(each.code, each.where) for each in file.problems] == [("config", "c.weight")]
+        assert [(problem.code, problem.where) for problem in file.problems] == [("config", "c.weight")]
 
 
 @pytest.mark.parametrize("grid", [(), (3,), (3, 1, 1)])
@@ -255,7 +255,7 @@ def test_modelopt_fused_experts(grid: tuple[int, ...], rng: np.random.Generator,
         np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), expected)
     stored = {name: codes.view(np.uint8), f"{name}_weight_scale": codes, f"{name}_weight_scale_2": np.float32(1)}
     with checkpoint(tmp_path / "nvfp4", {**config, "quant_algo": "NVFP4"}, **stored) as file:
-        assert [(each.code, each.where) for each in file.problems] == [("layout", "m.experts.gate_up_proj")]
+        assert [(problem.code, problem.where) for problem in file.problems] == [("layout", "m.experts.gate_up_proj")]
         assert set(file["m.experts.gate_up_proj"].parts()) == {"data", "_weight_scale", "_weight_scale_2"}
 
 
@@ -316,5 +316,5 @@ def test_bitsandbytes_before_it_named_itself(rng: np.random.Generator, tmp_path:
         assert (set(file), file.problems) == ({"a.weight", "lm_head.weight"}, ())
         np.testing.assert_allclose(file["a.weight"].numpy(), codes * scale[:, None] / 127, rtol=3e-7)
     with checkpoint(tmp_path / "tiles", config, **stored, a__weight_format=np.uint8(2)) as file:
-        assert ("weight_format", "a.weight") in {(each.code, each.where) for each in file.problems}
+        assert ("weight_format", "a.weight") in {(problem.code, problem.where) for problem in file.problems}
         assert file["a.weight"].parts()["weight"].numpy().shape == (6, 10)

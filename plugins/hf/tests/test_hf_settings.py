@@ -153,4 +153,6 @@ def test_a_copy_keeps_every_stored_tensor(name: str, tmp_path: Path) -> None:
             parts = {role: bytes(part.raw) for role, part in last[tensor].parts().items()}
             assert parts == {role: bytes(part.raw) for role, part in first[tensor].parts().items()}
             np.testing.assert_array_equal(last[tensor].numpy(), first[tensor].numpy())
-    assert not [each for each in squish.verify(tmp_path / "copy", deep=True).problems if each.severity == "error"]
+    assert not [
+        problem for problem in squish.verify(tmp_path / "copy", deep=True).problems if problem.severity == "error"
+    ]

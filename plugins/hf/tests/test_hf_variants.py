@@ -202,7 +202,7 @@ def test_settings_that_name_no_layer_change_nothing(tmp_path: Path) -> None:
     with gptq(tmp_path, dynamic={r"+:.*\.absent": {"bits": 8}, r"-:other": {}}) as file:
         for layer in ("x", "y"):
             assert (file[f"a.{layer}.weight"].numpy() == -1).all()
-        assert [(each.severity, each.code, each.where) for each in file.problems] == [
+        assert [(problem.severity, problem.code, problem.where) for problem in file.problems] == [
             ("note", "override", r"+:.*\.absent")
         ]
 
@@ -221,7 +221,7 @@ def test_names_of_layers_that_are_not_there_are_noted_in_every_method(tmp_path: 
     tensors = {"a__weight": np.ones((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
     for method, (config, idle) in declared.items():
         with checkpoint(tmp_path / method, {"quant_method": method, **config}, **tensors) as file:
-            assert [(each.code, each.where) for each in file.problems] == [("override", name) for name in idle]
+            assert [(problem.code, problem.where) for problem in file.problems] == [("override", name) for name in idle]
             assert (file["a.weight"].numpy() == 1).all()
 
 
@@ -285,7 +285,7 @@ def test_marlin_is_refused_by_name_in_awq_too(tmp_path: Path) -> None:
 def test_marlin_under_its_own_names_is_a_finding(tmp_path: Path) -> None:
     config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}
     with checkpoint(tmp_path, config, a__B=np.ones((2, 8), np.int32), a__s=np.ones((1, 8), np.float16)) as file:
-        assert [(each.code, each.severity) for each in file.problems] == [("marlin", "error")]
+        assert [(problem.code, problem.severity) for problem in file.problems] == [("marlin", "error")]
         assert file["a.B"].numpy().all()
 
 
@@ -374,7 +374,9 @@ def test_a_checkpoint_whose_declaration_is_cut_is_an_error_with_the_stored_tenso
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / name).write_text(config)
     with squish.open(tmp_path) as file:
-        assert [(each.code, each.severity, each.where) for each in file.problems] == [("json", "error", name)]
+        assert [(problem.code, problem.severity, problem.where) for problem in file.problems] == [
+            ("json", "error", name)
+        ]
         assert file["a.x.qweight"].numpy().dtype == np.int32
     assert not squish.verify(tmp_path).ok
 
@@ -398,7 +400,7 @@ def test_a_cut_config_is_not_written_as_a_new_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("declared", ["gptq", ["gptq"], 4])
 def test_a_declaration_that_is_no_object_is_an_error(declared: Any, tmp_path: Path) -> None:
     with checkpoint(tmp_path, declared, a__weight=np.ones((2, 8), np.float32)) as file:
-        assert [(each.code, each.severity) for each in file.problems] == [("quant-method", "error")]
+        assert [(problem.code, problem.severity) for problem in file.problems] == [("quant-method", "error")]
 
 
 def test_the_limits_of_the_caller_hold_for_layers_and_their_parts(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_layers_have_modes_of_their_own(tmp_path: Path) -> None:
     decoded[f"{experts}.weight"] = table[codes] * np.repeat(np.exp2(exponents - 127.0), 32, axis=-1).astype(np.float32)
     decoded["lm_head.weight"] = stored["lm_head.weight"] = rng.normal(size=(4, 4)).astype(np.float32)
     with written(tmp_path, quantization, stored) as file:
-        assert (set(file), [(each.severity, each.where) for each in file.problems]) == (set(decoded), [])
+        assert (set(file), [(problem.severity, problem.where) for problem in file.problems]) == (set(decoded), [])
         for name, values in decoded.items():
             np.testing.assert_array_equal(file[name].numpy(), values, err_msg=name)
 
@@ -157,5 +157,5 @@ def test_a_global_scale_of_experts_is_refused_with_its_layer(tmp_path: Path) -> 
         "a.global_scale": np.ones(2, np.float32),
     }  # fmt: skip
     with written(tmp_path, {"group_size": 16, "bits": 4, "mode": "nvfp4"}, stored) as file:
-        assert [(each.code, each.where) for each in file.problems] == [("global-scale", "a.weight")]
+        assert [(problem.code, problem.where) for problem in file.problems] == [("global-scale", "a.weight")]
         assert set(file["a.weight"].parts()) == {"weight", "scales", "global_scale"}

@@ -14,6 +14,7 @@ from squish_models.tokenizer import read_gguf, read_huggingface
 from squish_models.tokenizer.sentencepiece import parse
 
 import squish_core as squish
+from squish_core.model import Typed
 from squish_core.testing import write_model
 
 LLAMA: dict[str, Any] = {
@@ -121,6 +122,12 @@ def test_ten_million_tokens_are_too_many() -> None:
     assert (caught.value.code, caught.value.part) == ("size", "tokenizer.json")
 
 
+def test_many_small_values_are_refused_unparsed(llama: Path) -> None:
+    (llama / "tokenizer.json").write_bytes(b'{"a": [' + b"[]," * (5 << 20) + b"0]}")
+    error = refusal(llama)
+    assert (error.code, error.part, error.found) == ("count", "tokenizer.json", (10 << 20) + 2)
+
+
 @pytest.mark.parametrize("key", ["tokens", "merges"])
 def test_ten_million_texts_of_a_gguf_are_refused_undecoded(key: str, llama: Path) -> None:
     class Texts(Sequence[str]):
@@ -136,6 +143,45 @@ def test_ten_million_texts_of_a_gguf_are_refused_undecoded(key: str, llama: Path
     with pytest.raises(squish.LimitError) as caught:
         read_gguf(meta)
     assert (caught.value.code, caught.value.found) == ("count", 10**7)
+
+
+def key(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], Any]:
+    """A change of a key's value."""
+    return lambda meta: meta.update({name: type(meta[name])(meta[name].type, change(meta[name].value))})
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "place"),
+    [
+        (key("tokenizer.ggml.tokens", lambda each: ["b", *list(each)[1:]]), "tokenizer", "tokenizer.ggml.tokens"),
+        (key("tokenizer.ggml.merges", lambda each: [*each, "q r"]), "tokenizer", "tokenizer.ggml.merges"),
+        (key("tokenizer.ggml.merges", lambda each: ["ab"]), "tokenizer", "tokenizer.ggml.merges"),
+        (key("tokenizer.ggml.token_type", lambda each: list(each)[1:]), "tokenizer", "tokenizer.ggml.token_type"),
+        (key("tokenizer.ggml.token_type", lambda each: [9] * 64), "tokenizer", "tokenizer.ggml.token_type"),
+        (key("tokenizer.ggml.eos_token_id", lambda each: 10**9), "tokenizer", "tokenizer.ggml.eos_token_id"),
+        (key("tokenizer.ggml.model", lambda each: "t5"), "tokenizer", "tokenizer.ggml.model"),
+        (key("tokenizer.ggml.pre", lambda each: "own"), "tokenizer", "tokenizer.ggml.pre"),
+        (lambda meta: meta.pop("tokenizer.ggml.merges"), "tokenizer", "tokenizer.ggml.merges"),
+        (
+            lambda meta: meta.update({"tokenizer.chat_template": Typed("str", "{{ x }}" * (1 << 20))}),
+            "size", "tokenizer.chat_template",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("to", ["hf", "mlx", "uqff"])
+def test_keys_of_a_tokenizer_that_contradict_each_other_are_named(
+    to: str, change: Callable[[dict[str, Any]], Any], code: str, place: str, llama: Path
+) -> None:
+    squish.convert(llama, llama.with_name("m.gguf"), "gguf:keep=no")
+    with squish.open(llama.with_name("m.gguf")) as file:
+        arrays, meta = {name: file[name].numpy() for name in file}, dict(file.index.meta)
+    change(meta)
+    source, target = llama.with_name("own.gguf"), llama.with_name("out")
+    squish.save(source, arrays, metadata=meta)
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, target, to)
+    assert (caught.value.file, caught.value.code, caught.value.part) == (str(source), code, place)
+    assert not target.exists()
 
 
 def test_ten_million_pieces_are_too_many() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from squish_core.testing import FamilySuite
+import acme_models
+from small_tokenizer import TOKENIZER
+from squish_models.api import check_model
+
+import squish_core as squish
+from squish_core.testing import FamilySuite, write_model
 
 
 class TestAcme(FamilySuite):
@@ -20,3 +26,14 @@ class TestAcme(FamilySuite):
                 "tie_word_embeddings": True,
             },
         }  # fmt: skip
+
+
+def test_the_check_does_not_know_whether_an_engine_supports_the_family(tmp_path: Path) -> None:
+    registry = squish.Registry()
+    registry.register(acme_models)
+    config = TestAcme().configs()["small"]
+    folder = write_model(tmp_path / "acme", registry.family("acme.lm"), config, files=TOKENIZER)
+    with squish.open(folder, registry=registry) as file:
+        check = check_model(file, "transformers")
+    assert check.loads
+    assert ("engine-family", "note") in {(each.code, each.severity) for each in check.problems}

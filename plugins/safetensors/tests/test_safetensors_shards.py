@@ -172,7 +172,7 @@ def test_a_shard_of_the_set_that_the_index_leaves_out_is_a_warning(model: Path) 
     for name in (SHARDS[1], "model-00001-of-00009.safetensors", "other-00002-of-00002.safetensors"):
         (model / name).write_bytes(shard(c=b"cc"))
     with squish.open(model) as file:
-        assert [(each.code, each.severity, each.where) for each in file.problems] == [
+        assert [(problem.code, problem.severity, problem.where) for problem in file.problems] == [
             ("shard-unlisted", "warning", SHARDS[1])
         ]
         assert list(file) == ["a", "b"]
@@ -187,7 +187,9 @@ def test_an_unreadable_declaration_is_an_error_and_tensors_are_read_as_stored(
 ) -> None:
     (model / name).write_text(text)
     with squish.open(model) as file:
-        assert [(each.code, each.severity, each.where) for each in file.problems] == [("json", "error", name)]
+        assert [(problem.code, problem.severity, problem.where) for problem in file.problems] == [
+            ("json", "error", name)
+        ]
         assert bytes(file["a"].numpy()) == b"aa"
     assert not squish.verify(model).ok
     with pytest.raises(FormatError):
@@ -202,7 +204,7 @@ def test_a_config_may_contain_pythons_constants(model: Path) -> None:
 def test_the_callers_limits_apply_to_a_declaration(model: Path) -> None:
     (model / "config.json").write_text('{"a": {"b": {"c": {}}}}')
     assert not squish.open(model).problems
-    assert [each.where for each in squish.open(model, limits=squish.Limits(depth=2)).problems] == ["config.json"]
+    assert [problem.where for problem in squish.open(model, limits=squish.Limits(depth=2)).problems] == ["config.json"]
 
 
 @pytest.mark.parametrize("size", [4, "5", 5.5, None])
@@ -267,7 +269,7 @@ def test_the_callers_limits_apply_to_a_layer(rank: int, code: str | None, model:
             files, "x", "", {"a": layers["a"]}, lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"), (),
             bases=("",),
         )  # fmt: skip
-    assert [each.code for each in refined.problems] == ([] if code is None else [code])
+    assert [problem.code for problem in refined.problems] == ([] if code is None else [code])
     assert (refined.tensors["a"].shape == shape) is (code is None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,3 +276,36 @@ def test_tensors_of_one_name_and_size_share_a_shape(sq: SimpleNamespace, tmp_pat
     report, file = converted(tmp_path / "model.squizd", encode="int4:group_size=6")
     assert [(item.kind, item.name) for item in report.dropped] == [("child", "eagle")]
     assert file["layers.0.w0"].shape == (4, 2, 3)
+
+
+def test_fields_of_an_older_header_become_metadata(sq: SimpleNamespace, tmp_path: Path) -> None:
+    data = bytearray(sq.build([[sq.npcl(sq.rng, (2,))]]))
+    struct.pack_into("<IHIffQ", data, 26, 512, 8, 32000, 4.5, 0.25, 77)
+    (tmp_path / "model.squizd").write_bytes(data)
+    fields = {
+        "squizd.legacy.hidden_dim": 512, "squizd.legacy.num_heads": 8, "squizd.legacy.vocab_size": 32000,
+        "squizd.legacy.compression_bpw": 4.5, "squizd.legacy.sparsity_ratio": 0.25,
+        "squizd.legacy.calibration_hash": 77,
+    }  # fmt: skip
+    assert squish.open(tmp_path / "model.squizd").metadata == fields
+    report, file = converted(tmp_path / "model.squizd")
+    assert report.dropped == ()
+    assert file.metadata == fields
+
+
+@pytest.mark.parametrize("encode", [None, {"c": "f32"}, {"a*": "int4:group_size=10"}])
+def test_tensors_stay_in_their_layers_whatever_their_names(
+    sq: SimpleNamespace, tmp_path: Path, encode: dict[str, str] | None
+) -> None:
+    layers = [
+        [sq.int4(sq.rng, 10, 10, 20, name="a.w", keep=[1, 0, 1, 1, 1] * 5), sq.npcl(sq.rng, (3,), name="b")],
+        [sq.int4(sq.rng, 4, 4, name="c")],
+    ]
+    (tmp_path / "model.squizd").write_bytes(sq.build(layers, [sq.npcl(sq.rng, (5,), name="d")], side=2, names=True))
+    _, file = converted(tmp_path / "model.squizd", encode=encode, requantize=True)
+    source = squish.open(tmp_path / "model.squizd")
+    assert mask_of(file, "a.w") == mask_of(source, "a.w")
+    assert file.index.attrs["layers"] == 2
+    assert [file[name].spec.attrs.get("squizd.layer") for name in "bcd"] == [0, 1, None]
+    kinds = [section.kind for section in file.index.sections]
+    assert (kinds.count("layer"), kinds.count("globals")) == (2, 1)

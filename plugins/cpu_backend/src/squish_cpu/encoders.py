@@ -155,7 +155,7 @@ class TcaTbeEncoder(TcaTbe):
         high, others = np.empty(bits.size, np.uint8), np.empty(bits.size, np.uint16)
         places = (array.ctypes.data for array in (planes, high, others))
         count = library().encode_triple(bits.ctypes.data, rows, columns, params["base_exponent"], *places)
-        parts = {f"plane{place}": plane for place, plane in enumerate(planes)}
+        parts = {f"plane{number}": plane for number, plane in enumerate(planes)}
         return {**parts, "high": high[:count], "full": others[: bits.size - count]}
 
 

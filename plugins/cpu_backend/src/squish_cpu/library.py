@@ -108,7 +108,7 @@ def _open() -> Library:
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
         raise _stale()
     runs = _declare(loaded.squish_instructions, c_int, result=c_char_p)
-    available = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
+    available = tuple(name.decode() for name in map(runs, range(len(ALL_INSTRUCTIONS))) if name)
     requested = os.environ.get(INSTRUCTIONS) or available[0]
     if not _declare(loaded.squish_choose, c_char_p, result=c_int)(requested.encode()):
         raise SquishError(

@@ -165,9 +165,9 @@ def _attach_scales(records: dict[str, Entry]) -> None:
     nvfp4, f32 = BLOCK_CODES[SCALED_NVFP4], DENSE_CODES["f32"]
     for name in [name for name, (_, record, *_) in records.items() if record.code == nvfp4 and not record.big]:
         number, record, *_ = records[name]
-        place, scale, *_ = records.get(_scale_name(name), (0, None))
+        scale_number, scale, *_ = records.get(_scale_name(name), (0, None))
         if scale is not None and scale.code == f32 and scale.shape == (record.shape[:-2] or (1,)):
-            records[name] = (number, record, (place, scale))
+            records[name] = (number, record, (scale_number, scale))
             del records[_scale_name(name)]
 
 

@@ -28,7 +28,7 @@ class Preset:
 
 
 @frozen
-class Place:
+class Position:
     """The position of a tensor: `index` of `count` tensors of its kind, in a model with these heads and experts."""
 
     index: int
@@ -39,30 +39,30 @@ class Place:
     statistics: bool
 
 
-def more_bits(place: Place) -> bool:
+def more_bits(position: Position) -> bool:
     """Whether a layer is in the first or last eighth, or every third in between."""
-    eighth = place.count // 8
-    return place.index < eighth or place.index >= 7 * place.count // 8 or (place.index - eighth) % 3 == 2
+    eighth = position.count // 8
+    return position.index < eighth or position.index >= 7 * position.count // 8 or (position.index - eighth) % 3 == 2
 
 
-CONDITIONS: dict[str, Callable[[Place], bool]] = {
-    "always": lambda place: True,
+CONDITIONS: dict[str, Callable[[Position], bool]] = {
+    "always": lambda position: True,
     "more bits": more_bits,
-    "first eighth": lambda place: place.index < place.count // 8,
-    "first sixteenth": lambda place: place.index < place.count // 16,
-    "middle": lambda place: place.count // 8 <= place.index < 7 * place.count // 8,
-    "first two": lambda place: place.index < 2,
-    "first four": lambda place: place.index < 4,
-    "4 heads per KV head": lambda place: place.heads_per_kv >= 4,
-    "4 heads per KV head or 4 experts": lambda place: place.heads_per_kv >= 4 or place.experts >= 4,
-    "8 experts": lambda place: place.experts == 8,
-    "8 experts, more bits": lambda place: place.experts == 8 and more_bits(place),
-    "falcon": lambda place: place.falcon,
-    "falcon, first sixteenth": lambda place: place.falcon and place.index < place.count // 16,
-    "falcon, more bits": lambda place: place.falcon and more_bits(place),
-    "statistics, first eighth": lambda place: place.statistics and place.index < place.count // 8,
-    "no statistics": lambda place: not place.statistics,
-    "no statistics, first eighth": lambda place: not place.statistics and place.index < place.count // 8,
+    "first eighth": lambda position: position.index < position.count // 8,
+    "first sixteenth": lambda position: position.index < position.count // 16,
+    "middle": lambda position: position.count // 8 <= position.index < 7 * position.count // 8,
+    "first two": lambda position: position.index < 2,
+    "first four": lambda position: position.index < 4,
+    "4 heads per KV head": lambda position: position.heads_per_kv >= 4,
+    "4 heads per KV head or 4 experts": lambda position: position.heads_per_kv >= 4 or position.experts >= 4,
+    "8 experts": lambda position: position.experts == 8,
+    "8 experts, more bits": lambda position: position.experts == 8 and more_bits(position),
+    "falcon": lambda position: position.falcon,
+    "falcon, first sixteenth": lambda position: position.falcon and position.index < position.count // 16,
+    "falcon, more bits": lambda position: position.falcon and more_bits(position),
+    "statistics, first eighth": lambda position: position.statistics and position.index < position.count // 8,
+    "no statistics": lambda position: not position.statistics,
+    "no statistics, first eighth": lambda position: not position.statistics and position.index < position.count // 8,
 }
 
 _Q5_FOR_8_EXPERTS: dict[str, Choice] = {"attn_output": (("falcon", ""), ("8 experts", "q5_k"))}

@@ -29,7 +29,7 @@ from .presets import (
     NEED_STATISTICS,
     PRESETS,
     SEVENTY_B,
-    Place,
+    Position,
     Preset,
     kind_of,
     quantizable,
@@ -173,11 +173,11 @@ class _State:
             self.n_typed[kind] += 1
         if kind in _FFN and facts.experts > 1 and not preset.low:
             index = _layer(name)
-        place = Place(
+        position = Position(
             index, self.counts.get(kind, 0), facts.heads_per_kv, facts.experts, facts.falcon, facts.statistics
         )
         choice = preset.choices.get(kind, ())
-        type_name = next((kind for condition, kind in choice if CONDITIONS[condition](place)), "") or preset.type
+        type_name = next((kind for condition, kind in choice if CONDITIONS[condition](position)), "") or preset.type
         if preset.low:
             return type_name
         if kind == "attn_v" and facts.seventy_b and type_name in ("q3_k", "q4_k"):

@@ -43,10 +43,10 @@ class GgufArray(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        places = range(self._count)[index]
-        if isinstance(places, range):
-            return [self._item(place) for place in places]
-        return self._item(places)
+        indices = range(self._count)[index]
+        if isinstance(indices, range):
+            return [self._item(number) for number in indices]
+        return self._item(indices)
 
     def __iter__(self) -> Iterator[Any]:
         if self.kind in SCALARS:
@@ -73,11 +73,11 @@ class GgufArray(Sequence[Any]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_starts": None, "_decoded": None}
 
-    def _item(self, place: int) -> Any:
+    def _item(self, index: int) -> Any:
         if self.kind in SCALARS:
-            return unpack(self.kind, self.raw, place * SCALARS[self.kind].size)
+            return unpack(self.kind, self.raw, index * SCALARS[self.kind].size)
         starts = self._offsets()
-        item = self.raw[starts[place] : starts[place + 1]]
+        item = self.raw[starts[index] : starts[index + 1]]
         if self.kind == "str":
             return text(item[8:])
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
@@ -130,8 +130,8 @@ def little_endian(kind: str, count: int, raw: bytes) -> bytes:
     if kind in SCALARS:
         size = SCALARS[kind].size
         swapped = bytearray(len(raw))
-        for place in range(size):
-            swapped[place::size] = raw[size - 1 - place :: size]
+        for byte in range(size):
+            swapped[byte::size] = raw[size - 1 - byte :: size]
         return bytes(swapped)
     at, pieces = 0, []
     for _ in range(count):

@@ -70,7 +70,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if not method:
         if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
             return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
-        return _dense_only(codec.id, lambda each: accepts(spec, encoding, {METHOD: each}))
+        return _dense_only(codec.id, lambda other: accepts(spec, encoding, {METHOD: other}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
@@ -88,7 +88,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     """Return the method's encoding of codes; the data decide whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
-        return _dense_only("its codes", lambda each: accepts_codes(spec, layout, {METHOD: each}))
+        return _dense_only("its codes", lambda other: accepts_codes(spec, layout, {METHOD: other}))
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
@@ -231,10 +231,10 @@ def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[s
 def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
     """Declare compressed-tensors groups: one per setting, with its layers by name."""
     groups = {
-        f"group_{number}": each.group_of([layer for layer, own in settings.items() if own == each])
-        for number, each in enumerate(sorted(set(settings.values())))
+        f"group_{number}": setting.group_of([layer for layer, other in settings.items() if other == setting])
+        for number, setting in enumerate(sorted(set(settings.values())))
     }
-    formats = sorted({each.format for each in settings.values()})
+    formats = sorted({setting.format for setting in settings.values()})
     return {
         "quant_method": PACKED, "version": "0.20.0", "format": formats[0] if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed", "config_groups": groups, "ignore": [],
@@ -243,7 +243,7 @@ def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
 
 def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict[str, Any]:
     """Declare the single setting of GPTQ or AWQ."""
-    several = {(each.bits, each.group or -1) for each in settings.values()}
+    several = {(setting.bits, setting.group or -1) for setting in settings.values()}
     if len(several) > 1:
         choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
         raise FormatError(

@@ -39,7 +39,7 @@ def main(target):
     for name, weight in compressor.decompress_from_state_dict(stored):
         values[name] = weight.float() * (scale if "k_proj" in name else 1)
     expected = json.loads((target / "expected.json").read_text())
-    expected[NAME] = {name: [list(each.shape), digest(each.numpy())] for name, each in values.items()}
+    expected[NAME] = {name: [list(tensor.shape), digest(tensor.numpy())] for name, tensor in values.items()}
     (target / "expected.json").write_text(json.dumps(dict(sorted(expected.items())), indent=1) + "\n")
 
 

@@ -10,11 +10,11 @@ from squish_core.api import BLOCK_TYPES
 def _blocks(name: str, body: str) -> str:
     """Return the body of `unpack`: `b` is the block of the first value, `i` its index in the block."""
     elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
-    place = f"""
+    pointer = f"""
     const device uint8_t* b = data + (size_t(row) * (columns / {elements}) + at / {elements}) * {nbytes};
     uint i = at % {elements};
     """
-    return place + body
+    return pointer + body
 
 
 _SIX_BITS = """

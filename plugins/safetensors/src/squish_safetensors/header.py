@@ -40,7 +40,7 @@ TAGS = {
     "U32": "u32", "F32": "f32", "C64": "complex64", "F64": "f64", "I64": "i64", "U64": "u64",
 }  # fmt: skip
 DTYPE_TAGS = {dtype: tag for tag, dtype in TAGS.items()}
-DTYPE_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_TAGS)}
+DTYPE_ORDER = {dtype: index for index, dtype in enumerate(DTYPE_TAGS)}
 METADATA = "__metadata__"
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
@@ -108,8 +108,8 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
             try:
                 piece[name] = _record(file, entry, 8 + len(raw), name, limits)
             except SquishError as error:
-                place = bytes(raw[at - 8 : at - 8 + JSON_PIECE]).find(json.dumps(name, ensure_ascii=False).encode())
-                raise error.within(tensor=name, offset=at + max(place, 0)) from None
+                index = bytes(raw[at - 8 : at - 8 + JSON_PIECE]).find(json.dumps(name, ensure_ascii=False).encode())
+                raise error.within(tensor=name, offset=at + max(index, 0)) from None
             if len(entry) > len(FIELDS):
                 for field in entry.keys() - FIELDS:
                     unknown.setdefault(field, []).append(name)

@@ -40,14 +40,14 @@ from .findings import Findings
 from .read import walk
 from .read.anatomy import Anatomy
 from .read.blocks import BITS, NPCL_DTYPES, Block
-from .read.header import ARCHITECTURES, GLOBAL_KEY, Header
+from .read.header import ARCHITECTURES, DRAFT_KEY, GLOBAL_KEY, Header
 from .read.names import shape_in
 from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
 from .write.draft import CHILD, LAYERS, VOCABULARY
 from .write.names import ARCH, ATTRS, META, ORDER, arch_of, other_attrs
-from .write.place import WriteOptions
+from .write.place import LAYER, WriteOptions, layer_of
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
 # The order of preference that the format defines (P10); SPARSE and EAGLE select nothing.
@@ -122,6 +122,7 @@ class _Builder:
         meta, assets = self._meta()
         if header.arch_id and header.arch_id != arch_of(meta.get("general.architecture")):
             meta[ARCH] = header.arch_id
+        meta |= {f"squizd.legacy.{name}": value for name, value in header.legacy.items()}
         if (attrs := other_attrs(anatomy.names.attrs)) is not None:
             meta[ATTRS] = attrs
         files = (FileRef(self.source.filename, self.source.size),)
@@ -190,7 +191,8 @@ class _Builder:
         if stored != shape:
             codec = CodecSpec("reshaped", {"shape": list(stored)}, inner=codec)
         encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])
-        return TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(encoding,), tied_to=tied_to)
+        attrs = {LAYER: key} if key < DRAFT_KEY and layer_of(name) is None else {}
+        return TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(encoding,), tied_to=tied_to, attrs=attrs)
 
     def _whole(self) -> tuple[Encoding, ...]:
         appendix = self.anatomy.appendix

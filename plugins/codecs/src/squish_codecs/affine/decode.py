@@ -162,8 +162,8 @@ def runs(shape: Shape, region: Region) -> Iterator[tuple[int, int]]:
     cut = region[axis] if shape else slice(0, 1)
     for index in np.ndindex(*(part.stop - part.start for part in region[:axis])):
         base = 0
-        for place, part, size in zip(index, region, shape):
-            base = base * size + part.start + place
+        for offset, part, size in zip(index, region, shape):
+            base = base * size + part.start + offset
         base *= dtypes.count(shape[axis:])
         yield base + cut.start * inner, base + cut.stop * inner
 

@@ -220,7 +220,7 @@ def _axis(name: str, value: Any) -> int | str:
 
 
 def _order(name: str, value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(place) is int for place in value):
+    if isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(position) is int for position in value):
         return tuple(value)
     return str(choice("lsb", "msb", "padded", "planes")(name, value))
 

@@ -158,12 +158,12 @@ def _measure_errors(spec: TensorSpec, options: list[Option], values: PanelReader
         rows = panel[: max(1, len(panel) // step)].astype(np.float32, copy=False)
         energy += float(np.square(rows, dtype=np.float64).sum())
         part = evolve(spec, shape=rows.shape, dtype="f32")
-        for place, option in enumerate(options):
+        for index, option in enumerate(options):
             codec = CODECS[option.codec.id]()
             parts = cast(Parts, codec.encode(np.ascontiguousarray(rows), option.codec.params))
             out = np.empty(rows.shape, np.float32)
             codec.decode(parts, part, option.codec.params, region=full(rows.shape), out=out)
-            errors[place] += float(np.square(out - rows, dtype=np.float64).sum())
+            errors[index] += float(np.square(out - rows, dtype=np.float64).sum())
     scale = spec.elements / (energy or 1.0)
     return [evolve(option, error=scale * error) for option, error in zip(options, errors)]
 
@@ -181,23 +181,23 @@ def _allot(candidates: Mapping[str, list[Option]], elements: int, bpw: float) ->
     queue = [upgrade for name in candidates if (upgrade := _upgrade(name, candidates[name], 0, budget))]
     heapify(queue)
     while queue:
-        _, name, place = heappop(queue)
-        options, here = candidates[name], current[name]
-        extra = options[place].bits - options[here].bits
+        _, name, index = heappop(queue)
+        options, current_index = candidates[name], current[name]
+        extra = options[index].bits - options[current_index].bits
         if extra <= budget:
-            current[name] = here = place
+            current[name] = current_index = index
             budget -= extra
-        if upgrade := _upgrade(name, options, here, budget):
+        if upgrade := _upgrade(name, options, current_index, budget):
             heappush(queue, upgrade)
-    return {name: candidates[name][place].codec for name, place in current.items()}
+    return {name: candidates[name][index].codec for name, index in current.items()}
 
 
-def _upgrade(name: str, options: list[Option], here: int, budget: float) -> tuple[float, str, int] | None:
+def _upgrade(name: str, options: list[Option], current_index: int, budget: float) -> tuple[float, str, int] | None:
     """Return the affordable wider option with the largest error reduction per bit, negated for the heap."""
     upgrades = []
-    for place in range(here + 1, len(options)):
-        extra = options[place].bits - options[here].bits
-        gain = options[here].error - options[place].error
+    for index in range(current_index + 1, len(options)):
+        extra = options[index].bits - options[current_index].bits
+        gain = options[current_index].error - options[index].error
         if 0 < extra <= budget and gain > 0:
-            upgrades.append((-gain / extra, name, place))
+            upgrades.append((-gain / extra, name, index))
     return min(upgrades, default=None)

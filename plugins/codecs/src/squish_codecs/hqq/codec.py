@@ -72,12 +72,12 @@ class Hqq(Codec):
         matrix = out.reshape(last - first, columns)
         word_rows = parts["data"].shape[0]
         scale, zero = (np.asarray(parts[role][...], np.float32) for role in ("scale", "zero"))
-        for place in range(packing.codes):
-            low, high = max(first, place * word_rows), min(last, (place + 1) * word_rows, rows)
+        for slot in range(packing.codes):
+            low, high = max(first, slot * word_rows), min(last, (slot + 1) * word_rows, rows)
             if low >= high:
                 continue
-            words = parts["data"][low - place * word_rows : high - place * word_rows]
-            codes = words if packing.codes == 1 else (words >> (packing.first - place * packing.step)) & mask
+            words = parts["data"][low - slot * word_rows : high - slot * word_rows]
+            codes = words if packing.codes == 1 else (words >> (packing.first - slot * packing.step)) & mask
             groups = slice(low, high) if by_row else slice(None)
             values = matrix[low - first : high - first]
             # NaN and infinite scales or zeros are legal contents of a file.
@@ -116,9 +116,9 @@ def _pack(codes: np.ndarray, packing: Packing) -> np.ndarray:
     rows, columns = codes.shape
     word_rows = -(-rows // packing.codes)
     words = np.zeros((word_rows, columns), dtypes.to_numpy(packing.word))
-    for place in range(packing.codes):
-        row = codes[place * word_rows : (place + 1) * word_rows].astype(words.dtype)
-        words[: len(row)] |= row << (packing.first - place * packing.step)
+    for slot in range(packing.codes):
+        row = codes[slot * word_rows : (slot + 1) * word_rows].astype(words.dtype)
+        words[: len(row)] |= row << (packing.first - slot * packing.step)
     return words
 
 

@@ -24,10 +24,10 @@ def to_rows(packing: Packing, words: Array, count: int, axis: int) -> Array | No
         return None
     # [columns, rows / unit]: a block is the words of `unit` neighboring columns.
     columns = lanes.swapaxes(-1, -2)
-    lines = _transpose_blocks([columns[..., place::unit, :] for place in range(unit)], packing)
+    lines = _transpose_blocks([columns[..., slot::unit, :] for slot in range(unit)], packing)
     out = np.empty((*lines[0].shape, unit), lanes.dtype)
-    for place, line in zip(_order(packing), lines):
-        out[..., place] = line
+    for slot, line in zip(_order(packing), lines):
+        out[..., slot] = line
     return out.reshape(*out.shape[:-2], -1).swapaxes(-1, -2)
 
 
@@ -41,10 +41,10 @@ def from_rows(packing: Packing, rows: Array, count: int, axis: int) -> Array | N
     if axis == -1:
         return _reorder(packing, lanes, reading=False).view(packing.dtype)
     unit, columns = packing.unit, row_major(lanes.swapaxes(-1, -2))
-    lines = _transpose_blocks([columns[..., place::unit] for place in _order(packing)], packing)
+    lines = _transpose_blocks([columns[..., slot::unit] for slot in _order(packing)], packing)
     out = np.empty((*columns.shape[:-2], unit * columns.shape[-2], columns.shape[-1] // unit), lanes.dtype)
-    for place, line in enumerate(lines):
-        out[..., place::unit, :] = line
+    for slot, line in enumerate(lines):
+        out[..., slot::unit, :] = line
     return out.swapaxes(-1, -2).view(packing.dtype)
 
 
@@ -66,7 +66,7 @@ def flip_sign_bits(rows: Array, bits: int) -> Array | None:
     run = unit.words(unit.unit)
     if rows.shape[-1] % run:
         return None
-    high = sum(1 << bits - 1 + bits * place for place in range(unit.unit))
+    high = sum(1 << bits - 1 + bits * slot for slot in range(unit.unit))
     pattern = np.frombuffer(high.to_bytes(run * width // 8, "little"), rows.dtype)
     if (pattern == pattern[0]).all():
         return rows ^ pattern[0]
@@ -98,8 +98,8 @@ def _reorder(packing: Packing, lanes: Array, *, reading: bool) -> Array:
         return lanes
     one = (1 << packing.bits) - 1
     moves: dict[int, int] = {}
-    for place, code in enumerate(_order(packing)):
-        source, target = (place, code) if reading else (code, place)
+    for slot, code in enumerate(_order(packing)):
+        source, target = (slot, code) if reading else (code, slot)
         moves[target - source] = moves.get(target - source, 0) | one << source * packing.bits
     out = np.zeros_like(lanes)
     for distance, mask in moves.items():
@@ -118,7 +118,7 @@ def _transpose_blocks(lines: list[Array], packing: Packing) -> list[Array]:
     while half:
         shift = half * packing.bits
         field = (1 << shift) - 1
-        low = kind(sum(field << place for place in range(0, packing.width, 2 * shift)))
+        low = kind(sum(field << start for start in range(0, packing.width, 2 * shift)))
         for first in range(packing.unit):
             if not first & half:
                 one, other = lines[first], lines[first + half]

@@ -105,17 +105,18 @@ class Palette(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
         tables = Tables.of(params)
-        step, place = tables.vector, tables.place(spec.shape)
+        step, vector_axis = tables.vector, tables.place(spec.shape)
         cut = tuple(
-            slice(part.start // step, part.stop // step) if axis == place else part for axis, part in enumerate(region)
+            slice(part.start // step, part.stop // step) if axis == vector_axis else part
+            for axis, part in enumerate(region)
         )
-        if step == 1 or place == len(region) - 1:
+        if step == 1 or vector_axis == len(region) - 1:
             _fill(tables, parts, tables.index_shape(spec.shape), cut, out.reshape(-1, step))
         else:
             sizes = [part.stop - part.start for part in cut]
             entries = np.empty((*sizes, step), np.float32)
             _fill(tables, parts, tables.index_shape(spec.shape), cut, entries.reshape(-1, step))
-            out[...] = np.moveaxis(entries, -1, place + 1).reshape(out.shape)
+            out[...] = np.moveaxis(entries, -1, vector_axis + 1).reshape(out.shape)
         if tables.scaled:
             with np.errstate(all="ignore"):
                 _scale(tables, parts, spec.shape, region, out)
@@ -177,11 +178,13 @@ class Palette(Codec):
 def _fit_codebooks(tables: Tables, panel: Array) -> dict[str, Array]:
     """Fit a codebook per run of values, round its entries, and return the nearest indices."""
     check_finite(panel, panel.min(initial=0), panel.max(initial=0))
-    step, place, dtype = tables.vector, tables.place(panel.shape), dtypes.to_numpy(tables.codebook_dtype)
+    step, vector_axis, dtype = tables.vector, tables.place(panel.shape), dtypes.to_numpy(tables.codebook_dtype)
     shape = tables.index_shape(panel.shape)
     split = panel
     if step > 1:
-        split = np.moveaxis(panel.reshape(*shape[: place + 1], step, *shape[place + 1 :]), place + 1, -1)
+        split = np.moveaxis(
+            panel.reshape(*shape[: vector_axis + 1], step, *shape[vector_axis + 1 :]), vector_axis + 1, -1
+        )
     size = tables.codebook_size or panel.size
     runs_of = np.ascontiguousarray(split, np.float32).reshape(panel.size // size if size else 1, size // step, step)
     books = np.empty((len(runs_of), 1 << tables.scheme.bits, step), dtype)
@@ -273,7 +276,7 @@ def _lines(
         if scheme.flat:
             words = data[packing.span(start, stop)]
         else:
-            *row, first = (int(place) for place in np.unravel_index(start, shape))
+            *row, first = map(int, np.unravel_index(start, shape))
             words = data[(*row, packing.span(first, first + stop - start))]
         yield start, words[None], target
 
@@ -283,8 +286,8 @@ def _rows(shape: tuple[int, ...], region: Region) -> Iterator[tuple[int, int]]:
     *lead, last = region
     for index in np.ndindex(*(part.stop - part.start for part in lead)):
         row = 0
-        for place, part, size in zip(index, lead, shape):
-            row = row * size + part.start + place
+        for offset, part, size in zip(index, lead, shape):
+            row = row * size + part.start + offset
         yield row * shape[-1] + last.start, row * shape[-1] + last.stop
 
 
@@ -292,10 +295,10 @@ def _look_up(tables: Tables, book: Array, lines: Array, out: Array) -> None:
     """Look up indices in one codebook; a byte with several whole indices is looked up at once."""
     packing = tables.scheme.packing
     count = len(out) // max(len(lines), 1)
-    each = packing.unit
-    if packing.width == 8 and tables.vector == 1 and each > 1 and lines.size * each == len(out):
-        every = packing.unpack(np.arange(256, dtype=np.uint8)[:, None], each)
-        entries, target, flat = book[every, 0], out.reshape(-1, each), lines.reshape(-1).view(np.uint8)
+    codes_per_byte = packing.unit
+    if packing.width == 8 and tables.vector == 1 and codes_per_byte > 1 and lines.size * codes_per_byte == len(out):
+        codes = packing.unpack(np.arange(256, dtype=np.uint8)[:, None], codes_per_byte)
+        entries, target, flat = book[codes, 0], out.reshape(-1, codes_per_byte), lines.reshape(-1).view(np.uint8)
         for at in range(0, len(flat), PANEL):  # NumPy converts indices to 64 bits
             np.take(entries, flat[at : at + PANEL], axis=0, out=target[at : at + PANEL], mode="clip")
     else:

@@ -92,8 +92,8 @@ class Tables:
 
     def index_shape(self, shape: Shape) -> Shape:
         """Return the shape of the indices."""
-        place = self.place(shape)
-        return tuple(size // self.vector if axis == place else size for axis, size in enumerate(shape))
+        vector_axis = self.place(shape)
+        return tuple(size // self.vector if axis == vector_axis else size for axis, size in enumerate(shape))
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
         """Return dtype and shape of each part for a logical shape; CodecError if the shape does not divide."""

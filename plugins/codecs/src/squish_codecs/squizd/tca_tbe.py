@@ -75,8 +75,8 @@ class TcaTbe(Codec):
         padded = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 64), np.uint8)
         padded[:, : bits.shape[1]] = code
         planes = {
-            name: np.packbits(padded >> place & 1, axis=1, bitorder="little").view("<u8")
-            for place, name in enumerate(PLANES)
+            name: np.packbits(padded >> bit & 1, axis=1, bitorder="little").view("<u8")
+            for bit, name in enumerate(PLANES)
         }
         high = bits[short]
         return {**planes, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
@@ -128,12 +128,12 @@ class TcaTbe(Codec):
 def _codes(parts: Parts, start: int, stop: int, columns: int) -> np.ndarray:
     """Combine the three bitmaps to codes 0..7."""
     code: np.ndarray = np.zeros((stop - start, columns), np.uint8)
-    for place, name in enumerate(PLANES):
+    for bit, name in enumerate(PLANES):
         words = np.ascontiguousarray(parts[name][start:stop])
         plane = np.unpackbits(words.view(np.uint8).reshape(stop - start, -1), axis=1, bitorder="little")
         if plane[:, columns:].any():
             raise CodecError("nonzero padding bits in a bitmap [P5]", part=name, code="P5")
-        code |= plane[:, :columns] << place
+        code |= plane[:, :columns] << bit
     return code
 
 

@@ -157,7 +157,7 @@ def _order(scheme: Scheme) -> Fields:
         return {"strided": 1}
     unit = packing.unit
     order = {"msb": range(unit - 1, -1, -1), "padded": range(unit)}.get(str(packing.order), packing.order)
-    return {"strided": 1, "ordered": 1, "order": tuple(int(place) for place in np.argsort(order))}
+    return {"strided": 1, "ordered": 1, "order": tuple(int(slot) for slot in np.argsort(order))}
 
 
 def _offsets(scheme: Scheme, grid: tuple[int, ...]) -> tuple[int, Pointer, int]:

@@ -129,8 +129,8 @@ def _factors(blocks: Array, grid: Grid, rows: int) -> Array:
     """Return the factors of blocks as float16 [.., factor, lane]: of scales, then minus that of minima."""
     panels, count, number, _ = grid.factor_shape
     values = _zeros((panels * ROWS, count, number), "f16")
-    for index, place in enumerate(grid.form.factors):
-        values[:rows, :, index] = blocks.reshape(rows, count, -1)[..., place : place + 2].copy().view("<f2")[..., 0]
+    for index, offset in enumerate(grid.form.factors):
+        values[:rows, :, index] = blocks.reshape(rows, count, -1)[..., offset : offset + 2].copy().view("<f2")[..., 0]
     np.negative(values[..., 1:], out=values[..., 1:])
     factors = aligned(grid.factor_shape, "f16")
     factors[...] = np.moveaxis(values.reshape(panels, ROWS, count, number), 1, -1)

@@ -65,8 +65,8 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     """Read compressed-tensors 0.8 to 0.20."""
     matched = Patterns(declared.where)
     targets = _targets(declared, matched, {name.partition(".")[0] for name in files.index.tensors})
-    ignored = {each for each in declared.get("ignore", list, []) if isinstance(each, str)}
-    unwanted = [each.removeprefix(PATTERN) for each in ignored if each.startswith(PATTERN)]
+    ignored = {pattern for pattern in declared.get("ignore", list, []) if isinstance(pattern, str)}
+    unwanted = [pattern.removeprefix(PATTERN) for pattern in ignored if pattern.startswith(PATTERN)]
     sparsity = declared.get("sparsity_config", dict, {}).get("format")
     if sparsity not in (None, "dense", SPARSE, SPARSE_24):
         raise refuse("sparsity", f"{SPARSE} or {SPARSE_24}", sparsity, part=declared.where)
@@ -133,9 +133,9 @@ def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) ->
         form = group.get("format")
         if not isinstance(form, (str, type(None))):
             raise refuse(f"format of group {name[:40]!r}", "a name", form, part=declared.where)
-        own = Group(weights, form or (None if whole == MIXED else whole))
-        groups.update({each: own for each in targets if isinstance(each, str) and each not in groups})
-    names = {each: group for each, group in groups.items() if not each.startswith(PATTERN)}
-    patterns = {each.removeprefix(PATTERN): group for each, group in groups.items() if each not in names}
-    classes = (group for each, group in names.items() if "." not in each and each not in modules)
+        settings = Group(weights, form or (None if whole == MIXED else whole))
+        groups.update({target: settings for target in targets if isinstance(target, str) and target not in groups})
+    names = {target: group for target, group in groups.items() if not target.startswith(PATTERN)}
+    patterns = {target.removeprefix(PATTERN): group for target, group in groups.items() if target not in names}
+    classes = (group for target, group in names.items() if "." not in target and target not in modules)
     return Targets(names, patterns, tuple(group for group in classes if group.weights is not None), matched)

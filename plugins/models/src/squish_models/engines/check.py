@@ -31,6 +31,8 @@ from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
+DISTRIBUTION = "squish-models"
+"""Its families are those in the engines' tables."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -127,6 +129,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         place = CONFIG_FILE if reading.layout != "gguf" else ARCHITECTURE
         yield Problem(code="engine-family", severity="error", where=place, message=message)
         return
+    yield from _foreign_family(file, engine, inventory)
     yield from _family_problems(inventory, engine)
     if reading.layout == "gguf":
         meta = file.metadata
@@ -139,6 +142,15 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     yield from setting_problems(engine, inventory, gguf=reading.layout == "gguf")
     yield from tokenizer_problems(file, engine, gguf=reading.layout == "gguf", rows=rows)
     yield from type_problems(file, engine, reading, inventory)
+
+
+def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
+    """A note about a family of another package: the tables do not say whether the engine supports it."""
+    assert inventory.family is not None
+    entry = file.registry.families[inventory.family.id]
+    if entry.dist != DISTRIBUTION:
+        message = f"{engine.title} may not support {inventory.naming.model_type}; only the rest was checked"
+        yield Problem(code="engine-family", severity="note", where=entry.dist, message=message)
 
 
 def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:

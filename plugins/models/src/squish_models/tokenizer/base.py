@@ -18,6 +18,8 @@ MOST_TEMPLATE = 4 << 20
 """Characters of a chat template, a hundred times the largest in use."""
 SPACE = "\u2581"
 """SentencePiece's mark for a space."""
+TOKENS, MERGES, KINDS, SCORES, TEMPLATE = PARTS = ("tokens", "merges", "token_type", "scores", "chat_template")
+"""Parts of a tokenizer in errors, which readers replace by the place of the part in their files."""
 ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
 
 
@@ -43,9 +45,13 @@ class SpecialTokens:
         """Raise FormatError for an id outside a vocabulary of `count` tokens."""
         for role, number in self.special.items():
             if not 0 <= number < count:
-                raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
+                raise tokenizer_error(
+                    f"the {role} token is not in the vocabulary", f"an id below {count}", number, role
+                )
         if outside := [number for number in self.end_ids if not 0 <= number < count]:
-            raise tokenizer_error("an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0])
+            raise tokenizer_error(
+                "an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0], "eos"
+            )
 
 
 @frozen(kw_only=True, eq=False)
@@ -138,13 +144,15 @@ def _check(vocabulary: Vocabulary) -> None:
     check_count("tokens", vocabulary.tokens, MOST_TOKENS)
     check_count("merges", vocabulary.merges, MOST_MERGES)
     count = len(vocabulary.tokens)
-    for name, values in (("kinds", vocabulary.kinds), ("scores", vocabulary.scores)):
+    for name, part, values in (("kinds", KINDS, vocabulary.kinds), ("scores", SCORES, vocabulary.scores)):
         if values is not None and len(values) != count:
-            raise tokenizer_error(f"the tokenizer has a different number of {name} than of tokens", count, len(values))
-    _check_text("token", vocabulary.tokens)
+            raise tokenizer_error(
+                f"the tokenizer has a different number of {name} than of tokens", count, len(values), part
+            )
+    _check_text("token", vocabulary.tokens, TOKENS)
     unknown = vocabulary.kinds[(vocabulary.kinds < min(Kind)) | (vocabulary.kinds > max(Kind))]
     if len(unknown):
-        raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()))
+        raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()), KINDS)
     ids = dict(zip(vocabulary.tokens, range(count)))
     if len(ids) < count:
         _check_duplicates(vocabulary)
@@ -154,6 +162,7 @@ def _check(vocabulary: Vocabulary) -> None:
                 f"merge {rank} joins or makes a text that is not a token",
                 "tokens of the vocabulary",
                 f"{left[:40]!r} {right[:40]!r}",
+                MERGES,
             )
 
 
@@ -162,29 +171,31 @@ def _check_duplicates(vocabulary: Vocabulary) -> None:
     ids: dict[str, int] = {}
     for number, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds.tolist())):
         if ids.setdefault(token, number) != number and kind != Kind.UNUSED:
-            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}")
+            raise tokenizer_error(
+                f"the token {token[:40]!r} appears twice", "one id", f"{ids[token]} and {number}", TOKENS
+            )
 
 
 def _check_templates(templates: Mapping[str, str]) -> None:
     """Check for templates that are not text, or too long."""
     for name, text in templates.items():
         if not isinstance(text, str):
-            raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__)
+            raise tokenizer_error(f"the chat template {name[:40]!r} is not text", "text", type(text).__name__, TEMPLATE)
         if len(text) > MOST_TEMPLATE:
             raise LimitError(
-                "a chat template is too long", expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
-                code="size",
+                "a chat template is too long", part=TEMPLATE, code="size",
+                expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
             )  # fmt: skip
-    _check_text("chat template", templates.values())
+    _check_text("chat template", templates.values(), TEMPLATE)
 
 
-def _check_text(what: str, texts: Iterable[str]) -> None:
+def _check_text(what: str, texts: Iterable[str], part: str) -> None:
     """Check for texts that cannot be written as UTF-8."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"a {what} contains half a character (a surrogate)", expected="text that UTF-8 can hold",
+            f"a {what} contains half a character (a surrogate)", part=part, expected="text that UTF-8 can hold",
             found=repr(error.object[error.start : error.end]), code="encoding",
         ) from None  # fmt: skip
 
@@ -192,12 +203,12 @@ def _check_text(what: str, texts: Iterable[str]) -> None:
 def check_count(what: str, values: Sized, limit: int) -> None:
     """LimitError for more values than any vocabulary has."""
     if len(values) > limit:
-        raise LimitError(f"too many {what}", expected=f"at most {limit}", found=len(values), code="count")
+        raise LimitError(f"too many {what}", part=what, expected=f"at most {limit}", found=len(values), code="count")
 
 
-def tokenizer_error(message: str, expected: object, found: object) -> FormatError:
-    """The error for a tokenizer that contradicts itself."""
-    return FormatError(message, expected=str(expected), found=str(found), code="tokenizer")
+def tokenizer_error(message: str, expected: object, found: object, part: str | None = None) -> FormatError:
+    """The error for a tokenizer that contradicts itself; `part` is one of PARTS or a role."""
+    return FormatError(message, part=part, expected=str(expected), found=str(found), code="tokenizer")
 
 
 def piece_texts(tokenizer: Tokenizer) -> list[str]:

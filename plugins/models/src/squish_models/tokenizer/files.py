@@ -97,7 +97,10 @@ def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
     pretokenizer = BY_NAME.get(tokenizer.pre or "default")
     if pretokenizer is None:
         raise tokenizer_error(
-            "this pre-tokenizer cannot be written to tokenizer.json", "one of docs/tokenizers.md", tokenizer.pre
+            "this pre-tokenizer cannot be written to tokenizer.json",
+            "one of docs/tokenizers.md",
+            tokenizer.pre,
+            "tokenizer.ggml.pre",
         )
     steps = [*pretokenizer.steps]
     model = {

@@ -8,15 +8,33 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import FormatError, Typed
+from squish_core.api import SquishError, Typed
 
-from .base import MOST_MERGES, MOST_TOKENS, Kind, SpecialTokens, Tokenizer, Vocabulary, check_count, tokenizer_error
+from .base import (
+    MERGES,
+    MOST_MERGES,
+    MOST_TOKENS,
+    PARTS,
+    SCORES,
+    TOKENS,
+    Kind,
+    SpecialTokens,
+    Tokenizer,
+    Vocabulary,
+    check_count,
+    tokenizer_error,
+)
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
     "pad": "padding_token_id", "mask": "mask_token_id", "eot": "eot_token_id",
 }  # fmt: skip
+PLACES = {
+    **{part: f"{PREFIX}{part}" for part in ("model", *PARTS)}, **{role: f"{PREFIX}{key}" for role, key in IDS.items()},
+    "chat_template": TEMPLATE,
+}  # fmt: skip
+"""A part of a tokenizer in errors -> its key."""
 MODELS = {"gpt2": "bpe", "llama": "spm"}
 DEFAULT_IDS = {"bpe": {"bos": 11, "eos": 11}, "spm": {"bos": 1, "eos": 2, "unk": 0}}
 """Defaults of llama.cpp for absent keys."""
@@ -44,10 +62,10 @@ def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None)
     FormatError
         `tokenizer` if its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
     """
-    values = _values(metadata)
-    if values is None:
-        return None
     with _typed_values():
+        values = _values(metadata)
+        if values is None:
+            return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
         vocabulary = vocabulary or _vocabulary(values, model)
         special = _special(values, model, len(vocabulary.tokens))
@@ -81,11 +99,11 @@ def read_special(metadata: Mapping[str, Any]) -> SpecialTokens | None:
     FormatError
         `tokenizer` where an id is not in the vocabulary, or a key is missing or has the wrong type.
     """
-    values = _values(metadata)
-    if values is None:
-        return None
-    tokens = values[f"{PREFIX}tokens"]
     with _typed_values():
+        values = _values(metadata)
+        if values is None:
+            return None
+        tokens = values[f"{PREFIX}tokens"]
         special = _special(values, MODELS[values[f"{PREFIX}model"]], len(tokens))
         ids = SpecialTokens(special, _end_ids(tokens, values.get(f"{PREFIX}token_type"), special))
         ids.check(len(tokens))
@@ -104,14 +122,14 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     if name in (None, "none"):
         return None
     if name not in MODELS:
-        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name)
+        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name, "model")
     tokens, merges = values.get(f"{PREFIX}tokens"), values.get(f"{PREFIX}merges")
     if tokens is None:
-        raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing")
+        raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing", TOKENS)
     if MODELS[name] == "spm" and values.get(f"{PREFIX}scores") is None:
-        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing")
+        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing", SCORES)
     if MODELS[name] == "bpe" and merges is None:
-        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing")
+        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing", MERGES)
     try:  # before any of them is decoded
         check_count("tokens", tokens, MOST_TOKENS)
         check_count("merges", merges or (), MOST_MERGES)
@@ -122,11 +140,13 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @contextmanager
 def _typed_values() -> Iterator[None]:
+    """Errors that name a key, also for values of the wrong type."""
     try:
         yield
+    except SquishError as error:
+        error.part = PLACES.get(error.part or "", error.part)
+        raise
     except (TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, FormatError):
-            raise
         raise tokenizer_error("a key of the tokenizer has the wrong type", "text, ids and numbers", error) from None
 
 
@@ -142,7 +162,7 @@ def _pairs(merges: Iterable[str]) -> tuple[tuple[str, str], ...]:
     if not all(map(all, parts)):
         left, mark, right = next(part for part in parts if not all(part))
         raise tokenizer_error(
-            "a merge is not a pair", "two tokens and a space between", repr(f"{left}{mark}{right}"[:40])
+            "a merge is not a pair", "two tokens and a space between", repr(f"{left}{mark}{right}"[:40]), MERGES
         )
     return tuple((left, right) for left, _, right in parts)
 

@@ -11,7 +11,18 @@ import numpy as np
 
 from squish_core.api import LimitError, SquishError
 
-from .base import MOST_TOKENS, SPACE, Kind, Tokenizer, Vocabulary, looks_special, scores_of_merges, tokenizer_error
+from .base import (
+    MOST_TOKENS,
+    PARTS,
+    ROLES,
+    SPACE,
+    Kind,
+    Tokenizer,
+    Vocabulary,
+    looks_special,
+    scores_of_merges,
+    tokenizer_error,
+)
 from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
 
@@ -56,6 +67,8 @@ def _typed_values(part: str) -> Iterator[None]:
     try:
         yield
     except SquishError as error:
+        if error.part in (*PARTS, *ROLES):
+            error.part = None
         raise error.within(part=part) from None
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise tokenizer_error(

@@ -72,7 +72,7 @@ def unsupported_use(model: ExistingModel, name: str, use: str) -> FormatError:
     """The error for a use that has no operator on codes."""
     return FormatError(
         "the graph uses a weight for something that has no operator on codes", file=model.source.name, tensor=name,
-        expected="MatMul, Gemm or Gather", found=use, code=USE,
+        expected="MatMul, Gemm or Gather", found=use, code="graph-use",
     )  # fmt: skip
 
 

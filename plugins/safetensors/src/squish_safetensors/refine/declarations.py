@@ -42,7 +42,7 @@ def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[s
         yield from level
         level = [
             ((*path, name), part)
-            for path, each in level for name, part in each.items()
+            for path, settings in level for name, part in settings.items()
             if name.endswith(PART) and name not in QUANTIZATION_KEYS and isinstance(part, dict)
         ]  # fmt: skip
 

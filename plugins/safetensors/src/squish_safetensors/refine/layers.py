@@ -140,7 +140,7 @@ def refine_layers(
         spec = original
         if layer is not None:
             complete.add(layer)
-            base = next((each for each in bases if each in layers[layer]), bases[0])
+            base = next((suffix for suffix in bases if suffix in layers[layer]), bases[0])
             spec = _layer_tensor(make, layer, layers[layer], layer + base, findings, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "stored twice, quantized and dense; the second one is ignored"
@@ -157,8 +157,8 @@ def _layer_tensor(
         return spec
     except SquishError as error:
         code = error.code or "layer"
-        place = error.part if error.tensor in (None, name) else error.where()
-        reason = f"{place}: {error.reason()}" if place else error.reason()
+        location = error.part if error.tensor in (None, name) else error.where()
+        reason = f"{location}: {error.reason()}" if location else error.reason()
         problems.append(Problem(code=code, severity="error", where=name, message=reason))
         first = next(iter(parts.values()))
         extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}

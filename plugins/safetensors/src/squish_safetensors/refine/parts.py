@@ -93,7 +93,7 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
     if part is None:
         raise FormatError(
             "missing tensor of a layer", part=field, expected=field,
-            found=", ".join(each.lstrip(".") for each in parts), code=ErrorCode.MISSING,
+            found=", ".join(name.lstrip(".") for name in parts), code=ErrorCode.MISSING,
             hint="A shard of the model may be missing.",
         )  # fmt: skip
     if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):

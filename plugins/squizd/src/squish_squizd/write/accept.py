@@ -18,7 +18,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Enco
         stored, unpruned = evolve(spec, shape=place.stored_shape(spec)), evolve(options, sparsity=None)
         block = accepts(stored, evolve(encoding, codec=codec.inner), unpruned)
         return block if isinstance(block, Refusal) else evolve(block, codec=evolve(codec, inner=block.codec))
-    in_layer = place.layer_of(spec.name) is not None
+    in_layer = place.layer_of_tensor(spec) is not None
     inner = place.unwrapped(codec)
     refusal = place.fits(spec, inner, parts)
     if refusal:

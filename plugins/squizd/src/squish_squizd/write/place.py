@@ -16,6 +16,8 @@ from ..read.blocks import TCAW, aligned
 from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
 from ..read.tables import tensor_id
 
+LAYER = "squizd.layer"
+"""Attribute of a tensor with the number of its layer, if its name does not tell."""
 KINDS = {"dense": "NPCL", "squizd.int4": "INT4", "squizd.int2": "INT2", "tca_tbe": "TCAW", "astc": "ASTW"}
 NPCL_CODES = {"f32": 0, "f16": 1, "bf16": 2}
 _LAYER = re.compile(
@@ -126,7 +128,7 @@ def place(specs: Sequence[TensorSpec], options: WriteOptions) -> Placement:
     by_layer: dict[int, list[TensorSpec]] = {}
     global_specs: list[TensorSpec] = []
     for spec in specs:
-        layer = layer_of(spec.name)
+        layer = layer_of_tensor(spec)
         (global_specs if layer is None else by_layer.setdefault(layer, [])).append(spec)
     if len(by_layer) > 0xFFFF:
         raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
@@ -178,6 +180,14 @@ def layer_of(name: str) -> int | None:
     match = _LAYER.match(name)
     layer = int(match[1]) if match and len(match[1]) < 10 else None
     return layer if layer is not None and layer < DRAFT_KEY else None
+
+
+def layer_of_tensor(spec: TensorSpec) -> int | None:
+    """Return the layer of a tensor: by its name, else as the SQUIZD file that it comes from states it."""
+    layer, stated = layer_of(spec.name), spec.attrs.get(LAYER)
+    if layer is None and type(stated) is int and 0 <= stated < DRAFT_KEY:
+        return stated
+    return layer
 
 
 def is_ffn(name: str) -> bool:

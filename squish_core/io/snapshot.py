@@ -1,0 +1,36 @@
+"""The snapshot in a folder of Hugging Face's cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError
+
+PREFIX = "models--"
+"""Start of the name of a model's folder in the cache: `models--ORG--NAME`."""
+
+
+def snapshot_of(folder: Path) -> Path:
+    """The files of a model's folder in the cache: the snapshot that `refs/main` names, or the only one.
+
+    Any other folder is returned unchanged. FormatError if there are several snapshots and none is the main one.
+    """
+    snapshots = folder / "snapshots"
+    if not folder.name.startswith(PREFIX) or not snapshots.is_dir():
+        return folder
+    try:
+        names = sorted(each.name for each in snapshots.iterdir() if each.is_dir())
+        main = folder / "refs" / "main"
+        revision = main.read_text("utf-8")[:100].strip() if main.is_file() else ""
+    except (OSError, ValueError):
+        return folder
+    if revision in names:
+        return snapshots / revision
+    if len(names) != 1:
+        raise FormatError(
+            "has several snapshots, and refs/main names none of them" if names else "has no snapshot",
+            file=str(folder), code=ErrorCode.FOLDER, found=", ".join(names[:3]) or None,
+            hint="Name the folder of one: snapshots/REVISION." if names else "Download the model again.",
+        )  # fmt: skip
+    return snapshots / names[0]
