@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,8 @@ KEEP_SIZE = 1
 
 def free_bytes(target: Path) -> int | None:
     """Free bytes for this user on the disk of `target`; None if the system does not report them (as for `/proc`)."""
+    import shutil  # slow to import, and opening a file imports this module
+
     try:
         disk = shutil.disk_usage(target.parent)
     except OSError:
