@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,25 @@ def test_files_come_back_from_a_gguf_byte_for_byte(name: str, tmp_path: Path) ->
     squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
     assert text_files(tmp_path / "back") == text_files(source)
     assert {item.state for item in squish.diff(source, tmp_path / "back").tensors} == {"bytes"}
+
+
+def test_a_config_without_a_dtype_comes_back_byte_for_byte(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(NAMES[0]), CONFIGS[NAMES[0]], files=FILES)
+    config = json.loads((source / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    (source / "config.json").write_text(json.dumps(config, indent=4))
+    squish.convert(source, tmp_path / "m.gguf")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    assert text_files(tmp_path / "back") == text_files(source)
+
+
+@pytest.mark.parametrize("encoding", ["bf16", "f16", "f32"])
+def test_a_config_written_from_keys_states_the_dtype_of_the_folder(encoding: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(NAMES[0]), CONFIGS[NAMES[0]], files=FILES)
+    squish.convert(source, tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "folder", "hf", encode=encoding)
+    config = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert config["torch_dtype"] == {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[encoding]
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,14 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """Return a configuration with the dtype of most matrices; unchanged if already correct, or if there is none."""
+    """Return a configuration with the dtype of most matrices; unchanged if already correct, or if it states none.
+
+    A dtype of null is filled in.
+    """
     common = Counter(spec.dtype for spec in specs if len(spec.shape) > 1).most_common(1)
     name = TORCH_DTYPES.get(common[0][0]) if common else None
-    stated = config.get("torch_dtype", config.get("dtype"))
-    if name is None or name == stated or not config:
+    stated = [config[key] for key in ("torch_dtype", "dtype") if key in config]
+    if name is None or all(dtype == name for dtype in stated):
         return dict(config)
     return {**{key: value for key, value in config.items() if key != "dtype"}, "torch_dtype": name}
 

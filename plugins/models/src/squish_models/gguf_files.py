@@ -45,8 +45,10 @@ class GgufFiles(Mapping[str, bytes]):
 
     Attributes
     ----------
+    has_config
+        Whether config.json is one that was stored; else it is written from the keys.
     vectors
-        The dtype of dense tensors that the config states.
+        The dtype of dense tensors that a stored config states.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class GgufFiles(Mapping[str, bytes]):
         self._files, self.vectors = {**kept, **lent}, None
         self._special = read_special(model.meta)
         self._agreeing: Tokenizer | None = None
-        if CONFIG in self._files and config_agrees(family, model, self._files[CONFIG]):
+        self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
+        if self.has_config:
             self.vectors = vector_dtype(json.loads(self._files[CONFIG]))
             self._files[CONFIG] = undeclared(self._files[CONFIG])
         else:
@@ -165,7 +168,11 @@ class FolderFiles(Mapping[str, bytes]):
         self._family, self._model, self._settings = family, model, settings
         self.files = GgufFiles(family, model, settings)
         config = self.files[CONFIG]
-        self._config = config if layout == "hf" else respelled(family, config, settings)
+        if layout != "hf":
+            config = respelled(family, config, settings)
+        elif not self.files.has_config:
+            config = dump_json({**json.loads(config), "torch_dtype": None})  # the writer knows the dtype
+        self._config = config
 
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
