@@ -97,7 +97,8 @@ def test_a_file_of_the_method_is_left_out(tmp_path: Path) -> None:
     report = squish.convert(path, tmp_path / "target", "safetensors:max_shard_size=1MB", "f32")
     assert [item.name for item in report.dropped if item.kind == "asset"] == ["quantize_config.json"]
     assert not (tmp_path / "target/quantize_config.json").exists()
-    assert not report.notes  # of a link whose content is carried
+    (note,) = report.notes  # none about a link whose content is carried
+    assert "the model is incomplete" in note
 
 
 def test_a_declaration_goes_with_the_tensors_as_they_are_stored(tmp_path: Path) -> None:

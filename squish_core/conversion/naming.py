@@ -13,9 +13,11 @@ from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.families.base import ENGINES, GGUF, HF
+from squish_core.families.model import CONFIG_FILE
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
+from squish_core.mapping.consistency import check_settings
 from squish_core.mapping.mapped import (
     MappedFile,
     ModelMap,
@@ -58,9 +60,7 @@ def choose_map(
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
-        if not request and _has_engine_format(file) and _is_model(file, naming):
-            check_complete(map_file(file, layout, options, naming))  # the names stay the same
-        return None, ()
+        return None, _check_unmapped(file, naming, layout, options, request)
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     if naming.adapter:
@@ -142,15 +142,22 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
     return not has_engine_names(family_of(file, naming), file)
 
 
+def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
+    """Check a model of a known family whose names stay the same; returns notes for the report."""
+    if layout == GGUF or request == KEEP or naming.family is None or naming.adapter:
+        return ()
+    if absent := missing_tensors(file, naming):
+        return (f"not checked against {CONFIG_FILE}: the model is incomplete: {absent[0]} is missing",)
+    if not request and _has_engine_format(file):
+        check_complete(map_file(file, layout, options, naming))
+        return ()
+    return check_settings(file, naming, ENGINES[layout])
+
+
 def _has_engine_format(file: File) -> bool:
     """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
     known = file.registry.containers
     return file.format in known and file.registry.container(file.format).naming({}) not in (None, HF, GGUF)
-
-
-def _is_model(file: File, naming: Naming) -> bool:
-    """Whether a file has a whole model of a known family."""
-    return naming.family is not None and not naming.adapter and not missing_tensors(file, naming)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:

@@ -100,15 +100,18 @@ class Matching:
             unused=tuple(self.unused),
         )
 
-    def errors(self) -> Iterator[TensorError]:
-        """Find contradictions to the family lazily: unknown, duplicate and missing tensors, and wrong shapes."""
+    def errors(self, extra: list[str] | None = None) -> Iterator[TensorError]:
+        """Find contradictions to the family lazily: unknown, duplicate and missing tensors, and wrong shapes.
+
+        With a list `extra`, unknown tensors are no errors: their names are added to it, before any tensor is missing.
+        """
         for name in self.tensors:
-            error = self._match(name)
+            error = self._match(name, extra)
             if error is not None:
                 yield error
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent})
 
-    def _match(self, name: str) -> TensorError | None:
+    def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
         family, tensors = self.family, self.tensors
         if _matches(name, self.left_out):
@@ -117,6 +120,9 @@ class Matching:
         match = self.rules.find(without_prefix(family, name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
+                if extra is not None:
+                    extra.append(name)
+                    return None
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
             (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
             return None

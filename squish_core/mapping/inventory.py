@@ -37,6 +37,16 @@ class Inventory:
     errors: tuple[SquishError, ...] = ()
 
 
+@frozen(kw_only=True)
+class Outline:
+    """The settings of a model, the tensors that they tie, and its tensors against the family's, not yet compared."""
+
+    model: Model
+    settings: Mapping[str, Any]
+    tied: tuple[str, ...]
+    matching: Matching
+
+
 def take_inventory(file: File, layout: str) -> Inventory:
     """Compare a file with the family that it states.
 
@@ -62,20 +72,28 @@ def take_inventory(file: File, layout: str) -> Inventory:
         return Inventory(naming=naming)
     family = family_of(file, naming)
     try:
-        with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
-            model = model_of(file, family, naming.layout)
-            settings = family.settings(model)
-            sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
-            tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
-            absent, left_out = family.absent(settings), family.left_out(settings)
+        outline = outline_of(file, family, naming, layout)
     except SquishError as error:
         return Inventory(naming=naming, family=family, errors=(error,))
-    rules = engine_rules(family, layout)
-    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out)
+    matching = outline.matching
     if (layout == GGUF) != (naming.layout == GGUF):
         errors: tuple[SquishError, ...] = ()
     else:
         errors = tuple(islice(matching.errors(), MOST))
     return Inventory(
-        naming=naming, family=family, model=model, settings=settings, coverage=matching.coverage(), errors=errors
-    )
+        naming=naming, family=family, model=outline.model, settings=outline.settings, coverage=matching.coverage(),
+        errors=errors,
+    )  # fmt: skip
+
+
+def outline_of(file: File, family: Family, naming: Naming, layout: str) -> Outline:
+    """Read the settings of a file, for comparing its tensors with the family's; SquishError if they are unusable."""
+    with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
+        model = model_of(file, family, naming.layout)
+        settings = family.settings(model)
+        sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
+        tied = tuple(tensor.name for tensor in family.tensors if family.is_tied(settings, tensor))
+        absent, left_out = family.absent(settings), family.left_out(settings)
+    rules = engine_rules(family, layout)
+    matching = Matching(family, file.index.tensors, rules, sizes, tied, absent, left_out)
+    return Outline(model=model, settings=settings, tied=tied, matching=matching)
