@@ -249,6 +249,15 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     assert weight.embed([]).shape == (0, 32)
 
 
+def test_products_with_complex_weights_are_refused() -> None:
+    weights = np.ones((2, 4), np.complex64) * 1j
+    weight = squish.open(toys.box({"w": weights}), registry=toys.registry())["w"].load("numpy")
+    for product in (lambda: weight.linear(np.ones(4)), lambda: weight.embed([1])):
+        with expect_error(SquishError, code="op", tensor="w", found="complex64"):
+            product()
+    np.testing.assert_array_equal(weight.dense(), weights)
+
+
 @pytest.mark.parametrize(("shape", "usual", "other"), [((4,), "dense", "linear"), ((4, 4), "linear", "experts"),
                                                       ((2, 4, 4), "experts", "linear")])  # fmt: skip
 def test_the_default_operation_follows_from_the_rank(shape: tuple[int, ...], usual: str, other: str) -> None:

@@ -13,6 +13,8 @@ from squish_core.backends.offers import OPS, Availability, Cost, Offer, Request
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import PANEL_BYTES, full
+from squish_core.codes import ErrorCode
+from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,10 +103,16 @@ def _here() -> Availability:
 
 
 def _f32(bound: BoundEncoding, region: Region) -> np.ndarray:
-    """Decode a region to float32."""
+    """Decode a region to float32; UsageError for complex values."""
     import numpy as np
 
-    return bound.read(region).astype(np.float32, copy=False)
+    values = bound.read(region)
+    if values.dtype.kind == "c":
+        raise UsageError(
+            "complex weights can only be decoded", tensor=bound.spec.name, expected="real values",
+            found=str(values.dtype), code=ErrorCode.OP, hint="Use numpy() and compute with its result.",
+        )  # fmt: skip
+    return values.astype(np.float32, copy=False)
 
 
 def _panels(bound: BoundEncoding, expert: slice | None = None) -> Iterator[Region]:

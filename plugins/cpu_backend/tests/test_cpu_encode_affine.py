@@ -11,7 +11,7 @@ from hard_values import hard_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.api import Affine
-from squish_cpu import encoders, library
+from squish_cpu import code_encoders, library
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
@@ -34,10 +34,10 @@ SCHEMES: list[dict[str, Any]] = [
 def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True) -> None:
     """Each part equals the NumPy encoder's, and was encoded by the kernels."""
     encoder = squish.registry().encoder(CodecSpec("affine", params))
-    assert isinstance(encoder, encoders.AffineEncoder)
-    scheme = encoders.Scheme.of(params)
+    assert isinstance(encoder, code_encoders.AffineEncoder)
+    scheme = code_encoders.Scheme.of(params)
     expected = Affine().encode(values, params)
-    assert (encoders.encode_compiled(scheme, values) is not None) == compiled
+    assert (code_encoders.encode_compiled(scheme, values) is not None) == compiled
     encoded = encoder.encode(values, params)
     assert encoded.keys() == expected.keys()
     for role, part in expected.items():
@@ -98,9 +98,9 @@ def test_ties_between_codes_round_like_numpy(data: st.DataObject) -> None:
         expected = Affine().encode(values, params)
     except CodecError as refusal:  # scales out of range of their dtype
         with expect_error(CodecError, code="range", found=refusal.found):
-            encoders.AffineEncoder().encode(values, params)
+            code_encoders.AffineEncoder().encode(values, params)
         return
-    encoded = encoders.AffineEncoder().encode(values, params)
+    encoded = code_encoders.AffineEncoder().encode(values, params)
     assert {role: part.tobytes() for role, part in encoded.items()} == {
         role: part.tobytes() for role, part in expected.items()
     }
@@ -125,7 +125,7 @@ def test_non_finite_values_are_refused(odd: float, instructions: str) -> None:
         for offset, search in product(("none", "zero_point", "bias"), ("none", "mse")):
             params = {"bits": 4, "group_size": 32, "offset": offset, "search": search}
             with expect_error(CodecError, code="range", expected="finite values", found="1 of 20480"):
-                encoders.AffineEncoder().encode(values, params)
+                code_encoders.AffineEncoder().encode(values, params)
 
 
 @pytest.mark.parametrize("search", ["none", "mse"])
@@ -134,7 +134,7 @@ def test_parts_do_not_depend_on_threads(search: str, monkeypatch: pytest.MonkeyP
     encoded = []
     for count in ("1", "5"):
         monkeypatch.setenv(library.THREADS, count)
-        parts = encoders.AffineEncoder().encode(
+        parts = code_encoders.AffineEncoder().encode(
             values, {"bits": 3, "group_size": 64, "offset": "bias", "search": search}
         )
         encoded.append({role: part.tobytes() for role, part in parts.items()})
@@ -144,7 +144,7 @@ def test_parts_do_not_depend_on_threads(search: str, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("name", ["int4", "int2"])
 def test_squizd_uses_the_same_kernels(name: str) -> None:
     encoder: Any = squish.registry().encoder(CodecSpec(f"squizd.{name}"))
-    assert isinstance(encoder.affine, encoders.AffineEncoder)
+    assert isinstance(encoder.affine, code_encoders.AffineEncoder)
     assert encoder.id == f"squizd.{name}"
     values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
     encoded, expected = (

@@ -31,9 +31,10 @@ def squish_encoders() -> list[EncoderInfo]:
         )
         for name in ENCODED
     ] + [
-        EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{encoder}")
+        EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.{encoder}")
         for name, encoder in (
-            ("dense", "DenseEncoder"), ("affine", "AffineEncoder"),
-            ("squizd.int4", "SquizdInt4Encoder"), ("squizd.int2", "SquizdInt2Encoder"), ("tca_tbe", "TcaTbeEncoder"),
+            ("dense", "encoders:DenseEncoder"), ("affine", "code_encoders:AffineEncoder"),
+            ("squizd.int4", "code_encoders:SquizdInt4Encoder"), ("squizd.int2", "code_encoders:SquizdInt2Encoder"),
+            ("tca_tbe", "code_encoders:TcaTbeEncoder"),
         )
     ]  # fmt: skip

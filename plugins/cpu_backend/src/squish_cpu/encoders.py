@@ -1,24 +1,14 @@
-"""Encoders: GGML blocks bit-identical to ggml's reference, affine codes bit-identical to `squish_codecs`."""
+"""Encoders of GGML blocks, bit-identical to ggml's reference, and of dense arrays."""
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
-from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
 
 from squish_core.api import BLOCK_TYPES, CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
 
-from . import library as native
-from .layouts.base import DENSE, GGML, GGML_FIRST, IQ4_NL, IQ4_XS, TYPES, Array
+from .layouts.base import DENSE, GGML, GGML_FIRST, IQ4_NL, IQ4_XS, Array
 from .library import library, threads
 from .metrics import EncoderMetrics
-
-OFFSETS = {"none": 0, "zero_point": 1, "bias": 2}
-RUN = 16
-"""Values per kernel step; group sizes are multiples of it."""
-MAX_GROUP = {"none": 1 << 62, "mse": 256}
-"""Largest group size of the compiled encoder, by search."""
 
 BY_ROW = ("q4_0", "q4_1", "q5_0", "q5_1")
 """Block types whose error weights are relative to the mean square of the whole row."""
@@ -96,17 +86,6 @@ def _importance(panel: Array, activations: Array | None) -> Array:
     return squares
 
 
-class AffineEncoder(EncoderMetrics, Affine):
-    """Compiled if groups and words are along rows and groups are multiples of 16; else, and for errors, NumPy."""
-
-    def __init__(self) -> None:
-        library()
-
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
-        scheme = Scheme.of(params)
-        return encode_compiled(scheme, panel) or super().encode(panel, params, activations=activations)
-
-
 class DenseEncoder(EncoderMetrics, Dense):
     """Conversions between 16- and 32-bit floats, rounded to nearest; NumPy for all others."""
 
@@ -124,67 +103,3 @@ class DenseEncoder(EncoderMetrics, Dense):
         out = np.empty(values.shape, dtypes.to_numpy(target))
         decode(full(values.shape), out)
         return {"data": out.reshape(panel.shape)}
-
-
-class SquizdInt4Encoder(EncoderMetrics, SquizdInt4):
-    """SQUIZD INT4 with the compiled affine encoder."""
-
-    def __init__(self) -> None:
-        self.affine = AffineEncoder()
-
-
-class SquizdInt2Encoder(EncoderMetrics, SquizdInt2):
-    """SQUIZD INT2 with the compiled affine encoder."""
-
-    def __init__(self) -> None:
-        self.affine = AffineEncoder()
-
-
-class TcaTbeEncoder(TcaTbe):
-    """TCA-TBE, encoded in one pass."""
-
-    def __init__(self) -> None:
-        library()
-        super().__init__()
-
-    def encode(self, panel: Array, params: Params, *, activations: Array | None = None) -> dict[str, Array]:
-        """Encode to the parts of `TcaTbe`; `high` and `full` are views of larger arrays."""
-        bits = np.ascontiguousarray(panel.astype(dtypes.to_numpy("bf16"), copy=False)).view(np.uint16)
-        rows, columns = (prod(panel.shape[:-1]), panel.shape[-1]) if panel.ndim else (1, 1)
-        planes = np.empty((3, rows, -(-columns // 64)), np.uint64)
-        high, others = np.empty(bits.size, np.uint8), np.empty(bits.size, np.uint16)
-        places = (array.ctypes.data for array in (planes, high, others))
-        count = library().encode_triple(bits.ctypes.data, rows, columns, params["base_exponent"], *places)
-        parts = {f"plane{number}": plane for number, plane in enumerate(planes)}
-        return {**parts, "high": high[:count], "full": others[: bits.size - count]}
-
-
-def encode_compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
-    """Encode with the compiled kernels; None for unsupported schemes and non-finite values, scales or biases."""
-    check_encodable(scheme)
-    layouts = scheme.parts(panel.shape)
-    line = panel.size if scheme.flat else panel.shape[-1]
-    size = scheme.group_size or line
-    in_rows = not scheme.transposed and (scheme.group_axis, scheme.pack_axis) == (-1, -1)
-    packed = scheme.packing.order == "lsb" and not line * scheme.bits % scheme.packing.width
-    fits = panel.size and not size % RUN and not line % size and size <= MAX_GROUP.get(scheme.search, 0)
-    if not (in_rows and packed and fits) or (scheme.offset == "zero_point" and scheme.zero):
-        return None
-    values = np.require(panel, np.float32, ["C", "A"])
-    offset_dtype = scheme.offset_dtype if scheme.offset == "bias" else "i8" if scheme.signed else "u8"
-    scale = np.empty(layouts["scale"][1], dtypes.to_numpy(scheme.scale_dtype))
-    offset = np.empty(scale.shape if scheme.offset != "none" else 0, dtypes.to_numpy(offset_dtype))
-    data = np.empty(layouts["data"][1], dtypes.to_numpy(scheme.word))
-    options = native.Affine(
-        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], is_mlx_layout(scheme),
-        TYPES[scheme.scale_dtype], TYPES[offset_dtype], scheme.search == "mse",
-    )  # fmt: skip
-    places = (array.ctypes.data for array in (data, scale, offset))
-    if not library().encode_affine(options, values.ctypes.data, scale.size, *places, threads()):
-        return None
-    parts = {"data": data, "scale": scale}
-    if scheme.packed_zeros:
-        parts["offset"] = scheme.packing.pack(offset.view(np.uint8), scheme.zero_axis)
-    elif scheme.offset != "none":
-        parts["offset"] = offset.astype(dtypes.to_numpy(scheme.offset_dtype), copy=False)
-    return parts
