@@ -86,6 +86,7 @@ def findings(name: str, settings: dict[str, Any], to: str, engine: str, folder: 
 
 
 ROPE = "config.json rope_scaling"
+AFQ = "afq4:group_size=32"
 CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = [
     ("deepseek 2", {}, "gguf", "mistralrs", [("error", "engine-setting", "general.architecture")]),
     ("deepseek 3", {}, "gguf", "mistralrs", [("error", "engine-setting", "general.architecture")]),
@@ -150,21 +151,53 @@ def test_settings_that_an_engine_handles_otherwise_are_named(
         ("gpt-oss", "mxfp4", "gguf", "warning"), ("gpt-oss", "mxfp4", "uqff", "warning"),
         ("gpt-oss", "q8_0", "gguf", ""), ("gpt-oss", "q8_0", "uqff", ""),
         ("qwen3moe", "mxfp4", "gguf", "error"), ("qwen3moe", "mxfp4", "uqff", "error"),
-        ("qwen3moe", "q8_0", "uqff", ""), ("mixtral", "q8_0", "uqff", "error"), ("mixtral", "q8_0", "gguf", ""),
+        ("gpt-oss", AFQ, "uqff", "warning"), ("qwen3moe", "q8_0", "uqff", ""),
+        ("qwen3moe", AFQ, "uqff", "warning"), ("mixtral", "q8_0", "uqff", ""), ("mixtral", "q8_0", "gguf", ""),
+        ("mixtral", "mxfp4", "uqff", "error"), ("mixtral", AFQ, "uqff", "warning"),
         ("deepseek 2", "mxfp4", "uqff", "error"),
     ],
 )  # fmt: skip
 def test_experts_in_codes_that_mistral_rs_handles_otherwise_are_named(
     name: str, encode: str, to: str, severity: str, tmp_path: Path
 ) -> None:
-    model = tmp_path / "m.gguf"
-    squish.convert(written(name, {}, tmp_path), model, encode={"*_exps.weight": encode})
-    if to == "uqff":
-        squish.convert(model, tmp_path / "uqff", "uqff")
-        model = tmp_path / "uqff"
+    model = tmp_path / f"model.{to}"
+    experts = "*_exps.weight" if to == "gguf" else "*.experts.*_proj.weight"
+    squish.convert(written(name, {}, tmp_path), model, to, {experts: encode})
     problems = [each for each in check_model(model, "mistralrs").problems if each.code == "engine-type"]
     assert [each.severity for each in problems] == ([severity] if severity else [])
     assert all("exp" in each.where for each in problems)
+
+
+@pytest.mark.parametrize("rename", [None, "keep"])
+@pytest.mark.parametrize("encode", ["hqq4:group_size=32", "fp8", "f8q8"])
+def test_experts_are_not_written_in_codes_that_mistral_rs_refuses(
+    encode: str, rename: str | None, tmp_path: Path
+) -> None:
+    """If their names stay, they are separate matrices, which such codes suit."""
+    squish.convert(written("qwen3moe", {}, tmp_path), tmp_path / "out", "uqff", encode, rename=rename)
+    with squish.open(tmp_path / "out") as file:
+        are_dense = [file[name].spec.encodings[0].codec.id == "dense" for name in file if ".experts." in name]
+    problems = check_model(tmp_path / "out", "mistralrs").problems
+    severities = {each.severity for each in problems if each.code == "engine-type"}
+    assert (set(are_dense), severities) == (({False}, {"error"}) if rename else ({True}, set()))
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "deepseek 2"])
+def test_experts_of_a_uqff_have_the_names_of_mistral_rs(name: str, tmp_path: Path) -> None:
+    source = written(name, {}, tmp_path)
+    squish.convert(source, tmp_path / "out", "uqff", "q8_0")
+    with squish.open(tmp_path / "out") as file:
+        experts = {
+            tensor: file[tensor].spec
+            for tensor in file
+            if tensor.startswith("model.layers.1.") and ".experts." in tensor
+        }
+    module = "block_sparse_moe" if name == "mixtral" else "mlp"
+    assert experts.keys() == {f"model.layers.1.{module}.experts.{each}_proj.weight" for each in ("gate", "up", "down")}
+    assert {(spec.shape[0], spec.encodings[0].codec.id) for spec in experts.values()} == {(4, "ggml.q8_0")}
+    squish.convert(tmp_path / "out", tmp_path / "floats", "hf", "f32")
+    with squish.open(source) as before, squish.open(tmp_path / "floats") as after:
+        assert set(before) == set(after)
 
 
 @pytest.mark.parametrize(("engine", "problems"), [("mistralrs", [("warning", "tokenizer.ggml.scores")]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import squish_core as squish
 
 pytestmark = pytest.mark.oracle
 BOUND = 0.01
+BLOCKS = 0.1
 LINEAR = {"rope_parameters": {**families.ROPE, "rope_type": "linear"}}
 EQUAL_HEADS = {"v_head_dim": 48}
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
@@ -80,3 +82,57 @@ def test_mistral_rs_computes_mxfp4_experts_of_gpt_oss_otherwise(to: str, expecte
     answer = engines.ask("mistralrs", model, reference.ids, tokens=1, vocabulary=families.SIZE["vocab_size"])
     assert engines.difference(reference, answer, 1.25, exact=False)  # blocks agree within 1.25 elsewhere
     assert verdict(model, "mistralrs") == expected
+
+
+def write_uqff(path: str, target: str, quant: str) -> None:
+    """Runs in the peer: mistral.rs quantises a folder and writes it."""
+    import os
+
+    os.environ |= {"HF_HUB_OFFLINE": "1", "RAYON_NUM_THREADS": "1"}
+    from mistralrs import ModelDType, Runner, Which
+
+    which = Which.Plain(model_id=path, dtype=ModelDType.F32, write_uqff=target)
+    Runner(which=which, in_situ_quant=quant)
+
+
+def uqff_of_mistral_rs(source: Path, target: Path, quant: str) -> Path:
+    """The UQFF that mistral.rs writes of a folder, whose config.json it reads in the old spelling."""
+    squish.convert(source, target / "spelled", "uqff")
+    shutil.copytree(source, target / "source")
+    shutil.copy(target / "spelled" / "config.json", target / "source")
+    (target / "own").mkdir()
+    arguments = {"path": str(target / "source"), "target": str(target / "own" / f"{quant}.uqff"), "quant": quant}
+    for _ in range(2):
+        try:
+            oracles.peer("mistralrs").run(write_uqff, timeout=60, **arguments)
+            break
+        except oracles.PeerTimeout as error:  # its threads sometimes hang
+            last = error
+    else:
+        raise last
+    return target / "own"
+
+
+def test_coded_experts_of_mixtral_run_in_mistral_rs_as_in_its_own_uqff(tmp_path: Path) -> None:
+    source, model = families.make("mixtral", tmp_path / "model"), tmp_path / "out"
+    squish.convert(source, model, "uqff", "q8_0")
+    own = uqff_of_mistral_rs(source, tmp_path, "q8_0")
+    with squish.open(own) as theirs, squish.open(model) as ours:
+        assert set(theirs) == set(ours)
+        for name in (name for name in ours if ".experts." in name):
+            assert theirs[name].parts()["data"].numpy().tobytes() == ours[name].parts()["data"].numpy().tobytes(), name
+    squish.convert(model, tmp_path / "floats", "hf", "f32")
+    reference = engines.ask("transformers", tmp_path / "floats", tokens=1)
+    answer = engines.ask("mistralrs", model, reference.ids, tokens=1, vocabulary=families.SIZE["vocab_size"])
+    assert engines.difference(reference, answer, BLOCKS, exact=False) == ""
+    assert verdict(model, "mistralrs") == ""
+
+
+@pytest.mark.parametrize(
+    ("quant", "reason"),
+    [("afq4", "moe experts forward"), ("mxfp4", "not support stacked expert"), ("hqq4", "not support stacked expert")],
+)
+def test_mistral_rs_refuses_such_experts_in_its_own_uqff(quant: str, reason: str, tmp_path: Path) -> None:
+    source, size = families.make("mixtral", tmp_path / "model"), families.SIZE["vocab_size"]
+    with pytest.raises(oracles.PeerError, match=reason):
+        engines.ask("mistralrs", uqff_of_mistral_rs(source, tmp_path, quant), tokens=1, vocabulary=size)

@@ -81,6 +81,19 @@ def test_decoded_experts_are_transposed(coded: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(floats[f"{EXPERTS}{name}"].numpy(), transposed)
 
 
+def test_fused_experts_of_a_uqff_of_mistral_rs_are_read(folder: Path, coded: Path, tmp_path: Path) -> None:
+    """It keeps the rows of Hugging Face's codes, under names with a suffix."""
+    squish.convert(coded, tmp_path / "codes", "hf:method=mxfp4")
+    with squish.open(tmp_path / "codes") as file:
+        arrays = {name: file[name].numpy() for name in file}
+    for name in [name for name in arrays if ".experts." in name]:
+        arrays[f"{name.removesuffix('_bias')}.{'bias' if name.endswith('_bias') else 'weight'}"] = arrays.pop(name)
+    squish.save(tmp_path / "m.safetensors", arrays)
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "own", "uqff", assets=folder, rename="keep")
+    squish.convert(tmp_path / "own", tmp_path / "again.gguf")
+    assert states(coded, tmp_path / "again.gguf") <= {"bytes", "values"}
+
+
 def test_encoded_experts_have_the_rows_of_codes(folder: Path, coded: Path, tmp_path: Path) -> None:
     squish.convert(folder, tmp_path / "codes", "hf:method=mxfp4", {"*experts.*_proj": "mxfp4"})
     assert states(tmp_path / "codes", coded) == {"bytes", "values"}

@@ -22,7 +22,7 @@ class Reading:
 
     `codecs` are patterns of codec ids, `dtypes` types of dense tensors, `methods` the `quant_method` of checkpoints
     that declare one. `vectors`: it wants the type that the family's table states. `experts`: a family -> a pattern of
-    codec ids -> "error" if it refuses experts in them, "warning" if it computes them otherwise.
+    codec ids -> "error" if it refuses experts in them, "cpu" if it does on a CPU, "warning" if it computes otherwise.
     """
 
     layout: str
@@ -100,6 +100,8 @@ PRETOKENIZERS = frozenset((
 """Values of `tokenizer.ggml.pre` that llama.cpp loads (src/llama-vocab.cpp of llama-cpp-python 0.3.36)."""
 GGML = ("dense", "ggml.*")
 MISTRAL_GGML = ("dense", *(f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1", "?_k")))
+MISTRAL_EXPERTS = {"affine": "cpu", **dict.fromkeys(("mx", "hqq", "float8", "uqff.f8q8"), "error")}
+"""Codecs of experts with which mistral.rs refuses the UQFFs that it writes itself, or that it refuses to write."""
 HEAD_SIZES = ("attention.key_length", "attention.value_length")
 HEADS = ("num_key_value_heads",)
 SIZES = (
@@ -212,10 +214,8 @@ MISTRAL_RS = Engine(
             layout="uqff",
             codecs=(ANY,),
             experts={
-                "gpt-oss": {"mx": "warning"},
-                "mixtral": {ANY: "error"},
-                "qwen3moe": {"mx": "error"},
-                "deepseek2": {"mx": "error"},
+                "gpt-oss": {"mx": "warning", "affine": "cpu"},
+                **dict.fromkeys(("mixtral", "qwen3moe", "deepseek2"), MISTRAL_EXPERTS),
             },
         ),
         "gguf": Reading(

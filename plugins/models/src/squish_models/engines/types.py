@@ -13,7 +13,12 @@ LISTED = 3
 """How many tensor names a problem lists."""
 EXPERTS = ("*_exps.*", "*.experts.*")
 """Patterns of the names of experts."""
-VERDICTS = {"error": "does not run", "warning": "computes otherwise"}
+VERDICTS = {
+    "error": ("error", "does not run"),
+    "cpu": ("warning", "does not run on a CPU"),
+    "warning": ("warning", "computes otherwise"),
+}
+"""What an engine does with a codec -> severity, and text of the message."""
 
 
 def type_problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
@@ -22,19 +27,20 @@ def type_problems(file: File, engine: Engine, reading: Reading, inventory: Inven
     sources = inventory.coverage.sources if inventory.coverage is not None else {}
     experts = reading.experts.get(inventory.naming.family or "", {})
     for name, spec in file.index.tensors.items():
-        severity = _expert_severity(spec, experts)
-        stored = spec.encodings[0].codec.id if severity else _not_run(spec, reading)
+        verdict = _expert_verdict(spec, experts)
+        stored = spec.encodings[0].codec.id if verdict else _not_run(spec, reading)
         rule = sources[name].rule if name in sources else None
         if stored is None and reading.vectors and rule is not None and rule.dtype not in (None, spec.dtype):
             stored = f"{spec.dtype} instead of {rule.dtype}"
         if stored is not None:
-            groups.setdefault((severity or "error", stored), []).append(name)
-    for (severity, stored), names in groups.items():
+            groups.setdefault((verdict or "error", stored), []).append(name)
+    for (verdict, stored), names in groups.items():
+        severity, text = VERDICTS[verdict]
         listed = ", ".join(names[1:LISTED])
         more = f"; so are {listed}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}" if listed else ""
         yield Problem(
             code="engine-type", severity=severity, where=names[0],
-            message=f"is stored as {stored}, which {engine.title} {VERDICTS[severity]}{more}",
+            message=f"is stored as {stored}, which {engine.title} {text}{more}",
         )  # fmt: skip
 
 
@@ -43,8 +49,8 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _expert_severity(spec: TensorSpec, experts: Mapping[str, str]) -> str:
-    """The severity of a codec of experts; "" for other tensors and codecs."""
+def _expert_verdict(spec: TensorSpec, experts: Mapping[str, str]) -> str:
+    """The verdict on a codec of experts; "" for other tensors and codecs."""
     if not experts or not spec.encodings or not matches(spec.name, EXPERTS):
         return ""
     codec = spec.encodings[0].codec.id

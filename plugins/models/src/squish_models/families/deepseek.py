@@ -98,7 +98,7 @@ class Deepseek(TextModel):
             Rule(f"{ATTENTION}embed_q.weight", Transpose(KEYS), reading=True),
             Rule(f"{ATTENTION}unembed_out.weight", VALUES, reading=True),
         ),
-        "uqff": (*FUSED_RULE, *stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=True)),
+        "uqff": (*FUSED_RULE, *stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False)),
     }  # fmt: skip
     keys = (
         *(key for key in SIZES if key.hf not in ("num_key_value_heads", "head_dim")),

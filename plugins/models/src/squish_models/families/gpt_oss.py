@@ -50,6 +50,10 @@ class GptOss(TextModel):
             Rule(f"{EXPERTS}down_proj", Transpose(f"{EXPERTS}down_proj.weight", dense_only=True)),
             Rule(f"{EXPERTS}down_proj_bias", f"{EXPERTS}down_proj.bias"),
         ),
+        "uqff": tuple(
+            Rule(f"{EXPERTS}gate_up_proj{suffix}", _alternating(suffix), reading=True)
+            for suffix in (".weight", ".bias")
+        ),
     }
     keys = (
         *COMMON,

@@ -54,7 +54,7 @@ class Mixtral(TextModel):
         ),
         "hf": fused_experts("block_sparse_moe", *PROJECTIONS, "intermediate_size"),
         "mlx": stacked_experts("block_sparse_moe", "switch_mlp", zip(SWITCH, PROJECTIONS), reading=False),
-        "uqff": stacked_experts("block_sparse_moe", "experts", zip(PROJECTIONS, PROJECTIONS), reading=True),
+        "uqff": stacked_experts("block_sparse_moe", "experts", zip(SWITCH, PROJECTIONS), reading=False),
     }
     constants = SCALED_ROPE
     keys = (*COMMON, VOCABULARY, *MIXTURE["num_local_experts"])

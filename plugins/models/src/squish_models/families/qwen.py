@@ -67,7 +67,7 @@ class Qwen3Moe(Qwen3):
         ),
         "hf": fused_experts("mlp", *SWITCH, "moe_intermediate_size"),
         "mlx": stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False),
-        "uqff": stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=True),
+        "uqff": stacked_experts("mlp", "experts", zip(SWITCH, SWITCH), reading=False),
     }  # fmt: skip
     keys = (*COMMON, *MIXTURE["num_experts"], Key("moe_intermediate_size", "expert_feed_forward_length"))
     fixed: ClassVar = {**Qwen2.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
