@@ -30,6 +30,7 @@ from squish_core.file import File
 from squish_core.formats.base import Container
 from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
+from squish_core.mapping.tensors import wraps_dense
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
 REQUESTS = 16
@@ -48,6 +49,7 @@ class Decision:
         self.activations, self._first_panels = activations, first_panels
         self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
+        self.is_mapped = isinstance(file, MappedFile)
         self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
         self.encodings: Mapping[str, CodecSpec | str] = {}
         self.narrow: Mapping[str, str] = {}
@@ -197,7 +199,8 @@ class Decision:
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
-        if dtype := self.dtypes.get(spec.name):  # the target's engine expects it, and it represents every value
+        dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
+        if dtype != spec.dtype or (self.is_mapped and wraps_dense(spec.encodings[0].codec)):
             step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
             return evolve(step, exactness=Exactness("values", dtype))
         refusals = []

@@ -150,9 +150,7 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
             narrow = self.setting.vectors
             dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
-        if spec.encodings and _wraps_dense(spec.encodings[0].codec):
-            self.dtypes[spec.name] = dtype or spec.dtype  # permuted, cut and stacked dense rows are written as dense
-        elif dtype is not None and spec.dtype != dtype:
+        if dtype is not None:
             self.dtypes[spec.name] = dtype
 
 
@@ -251,8 +249,8 @@ def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
     return next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part)))
 
 
-def _wraps_dense(codec: CodecSpec) -> bool:
-    """Whether a wrapping codec reads rows of a dense tensor."""
+def wraps_dense(codec: CodecSpec) -> bool:
+    """Whether a codec of the map reads a dense tensor: transposed, interleaved or stacked."""
     while codec.inner is not None:
         codec = codec.inner
         if codec == DENSE:

@@ -36,6 +36,17 @@ def test_matrices_are_transposed_in_gguf_and_mlx(folder: Path, tmp_path: Path) -
             np.testing.assert_array_equal(file[name].numpy(), source[FUSED].numpy().T)
 
 
+@pytest.mark.parametrize("encoding", ["q8_0", "q4_1", "f16"])
+def test_a_rule_for_all_applies_to_transposed_matrices(encoding: str, folder: Path, tmp_path: Path) -> None:
+    squish.convert(folder, tmp_path / "m.gguf", encode=encoding)
+    with squish.open(folder) as source, squish.open(tmp_path / "m.gguf") as gguf:
+        for name in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
+            tensor = gguf[f"blk.0.{name}.weight"]
+            assert encoding in (tensor.codec.removeprefix("ggml."), tensor.dtype)
+        error = np.abs(gguf["blk.0.attn_qkv.weight"].numpy() - source[FUSED].numpy().T).max()
+        assert 0 <= error < 0.02
+
+
 def test_codes_are_kept_between_gguf_and_mlx(folder: Path, tmp_path: Path) -> None:
     squish.convert(folder, tmp_path / "m.gguf", encode="q4_1")
     squish.convert(tmp_path / "m.gguf", tmp_path / "mlx", "mlx")
