@@ -287,14 +287,8 @@ class Decision:
         exactness = codec.error_bound(params)
         if requested.id == "dense":
             exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
-        return self._make_step(
-            target_spec,
-            "encode",
-            origin,
-            answer,
-            exactness,
-            with_encoder_params(answer.codec, full_codec, self.registry),
-        )
+        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
+        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
 
     def _rewrap(
         self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
