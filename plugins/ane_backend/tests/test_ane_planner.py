@@ -159,8 +159,7 @@ def test_descriptor_version_five_lacks_the_encoders_of_table_25_5():
 
 def test_type_numbers_and_element_codes_match_the_chapter():
     """Chapter 25: type numbers in descriptors; element codes of float8 forms."""
-    numbers = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
-    assert numbers.items() <= structures.TYPE_NUMBERS.items()
+    assert structures.TYPE_NUMBERS == {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "f8_e4m3": 16}
     assert not structures.converts_to_half(structures.ELEMENT_CODES["f8_e4m3"])
     assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
 
@@ -194,7 +193,7 @@ def test_sparse_size_is_a_sixteenth_plus_the_density():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({}, ""), ({"form": "sparse"}, "sparse"), ({"form": "unity"}, "unity"), ({"kernel": (1, 1)}, "3 x 3"),
+        ({}, ""), ({"form": "sparse"}, "sparse"), ({"kernel": (1, 1)}, "3 x 3"),
         ({"stride": 2}, "stride"), ({"depth": 6}, "depth"),
     ],
 )  # fmt: skip

@@ -132,15 +132,6 @@ GATES: Mapping[int, str] = {MASTER: "H13", PALETTE_GATE: "H13", INT8_GATE: "H14"
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 """Maximum bytes of a weight before splitting: folded or dense (field 0x200), streamed (field 0x210)."""
 
-CHAPTER_DOUBTS = (
-    "the activation table is called 43 entries; the fields that are listed make 42",
-    "listing 25.2 indexes codebooks by g // v and g % v, the formula by c mod v; Core ML's op by its vector axis",
-    "the master gate asks for a vector palette, yet palettes of vectors of one stream on the M1",
-    "palette widths are given as 2, 4, 6, 8, then 1 and 2 as rejected, 3 and 6 as later",
-    "there is no 4-bit scalar type, yet the types 9 and 23 are 4-bit integers",
-)
-"""Contradictions in the chapter; the tables above use the measured statement, or the stricter one."""
-
 
 def is_set(gate: int, generation: str) -> bool:
     """Whether a generation sets a byte of the hardware description."""

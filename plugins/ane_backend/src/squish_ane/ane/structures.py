@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
+TYPE_NUMBERS = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "f8_e4m3": 16}
 """Type numbers of sections in the descriptor; other parts of the system number types differently."""
 
 VECTOR_MASK = 0x36
@@ -105,7 +105,6 @@ def winograd(
     """
     work = channels * kernel[0] * kernel[1] * depth * 2
     rules = (
-        (form != "unity", "weights are unity"),
         (not form.startswith("sparse"), "weights are sparse"),
         (kernel == (3, 3), "the kernel is not 3 x 3"),
         (stride == 1, "the stride is not 1"),
