@@ -291,8 +291,11 @@ def test_a_task_that_kills_every_worker_ends_the_job_resumably(
     cluster: distributed.LocalCluster, source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_run, "write_task", kill_always)
-    with pytest.raises(SquishError) as caught:
-        job(cluster, source, tmp_path / "out.gguf")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as dying,  # and stays dead
+        pytest.raises(SquishError) as caught,
+    ):
+        job(dying, source, tmp_path / "out.gguf")
     assert caught.value.code == "worker"
     monkeypatch.undo()
     report = job(cluster, source, tmp_path / "out.gguf", resume=True)

@@ -16,5 +16,5 @@ TESTS = Path(__file__).parent
 def test_the_tests_that_need_dask() -> None:
     python = oracles.peer("dask").python
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not oracle", str(TESTS)]
-    done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=oracles.ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
