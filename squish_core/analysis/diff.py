@@ -209,7 +209,7 @@ def diff(
         left_out = [key for key in storage if key in first.index.meta] + sorted(declared_keys(first, paths))
         if mapping_note and left_out:
             mapping_note += f"; not compared, since they describe the storage: {', '.join(left_out)}"
-        one, other = ({name: name for name in each.assets if () not in paths.get(name, ())} for each in (first, second))
+        one, other = ({name: name for name in file.assets if () not in paths.get(name, ())} for file in (first, second))
         return Difference(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(_without(first.index.meta, storage), _without(second.index.meta, storage), equal_meta),

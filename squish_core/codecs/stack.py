@@ -102,8 +102,8 @@ def _stacked(members: Sequence[Codes]) -> Codes | None:
         return None
 
     def packed() -> np.ndarray | None:
-        words = [codes.words for codes in members]
-        return None if any(array is None for array in words) else np.stack(words)  # type: ignore[arg-type]
+        words = [codes.words for codes in members if codes.words is not None]
+        return np.stack(words) if len(words) == len(members) else None
 
     offsets, factors = [codes.offset for codes in members], [codes.global_scale for codes in members]
     return Codes(

@@ -125,7 +125,9 @@ class Decision:
             elif matches and rule.pattern in (None, ALL) and rule.spec != KEEP:
                 choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
                 applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
-                encodings |= {n: c for n, c in applied.items() if rule.pattern is None or isinstance(c, str)}
+                encodings |= {
+                    name: choice for name, choice in applied.items() if rule.pattern is None or isinstance(choice, str)
+                }
         return encodings
 
     def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:

@@ -156,8 +156,8 @@ def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, r
 
 def _has_engine_format(file: File) -> bool:
     """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
-    known = file.registry.containers
-    return file.format in known and file.registry.container(file.format).naming({}) not in (None, HF, GGUF)
+    registry = file.registry
+    return file.format in registry.containers and registry.container(file.format).naming({}) not in (None, HF, GGUF)
 
 
 def _turns(file: File, naming: Naming, options: Options) -> bool:

@@ -43,19 +43,19 @@ def _differences(family: Family, outline: Outline) -> tuple[list[str], list[str]
     """Tensors beyond the family, and absent ones that those replace; raises the first error about any other."""
     extra: list[str] = []
     absent: list[str] = []
-    replaced: _Replaced | None = None
+    substitutes: _Substitutes | None = None
     for error in outline.matching.errors(extra):
         if error.code != ErrorCode.UNMAPPED:
             raise error
-        replaced = replaced or _Replaced(family, extra)
+        substitutes = substitutes or _Substitutes(family, extra)
         assert error.tensor is not None
-        if not replaced.includes(error.tensor):
+        if not substitutes.includes(error.tensor):
             raise error
         absent.append(error.tensor)
     return extra, absent
 
 
-class _Replaced:
+class _Substitutes:
     """Tensors that others beyond the family take the place of: other parts of the same module, or another head."""
 
     def __init__(self, family: Family, extra: Sequence[str]) -> None:

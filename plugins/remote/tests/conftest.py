@@ -209,6 +209,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    state: FaultServer
     daemon_threads = True
     request_queue_size = 128
 
@@ -222,7 +223,7 @@ def server() -> Iterator[FaultServer]:
     state = FaultServer()
     servers = [_Server(("127.0.0.1", 0), _Handler) for _ in range(2)]
     for server in servers:
-        server.state = state  # type: ignore[attr-defined]
+        server.state = state
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     state.port, state.other_port = (server.server_port for server in servers)
     yield state
