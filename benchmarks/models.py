@@ -143,22 +143,35 @@ def llama_cpp_converter() -> Path:
 
 
 def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) -> dict[str, list[Cost]]:
-    """The costs of each command, in turns, from memory and onto a disk at rest; what is written is removed.
+    """The costs of each command, in turns, from memory and onto a disk at rest.
 
     All keep the bytecode of what they import, in one folder, as programs that are installed do.
     """
     environment = keeping_bytecode(folder)
     costs: dict[str, list[Cost]] = {name: [] for name in calls}
+    target = folder / "out"
     for _ in range(rounds):
         for name, command in calls.items():
-            target = folder / "out"
-            os.sync()
             for path in (folder / "model.gguf", *folder.glob("source/*.safetensors")):
                 reread(path)
+            remove(target)
+            os.sync()
             call = [part.replace("{out}", str(target)) for part in command]
             costs[name].append(measure(call, target, environment))
-            shutil.rmtree(target) if target.is_dir() else target.unlink()
+    remove(target)
     return costs
+
+
+def remove(target: Path) -> None:
+    """Remove an earlier output, if there is one.
+
+    Its memory is used for the next one: a virtual machine returns memory that is free for seconds to its host, and to
+    get it back can take longer than what is measured.
+    """
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def reread(path: Path) -> None:

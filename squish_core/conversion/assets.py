@@ -1,4 +1,4 @@
-"""Assets in a conversion."""
+"""Assets in a conversion: those of a mapped model are computed, so each is read when the target needs it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from squish_core.errors import SquishError
 from squish_core.file import File
+from squish_core.formats.assets import LazyAssets
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.model import Part
 
 INLINE = 16 << 20
-"""Assets up to this size are read before a conversion, so that the target format can inspect them."""
+"""Assets up to this size can be inspected by the target format before a conversion."""
 _REASON = "describes the encoding of the source's tensors"
 
 
-def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Dropped, ...]]:
+def carried_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[Dropped, ...]]:
     """The assets for a file in the format `target`, and what is dropped.
 
     Declarations about the encoding of the source's tensors are dropped, unless the target has the same format, whose
@@ -24,25 +25,35 @@ def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Drop
     """
     index = file.index
     declarations = {} if index.format == target else index.declarations
-    assets = {}
+    changed: dict[str, Part] = {}
     dropped: list[Dropped] = []
-    for name, part in index.assets.items():
+    names = []
+    for name in index.assets:
         paths = declarations.get(name, ())
         if () in paths:
             dropped.append(Dropped("asset", name, _REASON))
-        elif paths:
-            assets[name], absent = _without_declarations(file, name, paths)
+            continue
+        names.append(name)
+        if paths:
+            changed[name], absent = _without_declarations(file, name, paths)
             dropped += (Dropped("declaration", ".".join(path), _REASON, where=name) for path in absent)
-        elif part.data is None and part.nbytes <= INLINE:
-            assets[name] = _inline(bytes(file.assets[name].raw))
-        else:
-            assets[name] = part
-    return assets, tuple(dropped)
+
+    def read(name: str) -> Part:
+        part = changed.get(name) or index.assets[name]
+        is_inline = part.data is not None or part.nbytes > INLINE
+        return part if is_inline else _inline(bytes(file.assets[name].raw))
+
+    return LazyAssets(names, read), tuple(dropped)
 
 
-def asset_bytes(file: File, assets: Mapping[str, Part]) -> dict[str, bytes]:
+def asset_bytes(file: File, assets: Mapping[str, Part]) -> Mapping[str, bytes]:
     """The bytes of these assets, from the part itself or the source."""
-    return {name: bytes(file.assets[name].raw if part.data is None else part.data) for name, part in assets.items()}
+
+    def read(name: str) -> bytes:
+        part = assets[name]
+        return bytes(file.assets[name].raw if part.data is None else part.data)
+
+    return LazyAssets(assets, read)
 
 
 def _without_declarations(file: File, name: str, paths: Iterable[Sequence[str]]) -> tuple[Part, list[Sequence[str]]]:

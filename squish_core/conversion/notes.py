@@ -8,6 +8,7 @@ from pathlib import Path
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
+from squish_core.mapping.mapped import MappedFile
 
 MOST = 4
 """Number of errors noted, and of links named in a note."""
@@ -32,11 +33,12 @@ def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """A note about carried assets that are links to files outside their folder."""
     absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
-    for name, part in file.index.assets.items():
+    stored = file.original.index.assets if isinstance(file, MappedFile) else file.index.assets
+    for name, part in stored.items():
         number = part.segments[0].file if part.segments else None
         if number is not None and file.index.files[number].name == name and name not in absent:
             target = outside_link(file.source_for(number).path)
-            if target is not None:
+            if target is not None and file.index.assets.get(name) is part:
                 targets[name] = target
     if not targets:
         return ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from squish_core.errors import FormatError, LimitError, SquishError
 from squish_core.formats.json import unique_members
@@ -24,6 +24,45 @@ TEXTS = ("merges.txt", "*.jinja")
 MAX_BYTES, MAX_NODES = 64 << 20, 4 << 20
 """Maximum bytes and values of a JSON file; twice those of the largest tokenizer.json in use."""
 REPLACE = "Correct the file, or download it again."
+_Value = TypeVar("_Value")
+
+
+class LazyAssets(Mapping[str, _Value]):
+    """The files of a model by name, each read or computed when it is first looked up.
+
+    Parameters
+    ----------
+    names
+        Names, in order.
+    read
+        Returns the file of a name.
+
+    Examples
+    --------
+    >>> assets = LazyAssets(["config.json"], lambda name: b"{}")
+    >>> list(assets), assets["config.json"]
+    (['config.json'], b'{}')
+    """
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], _Value]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+        self._values: dict[str, _Value] = {}
+
+    def __getitem__(self, name: str) -> _Value:
+        if name not in self._values:
+            if name not in self._names:
+                raise KeyError(name)
+            self._values[name] = self._read(name)
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def overlay_assets(source: Source, folder: Source) -> tuple[str, ...]:

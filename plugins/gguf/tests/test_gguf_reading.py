@@ -8,6 +8,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_gguf.values import GgufArray
 
 import squish_core as squish
 from squish_core.io.source import BytesSource
@@ -17,6 +20,11 @@ VALUES = [
     ("u8", 255), ("i8", -128), ("u16", 65535), ("i16", -32768), ("u32", (1 << 32) - 1), ("i32", -(1 << 31)),
     ("f32", 0.5), ("bool", True), ("bool", False), ("u64", (1 << 64) - 1), ("i64", -(1 << 63)), ("f64", 0.1),
 ]  # fmt: skip
+
+TEXTS = st.one_of(
+    st.binary(max_size=20), st.text("a\u00e9\u65e5", max_size=40).map(str.encode),
+    st.sampled_from([b"", b"\0", b"x" * 255, b"x" * 256, b"\xff" * 512, b"x" * (1 << 16)]),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -52,6 +60,24 @@ def test_an_array_of_strings_reads_on_access(raw):
         assert value.value != strings[1:]
         with pytest.raises(IndexError):
             value.value[5]
+
+
+@settings(max_examples=300)
+@given(st.lists(TEXTS))
+def test_texts_of_any_bytes_and_lengths_are_read(texts):
+    stored = b"".join(len(item).to_bytes(8, "little") + item for item in texts)
+    read = [item.decode() if is_utf8(item) else item for item in texts]
+    assert list(GgufArray("str", len(texts), stored)) == read
+    array = GgufArray("str", len(texts), stored)
+    assert [array[number] for number in range(len(texts))] == read
+
+
+def is_utf8(raw):
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def test_nested_arrays_keep_their_type(raw):

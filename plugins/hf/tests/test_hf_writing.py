@@ -232,3 +232,18 @@ def test_the_message_without_a_method_names_those_for_the_codes(
         squish.convert(tmp_path / "codes", tmp_path / "out", "hf")
     assert (caught.value.code, caught.value.tensor) == ("refused", "a.weight")
     assert f"(methods for such codes: {methods}" in caught.value.message
+
+
+@pytest.mark.parametrize(("stored", "read"), [(None, False), ({"0": {"content": "<s>"}}, True)])
+def test_a_null_on_which_transformers_fails_is_left_out(
+    stored: dict[str, object] | None, read: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "source").mkdir()
+    squish.save(tmp_path / "source" / "model.safetensors", {"w": np.ones((4, 4), "f4")})
+    options = json.dumps({"added_tokens_decoder": stored, "bos_token": None})
+    (tmp_path / "source" / "tokenizer_config.json").write_text(options)
+    report = squish.convert(tmp_path / "source", tmp_path / "out", "hf")
+    written = (tmp_path / "out" / "tokenizer_config.json").read_text()
+    assert json.loads(written) == ({"bos_token": None} if not read else json.loads(options))
+    assert any("added_tokens_decoder is null" in note for note in report.notes) is not read
+    assert read is (written == options)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models import gguf_files
+from squish_safetensors import writer
 
 import squish_core as squish
 from squish_core.api import with_names
@@ -90,6 +91,27 @@ def test_kept_files_are_not_parsed_while_the_keys_are_those_they_came_with(
     assert vocabulary_reads == []
     assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == stored
     assert not (tmp_path / "hf" / "squish.gguf.json").exists()
+
+
+def test_an_unchanged_vocabulary_is_written_after_the_tensors(
+    folder: Path, tmp_path: Path, vocabulary_reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tokenizer_config.json").write_text('{"model_max_length":128}')  # kept, with a digest of the tokenizer
+    squish.convert(folder, tmp_path / "m.gguf")
+    write_file = writer._write_file
+
+    def write_tensors(*arguments: Any) -> None:
+        assert vocabulary_reads == []
+        write_file(*arguments)
+        assert vocabulary_reads == []
+
+    monkeypatch.setattr(writer, "_write_file", write_tensors)
+    vocabulary_reads.clear()
+    squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "hf")
+    assert vocabulary_reads == ["read_gguf", "huggingface_content"]
+    assert {path.name for path in (tmp_path / "hf").glob("*.json")} == {path.name for path in folder.glob("*.json")}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "hf" / name).read_bytes() == (folder / name).read_bytes()
 
 
 def edited(source: Path, target: Path, **keys: Typed) -> Path:

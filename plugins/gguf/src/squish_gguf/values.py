@@ -84,19 +84,61 @@ class GgufArray(Sequence[Any]):
 
     def _texts(self) -> list[str | bytes]:
         """All texts, decoded once: a vocabulary is read several times."""
-        if self._decoded is None:
-            self._decoded = [text(self.raw[start + 8 : end]) for start, end in pairwise(self._offsets())]
-        return self._decoded
+        if self._decoded is None and self._count:
+            starts = self._offsets()
+            at_once = _split(self.raw, starts)
+            self._decoded = at_once or [text(self.raw[start + 8 : end]) for start, end in pairwise(starts)]
+        return self._decoded or []
 
     def _offsets(self) -> array[int]:
-        """The start of each element, and the end of the last one. The loop is kept tight for texts."""
+        """The start of each element, and the end of the last one."""
         if self._starts is None:
-            raw, length, starts, at = self.raw, _U64.unpack_from, array("Q", [0]), 0
+            self._starts = _starts(self.raw, self._count) if self.kind == "str" else None
+        if self._starts is None:
+            starts, at = array("Q", [0]), 0
             for _ in range(self._count):
-                at = at + 8 + length(raw, at)[0] if self.kind == "str" else _end(raw, at, self.kind)
+                at = _end(self.raw, at, self.kind)
                 starts.append(at)
             self._starts = starts
         return self._starts
+
+
+def _starts(raw: bytes, count: int) -> array[int] | None:
+    """The start of each text and the end of the last, found where the zeros of a length end, then checked; None where
+    texts have zeros, too."""
+    import numpy as np
+
+    if not count:
+        return None
+    zero = np.frombuffer(raw + b"\1", np.uint8) == 0
+    ends = np.flatnonzero(zero[:-1] & ~zero[1:]) + 1
+    starts = ends[zero[ends - 4]] - 8  # a length such as 512 has a zero before its other byte
+    if len(starts) != count or starts[0] != 0:
+        return None
+    bounds = np.append(starts, len(raw)).astype(np.uint64)
+    is_chain = np.array_equal(bounds[:-1] + 8 + _lengths(raw)[starts], bounds[1:])
+    return array("Q", bounds.tobytes()) if is_chain else None
+
+
+def _lengths(raw: bytes | bytearray) -> np.ndarray:
+    """The 8 bytes from each place on as a number."""
+    import numpy as np
+
+    return np.ndarray(len(raw) - 7, "<u8", raw, strides=1)
+
+
+def _split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
+    """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
+    import numpy as np
+
+    zeroed = bytearray(raw)
+    _lengths(zeroed)[np.asarray(starts)[:-1]] = 0
+    if zeroed.count(0) != 8 * (len(starts) - 1):
+        return None
+    try:
+        return list(zeroed[8:].decode().split("\0" * 8))
+    except UnicodeDecodeError:
+        return None
 
 
 def _inner(kind: str) -> str:

@@ -116,7 +116,8 @@ class GgufFiles(Mapping[str, bytes]):
     @cached_property
     def _described(self) -> tuple[Mapping[str, bytes], Content]:
         """All files, and what those of the tokenizer contain: files that agree with the keys, else rebuilt ones."""
-        tokenizer, names, files = read_gguf(self._model.meta, self._vocabulary), self._names, self._files
+        tokenizer = read_gguf(self._model.meta, self._vocabulary, checked=self._is_unchanged)
+        names, files = self._names, self._files
         if tokenizer is None:
             return files, parse_files(files)
         content = huggingface_content(tokenizer, gemma=self._family.gemma_tokenizer)
@@ -155,10 +156,12 @@ class GgufFiles(Mapping[str, bytes]):
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
+        # Of an unchanged tokenizer, each file is kept or can be rebuilt.
+        others = (*self._files, *self._names) if self._is_unchanged else self._all
+        return iter(dict.fromkeys((*self._without_vocabulary, *others)))
 
     def __len__(self) -> int:
-        return len(self._all)
+        return sum(1 for _ in self)
 
 
 class FolderFiles(Mapping[str, bytes]):

@@ -68,6 +68,8 @@ class Vocabulary:
         f32 by id ("spm").
     merges
         Pairs of tokens by rank ("bpe").
+    checked
+        Whether they were checked when they were stored.
 
     Raises
     ------
@@ -80,9 +82,11 @@ class Vocabulary:
     kinds: np.ndarray
     scores: np.ndarray | None = None
     merges: tuple[tuple[str, str], ...] = ()
+    checked: bool = False
 
     def __attrs_post_init__(self) -> None:
-        _check(self)
+        if not self.checked:
+            _check(self)
 
 
 @frozen(kw_only=True, eq=False)

@@ -76,7 +76,8 @@ class EncodedFiles(Mapping[str, bytes]):
             return sentencepiece.write(self._tokenizer)
         # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
         indent = None if name == "tokenizer.json" else 2
-        return json.dumps(self._content.values[name], ensure_ascii=False, indent=indent).encode()
+        content = self._content.values[name]
+        return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
 
     def gives(self, name: str, data: bytes) -> bool:
         """Whether a file has these bytes; a vocabulary is not encoded if the text before it differs."""

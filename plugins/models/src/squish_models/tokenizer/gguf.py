@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,9 @@ END_TEXTS = frozenset((
 """Tokens at which llama.cpp stops generation, regardless of the ids."""
 
 
-def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None) -> Tokenizer | None:
+def read_gguf(
+    metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None, *, checked: bool = False
+) -> Tokenizer | None:
     """The tokenizer in a GGUF file's metadata; None if there is none.
 
     Parameters
@@ -56,6 +59,8 @@ def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None)
         The file's keys.
     vocabulary
         The vocabulary in these keys, if it is read already.
+    checked
+        Whether the vocabulary was checked when it was stored.
 
     Raises
     ------
@@ -67,7 +72,7 @@ def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None)
         if values is None:
             return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
-        vocabulary = vocabulary or _vocabulary(values, model)
+        vocabulary = vocabulary or _vocabulary(values, model, checked)
         special = _special(values, model, len(vocabulary.tokens))
         templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
         templates |= {
@@ -82,12 +87,12 @@ def read_gguf(metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None)
         )  # fmt: skip
 
 
-def _vocabulary(values: Mapping[str, Any], model: str) -> Vocabulary:
+def _vocabulary(values: Mapping[str, Any], model: str, checked: bool) -> Vocabulary:
     tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
     return Vocabulary(
         tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
         scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
-        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" else (),
+        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" else (), checked=checked,
     )  # fmt: skip
 
 
@@ -158,13 +163,11 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
 
 
 def _pairs(merges: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    parts = [merge.partition(" ") for merge in merges]
-    if not all(map(all, parts)):
-        left, mark, right = next(part for part in parts if not all(part))
-        raise tokenizer_error(
-            "a merge is not a pair", "two tokens and a space between", repr(f"{left}{mark}{right}"[:40]), MERGES
-        )
-    return tuple((left, right) for left, _, right in parts)
+    pairs: tuple[Any, ...] = tuple([tuple(merge.split(" ", 1)) for merge in merges])
+    if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
+        text = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
+        raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(text[:40]), MERGES)
+    return pairs
 
 
 def _joined(merges: Sequence[tuple[str, str]]) -> list[str]:

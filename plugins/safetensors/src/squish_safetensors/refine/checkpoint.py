@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import Options, OutgoingTensor, Part, Refinement, Sink, TensorSpec, WritePlan, dropped_assets
+from squish_core.api import (
+    LazyAssets,
+    Options,
+    OutgoingTensor,
+    Part,
+    Refinement,
+    Sink,
+    TensorSpec,
+    WritePlan,
+    dropped_assets,
+)
 
 from .. import writer
 from ..folder import CONFIG_FILE, DECLARING, MODEL_ASSETS
 from .declarations import declaration_paths, dropped_declarations
-from .files import read_config, with_config
+from .files import read_config, readable_by_transformers, with_config
 
 
 class Checkpoint(Refinement):
@@ -48,7 +58,8 @@ class Checkpoint(Refinement):
         stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
         # The source's declarations do not apply to the target.
-        carried = {name: data for name, data in assets.items() if name not in DECLARING}
-        declared = with_config(carried, lambda config: self.declare(config, specs, options))
+        carried = LazyAssets((name for name in assets if name not in DECLARING), assets.__getitem__)
+        readable = readable_by_transformers(carried, sink.notes)
+        declared = with_config(readable, lambda config: self.declare(config, specs, options))
         size = {writer.MAX_SHARD_SIZE: options.get(writer.MAX_SHARD_SIZE, "5GB")}
         writer.write(sink, stored, {**meta, "format": self.framework}, declared, size, in_order=True)

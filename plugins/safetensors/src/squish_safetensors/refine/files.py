@@ -8,9 +8,11 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import FormatError, Index, Limits, Part, Source, SquishError, load_json
+from squish_core.api import FormatError, Index, LazyAssets, Limits, Part, Source, SquishError, load_json, parse_object
 
 from ..folder import CONFIG_FILE, MAX_ENTRY, read_json
+
+TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer_config.json", "added_tokens_decoder"
 
 
 @frozen
@@ -43,7 +45,7 @@ class CheckpointFiles:
         return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
 
-def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
+def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Mapping[str, bytes]:
     """Return the assets with their config.json (or {} without one) changed by `change`.
 
     An unchanged config.json keeps its bytes, and an empty one is not created.
@@ -51,8 +53,32 @@ def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], 
     config = read_config(assets.get(CONFIG_FILE, b"{}"))
     changed = change(config)
     if changed == config and (CONFIG_FILE in assets or not config):
-        return dict(assets)
-    return {**assets, CONFIG_FILE: (json.dumps(changed, ensure_ascii=False, indent=4) + "\n").encode()}
+        return assets
+    data = (json.dumps(changed, ensure_ascii=False, indent=4) + "\n").encode()
+    return LazyAssets((*assets, CONFIG_FILE), lambda name: data if name == CONFIG_FILE else assets[name])
+
+
+def readable_by_transformers(assets: Mapping[str, bytes], notes: list[str]) -> Mapping[str, bytes]:
+    """Return the assets, without a null of mistral.rs's tokenizer_config.json on which Transformers fails.
+
+    `notes` receives a sentence about what is left out, when it is.
+    """
+
+    def read(name: str) -> bytes:
+        data = assets[name]
+        if name != TOKENIZER_CONFIG or ADDED_TOKENS.encode() not in data:
+            return data
+        try:
+            config = parse_object(data, name)
+        except SquishError:
+            return data
+        if config.get(ADDED_TOKENS, {}) is not None:
+            return data
+        notes.append(f"{name}: {ADDED_TOKENS} is null, on which Transformers fails; left out")
+        del config[ADDED_TOKENS]
+        return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
+
+    return LazyAssets(assets, read)
 
 
 def read_config(raw: bytes) -> dict[str, Any]:
