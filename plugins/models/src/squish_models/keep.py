@@ -20,7 +20,7 @@ tokenizer."""
 KEYS_FILE = "squish.gguf.json"
 """File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
 MOST = 256 << 20
-"""Maximum size of a kept file, in bytes."""
+"""Maximum size of all kept files, in bytes."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
 """Numbers of `general.file_type` for files of a single type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
 SMALL = 1 << 16
@@ -61,23 +61,28 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The files in GGUF keys, and the names of all files of their source; FormatError for one that does not
     unpack."""
-    files = {}
+    files: dict[str, bytes] = {}
+    space = MOST
     for key, value in meta.items():
         if key.startswith(FILE) and isinstance(value, Typed) and value.type == "array:u8":
-            packed = np.asarray(value.value, np.uint8).tobytes()
-            try:
-                if zstandard.frame_content_size(packed) > MOST:
-                    raise FormatError(
-                        "is a kept file that is too large", part=key, expected=f"at most {MOST}", code="kept"
-                    )
-                files[key.removeprefix(FILE)] = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST)
-            except zstandard.ZstdError as error:
-                raise FormatError(
-                    "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
-                ) from None
+            data = _decompressed(key, np.asarray(value.value, np.uint8).tobytes(), space)
+            files[key.removeprefix(FILE)] = data
+            space -= len(data)
     names = meta.get(NAMES)
     listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
     return files, tuple(map(str, listed))
+
+
+def _decompressed(key: str, packed: bytes, space: int) -> bytes:
+    """A kept file of at most `space` bytes."""
+    try:
+        if zstandard.frame_content_size(packed) <= space:
+            return zstandard.ZstdDecompressor().decompress(packed, max_output_size=space)
+    except zstandard.ZstdError as error:
+        raise FormatError(
+            "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
+        ) from None
+    raise FormatError("is a kept file that is too large", part=key, expected=f"at most {space} bytes", code="kept")
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
