@@ -176,4 +176,3 @@ def owner() -> dict[str, Any]:
         "user": user, "host": socket.gethostname(), "pid": os.getpid(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip
-
