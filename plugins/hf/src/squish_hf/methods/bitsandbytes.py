@@ -114,8 +114,9 @@ def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str,
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError(
-            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes
-        )
+            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes",
+            found=part.nbytes, code="size",
+        )  # fmt: skip
     state = load_json(files.read(part, "the quantization state"), "quantization state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
