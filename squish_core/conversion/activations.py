@@ -26,7 +26,7 @@ def open_activations(
 ) -> AbstractContextManager[File]:
     """Open a file of statistics: of any format, or llama.cpp's older `.dat`."""
     if isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX and Path(source).is_file():
-        return read_imatrix(Path(source), registry=registry)
+        return read_imatrix(Path(source), limits=limits, registry=registry)
     return opening.open(source, limits=limits, registry=registry)
 
 
