@@ -16,6 +16,7 @@ from .base import (
     PARTS,
     ROLES,
     SPACE,
+    TOKEN_KEYS,
     Kind,
     Tokenizer,
     Vocabulary,
@@ -27,9 +28,7 @@ from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
-_TOKEN_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
-               "mask": "mask_token"}  # fmt: skip
-CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in _TOKEN_KEYS.values()))
+CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
 
@@ -244,7 +243,7 @@ def _special(
 ) -> dict[str, int]:  # fmt: skip
     """Ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
     special: dict[str, int] = {}
-    for role, key in _TOKEN_KEYS.items():
+    for role, key in TOKEN_KEYS.items():
         values = [source.get(key) for source in by_text]
         texts = [value.get("content") if isinstance(value, dict) else value for value in values]
         numbers = [table.ids[text] for text in texts if isinstance(text, str) and text in table.ids]
