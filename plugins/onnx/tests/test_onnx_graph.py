@@ -86,7 +86,7 @@ def test_dense_values_take_the_place_of_others(convert, tmp_path):
     data, report = convert(tensor("w", np.zeros((COLUMNS, ROWS))), node("MatMul", ["x", "w"], ["y"]), encode=None)
     assert kinds(data) == ["Transpose", "MatMul", "Relu"]
     assert report.steps[0].exactness.kind == "bytes"
-    assert report.notes[0].startswith("1 initializers of the graph keep their values")
+    assert report.notes[0].startswith("the graph keeps the values of 1 initializer: ")
     with squish.open(tmp_path / "out" / "new.onnx") as file:
         assert np.array_equal(file["w_stored"].numpy(), WEIGHT)
 
@@ -276,7 +276,7 @@ def test_initializers_that_are_left_out_keep_their_values(tmp_path):
     source.write_bytes(model(*GRAPHS["Transpose"], OTHER, words, RELU, *EDGES))
     report = squish.convert(source, tmp_path / "new.onnx", only="w")
     assert {OTHER, words} <= set(fields((tmp_path / "new.onnx").read_bytes(), 5))
-    assert report.notes[0].startswith("2 initializers of the graph keep their values")
+    assert report.notes[0].startswith("the graph keeps the values of 2 initializers: ")
 
 
 def inside(*initializers: bytes) -> bytes:
