@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,6 +141,19 @@ def test_an_error_names_the_tensor_and_an_encoding_that_has_its_name(convert):
         convert(*mapped, names={"layer.weight": "v"})
     assert (caught.value.code, caught.value.tensor) == ("graph-use", "layer.weight")
     assert "layer.weight=f32" in (caught.value.hint or "")
+
+
+def test_the_error_for_codes_of_an_unused_weight_names_an_encoding_that_works(convert, tmp_path):
+    with pytest.raises(squish.SquishError) as caught:
+        convert(tensor("w", WEIGHT))
+    error = caught.value
+    assert (error.code, error.tensor, error.expected) == ("graph-use", "w", "f32")
+    assert (error.found or "").startswith("affine:")  # the codes, not an operator: there is none
+    (encode,) = re.findall("--encode '(.*?)'", error.hint or "")
+    (tmp_path / "out").rmdir()
+    convert(tensor("w", np.zeros_like(WEIGHT)), encode=encode)
+    with squish.open(tmp_path / "out" / "new.onnx") as file:
+        assert np.array_equal(file["w"].numpy(), WEIGHT)
 
 
 @pytest.mark.parametrize("version", [{"ir": 3}, {"opset": 12}])
