@@ -452,14 +452,29 @@ def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: P
     assert run({"w": VALUES}, to=None)[0].format == "toy.box"
     with expect_error(UsageError, code="format", hint="toy.box"):
         squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
+    with expect_error(UsageError, code="format", hint="Close matches: .box. Pass"):
+        squish.convert(toys.box({}), tmp_path / "out.boxx", registry=toys.registry())
     with expect_error(MissingPluginError, code="not-installed", hint="pip install squish-ztensor"):
         squish.convert(toys.box({}), tmp_path / "out.zt", registry=toys.registry())
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("folder", "folder: is a folder, and cannot be overwritten"), ("no/o.box", "no: the folder does not exist")],
+)
+def test_a_dry_run_notes_that_the_target_cannot_be_written(target: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    report = squish.convert(
+        toys.box({"w": VALUES}), tmp_path / target, "toy.box", dry_run=True, registry=toys.registry()
+    )
+    assert [note for note in report.notes if "without --dry-run, this is refused" in note and reason in note]
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "fields"),
     [
         ({"to": "toy.box:color=red"}, UsageError, {"code": "option", "expected": "note", "found": "color"}),
+        ({"to": "toy-box"}, MissingPluginError, {"code": "not-installed", "hint": "Close matches: toy.box"}),
         ({"to": "gguf"}, MissingPluginError, {"code": "not-installed", "hint": "pip install squish-gguf"}),
         ({"to": "toy.readonly"}, UsageError, {"code": "read-only", "hint": "toy.box"}),
         ({"encode": "int3"}, SquishError, {"code": "encode", "found": "'int3'", "hint": "`squish codecs` lists all"}),

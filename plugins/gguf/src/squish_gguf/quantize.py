@@ -103,9 +103,12 @@ class Request:
         if pure not in ("yes", "no"):
             raise CodecError("pure must be yes or no", found=repr(pure), code=ErrorCode.PARAMS)
         output, embedding = texts.pop("output", ""), texts.pop("embedding", "")
-        for kind in (output, embedding, *texts.values()):
+        for name_or_pattern, kind in (("output", output), ("embedding", embedding), *texts.items()):
             if kind and kind not in ELEMENTS:
-                raise CodecError("unknown type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
+                raise CodecError(
+                    "unknown type", found=f"{unquote(name_or_pattern)}={kind}", expected=", ".join(ELEMENTS),
+                    code=ErrorCode.PARAMS,
+                )  # fmt: skip
         try:
             patterns = tuple((re.compile(unquote(pattern).lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
