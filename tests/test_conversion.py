@@ -242,6 +242,16 @@ def test_the_report_lists_the_worst_tensors_first_and_merges_codecs(run: Any) ->
 
 
 @pytest.mark.parametrize(
+    ("arrays", "rows"),
+    [({"a": np.ones((4, 6), "f4"), "b": np.ones(6, "f4")}, []), ({"a": np.ones((4, 6), "f4"), "b": VALUES}, ["b"])],
+)
+def test_tensors_without_an_error_are_not_listed_as_lossy(run: Any, arrays: Any, rows: list[str]) -> None:
+    lines = list(conversion_report.conversion_lines(run(arrays, "f16")[0]))
+    assert [line.split()[-1] for line in lines if line.endswith((" a", " b"))] == rows
+    assert any("no value differs in 2 encoded tensors" in line for line in lines) == (not rows)
+
+
+@pytest.mark.parametrize(
     ("options", "pattern", "hint"),
     [
         ({"encode": {"*.weight": "keep", "*.wieght": "toy.rows"}}, "*.wieght", "Close matches: a.weight, b.weight."),
