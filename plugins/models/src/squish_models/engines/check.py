@@ -167,10 +167,12 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
         first = group[0]
-        numbers = f" (expected {first.expected}, found {first.found})" if code == ErrorCode.CONTRADICTION else ""
+        is_stated = code == ErrorCode.CONTRADICTION or (code == ErrorCode.CONFIG and first.found is not None)
+        numbers = f" (expected {first.expected}, found {first.found})" if is_stated else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
         # Classes of folders have a default for every setting that their table does not list.
-        defaulted = inventory.settings is None and code == ErrorCode.CONFIG and inventory.naming.layout != "gguf"
+        is_absent = code == ErrorCode.CONFIG and first.found is None
+        defaulted = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
         yield Problem(
             code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
