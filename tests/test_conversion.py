@@ -500,6 +500,14 @@ def test_an_impossible_request_is_explained(tmp_path: Path, options: Any, kind: 
         squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
 
 
+@pytest.mark.parametrize(
+    ("encode", "count"), [(["a*=f32", "f16"], 1), (["f16", "a*=f32"], 0), (["*=f16", "a*=f32"], 0)]
+)
+def test_a_rule_that_later_ones_override_is_noted(run: Any, encode: list[str], count: int) -> None:
+    report, _ = run({"a": VALUES, "b": VALUES}, encode)
+    assert len([note for note in report.notes if "has no effect" in note]) == count
+
+
 @pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])
 def test_a_faulty_rule_is_reported_once_without_a_tensor(run: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(toys.Rows, "encode")
