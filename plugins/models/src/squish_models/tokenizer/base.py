@@ -111,6 +111,8 @@ class Tokenizer:
         All ids that end generation, the first of them "eos".
     chat_templates
         Name to text; the default one is "".
+    left_out
+        Added tokens that the model has no embedding for.
     """
 
     model: str
@@ -121,6 +123,7 @@ class Tokenizer:
     space_prefix: bool | None = None
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         SpecialTokens(self.special, self.end_ids).check(len(self.tokens))
