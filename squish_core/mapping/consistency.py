@@ -10,7 +10,7 @@ from squish_core.errors import MAX_MESSAGE, FormatError, SquishError, shorten
 from squish_core.families.base import ENGINES, GGUF, Family
 from squish_core.families.model import CONFIG_FILE
 from squish_core.file import File
-from squish_core.guard import guarded
+from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.inventory import Outline, outline_of
 from squish_core.mapping.mapped import Naming, family_of
 from squish_core.mapping.ties import check_ties
@@ -32,7 +32,7 @@ def check_settings(file: File, naming: Naming, layout: str) -> tuple[str, ...]:
         if error.code != ErrorCode.CONFIG or error.found is not None:
             raise
         return (f"tensors are not checked against {settings_place(layout)}: {error.part} {error.message}",)
-    with guarded(FormatError, f"comparing it with {family.id}", file=file.name):
+    with gc_paused(), guarded(FormatError, f"comparing it with {family.id}", file=file.name):
         extra, absent = _differences(family, outline)
         check_ties(file, family, outline.matching.coverage(), outline.tied, sample=True)
         carried = family.carry(outline.model, outline.settings, layout, {})

@@ -82,6 +82,10 @@ def test_a_config_that_contradicts_the_tensors_of_a_folder_is_refused(
         (tokenizer(lambda stored: stored["model"]["vocab"].update(zz=10**12)), "count"),
         (tokenizer(lambda stored: stored["model"]["merges"].append(["q", "r"])), "tokenizer"),
         (tokenizer(lambda stored: stored["model"]["merges"].append(["a", "b", "ab"])), "tokenizer"),
+        (
+            tokenizer(lambda stored: stored["model"].update(byte_fallback=True, merges=[["a", "b"], ["q", "r"]])),
+            "tokenizer",
+        ),
         (tokenizer(lambda stored: stored.update(model=[])), "tokenizer"),
         (added(1), "tokenizer"),
         (added(10**12), "count"),

@@ -79,6 +79,7 @@ def carry_to_folder(
     """The files of a folder for the settings; a Hugging Face folder gets back the files kept in a GGUF."""
     notes = family.ignored(settings, layout)
     if model.layout == "gguf":
+        family.check_for_folder(settings)
         files = FolderFiles(family, model, settings, layout)
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from enum import IntEnum
+from itertools import chain
 
 import numpy as np
 from attrs import field, frozen
@@ -70,6 +71,8 @@ class Vocabulary:
         Pairs of tokens by rank ("bpe").
     checked
         Whether they were checked when they were stored.
+    checked_merges
+        Whether the merges alone were checked.
 
     Raises
     ------
@@ -83,6 +86,7 @@ class Vocabulary:
     scores: np.ndarray | None = None
     merges: tuple[tuple[str, str], ...] = ()
     checked: bool = False
+    checked_merges: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.checked:
@@ -163,14 +167,19 @@ def _check(vocabulary: Vocabulary) -> None:
     ids = dict(zip(vocabulary.tokens, range(count)))
     if len(ids) < count:
         _check_duplicates(vocabulary)
-    for rank, (left, right) in enumerate(vocabulary.merges):
-        if left not in ids or right not in ids or left + right not in ids:
-            raise tokenizer_error(
-                f"merge {rank} joins or makes a text that is not a token",
-                "tokens of the vocabulary",
-                f"{left[:40]!r} {right[:40]!r}",
-                MERGES,
-            )
+    if not vocabulary.checked_merges:
+        check_merges(vocabulary.merges, ids)
+
+
+def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
+    """Check that merges join and produce tokens."""
+    if all(map(tokens.__contains__, chain(chain.from_iterable(merges), map("".join, merges)))):
+        return
+    rank, pair = next((rank, pair) for rank, pair in enumerate(merges) if not tokens.keys() >= {*pair, "".join(pair)})
+    raise tokenizer_error(
+        f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
+        " ".join(repr(text[:40]) for text in pair), MERGES,
+    )  # fmt: skip
 
 
 def _check_duplicates(vocabulary: Vocabulary) -> None:

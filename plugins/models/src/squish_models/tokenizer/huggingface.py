@@ -18,6 +18,7 @@ from .base import (
     Kind,
     Tokenizer,
     Vocabulary,
+    check_merges,
     scores_of_merges,
     tokenizer_error,
 )
@@ -76,11 +77,12 @@ def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> 
     FormatError, LimitError
         As in `read_huggingface`.
     """
+    names = [name for name in files if name != "tokenizer.model" or "tokenizer.json" not in files]
     with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
-        content = parse_files(files)
+        content = parse_files({name: files[name] for name in names})
         if _is_other_kind(content):
             return ()
-        tokenizer = _read(content, config)
+        tokenizer = _read(content, config, scored="tokenizer.json" not in files)
     return () if tokenizer is None else tokenizer.left_out
 
 
@@ -101,22 +103,22 @@ def _typed_values(part: str) -> Iterator[None]:
         ).within(part="tokenizer.json") from None
 
 
-def _read(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
-    """The tokenizer without the name of its pre-tokenizer."""
+def _read(content: Content, config: Mapping[str, Any], *, scored: bool = True) -> Tokenizer | None:
+    """The tokenizer without the name of its pre-tokenizer; `scored`: with scores, if it is SentencePiece-style."""
     settings = content.values
     stored = settings.get("tokenizer.json")
     if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
     table = TokenTable(config.get("vocab_size"))
-    if is_sentencepiece(settings):
+    if scored and is_sentencepiece(settings):
         scores, space_prefix = _sentencepiece(content, table)
         rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
     else:
         merges = _byte_level(settings["tokenizer.json"], table)
         rules = {"model": "bpe"}
-        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges)
+        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges, checked_merges=True)
     special = _special(table, config, end, options, settings.get("special_tokens_map.json", {}), stored or {})
     return Tokenizer(
         vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
@@ -153,6 +155,7 @@ def _byte_level(stored: Mapping[str, Any], table: TokenTable) -> tuple[tuple[str
     texts, added = vocabulary_texts(stored, model)
     table.fill(texts, added)
     merges = _merges(model)
+    check_merges(merges, model["vocab"])
     mark_added(table, added)
     return merges
 
@@ -173,6 +176,9 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     stored = settings.get("tokenizer.json", {})
     texts, added = vocabulary_texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
     prefix = _prepends_space(stored)
+    merges = _merges(stored["model"]) if stored else ()
+    if merges:
+        check_merges(merges, stored["model"]["vocab"])
     if pieces is not None:
         prefix = pieces.space_prefix
         table.fill(
@@ -185,7 +191,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
         mark_added(table, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
     else:
         table.fill(texts, added)
-        scores = scores_of_merges(table.tokens, _merges(stored["model"]))
+        scores = scores_of_merges(table.tokens, merges)
         for number in range(256):
             table.mark(f"<0x{number:02X}>", Kind.BYTE)
         mark_added(table, added)
