@@ -73,7 +73,7 @@ class GgufFiles(Mapping[str, bytes]):
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
         self._files, self.vectors = {**kept, **beside}, None
-        self._special = read_special(model.meta)
+        self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
         if self.has_config:
@@ -89,6 +89,12 @@ class GgufFiles(Mapping[str, bytes]):
         if self._special is not None and (not self._names or VOCABULARIES.intersection(self._names)):
             return True
         return not VOCABULARIES.isdisjoint(self)
+
+    def check_tokenizer(self) -> bool:
+        """Check the vocabulary, unless it was checked when it was stored; returns whether there is a tokenizer."""
+        if self._special is not None and not self._is_unchanged:
+            read_gguf(self._model.meta)
+        return self._special is not None
 
     def _available(self) -> Mapping[str, bytes]:
         """The files that need no vocabulary."""

@@ -164,6 +164,9 @@ class TextSettings(Family):
                     hint="The written file would describe a different model.",
                 )  # fmt: skip
 
+    def check_for_folder(self, settings: Mapping[str, Any]) -> None:
+        """Raise FormatError for the settings of a GGUF that no config.json can express."""
+
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """Settings that the engine of a layout ignores."""
         notes = []
