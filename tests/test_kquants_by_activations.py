@@ -90,6 +90,6 @@ def test_a_dataset_that_is_no_text_is_not_recorded(tmp_path: Path) -> None:
 def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     stats = imatrix(tmp_path / "imatrix.gguf", SEEN[None], [[0.0]])
-    with expect_error(squish.SquishError, code="encode", found="1 of 1 tensors with this reason"):
+    with expect_error(squish.SquishError, code="encode", found="1 of 1 tensor with this reason"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
     assert not (tmp_path / "out.gguf").exists()

@@ -33,6 +33,7 @@ from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
 from squish_core.mapping.tensors import wraps_dense
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
+from squish_core.text import counted
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
@@ -161,7 +162,7 @@ class Decision:
             assert rule is not None
             raise TensorError(
                 f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
-                found=f"{count} of {len(candidates)} tensors with this reason", code=ErrorCode.ENCODE,
+                found=f"{count:,} of {counted(len(candidates), 'tensor')} with this reason", code=ErrorCode.ENCODE,
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
             )  # fmt: skip
 

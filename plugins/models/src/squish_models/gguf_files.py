@@ -9,7 +9,16 @@ from typing import Any
 
 from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
-from .config_file import config_agrees, config_keys, dump_json, respelled, undeclared, vector_dtype, written_config
+from .config_file import (
+    config_agrees,
+    config_keys,
+    dump_json,
+    respelled,
+    undeclared,
+    vector_dtype,
+    with_null_dtype,
+    written_config,
+)
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
@@ -174,7 +183,7 @@ class FolderFiles(Mapping[str, bytes]):
         if layout != "hf":
             config = respelled(family, config, settings)
         elif not self.files.has_config:
-            config = dump_json({**json.loads(config), "torch_dtype": None})  # the writer knows the dtype
+            config = with_null_dtype(config)  # the writer knows it
         self._config = config
 
     @cached_property

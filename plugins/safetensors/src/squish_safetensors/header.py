@@ -26,6 +26,7 @@ from squish_core.api import (
     UnknownFormatError,
     check_name,
     check_shape,
+    counted,
     dtypes,
     duplicate_key_error,
     lookalike,
@@ -326,7 +327,7 @@ def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
     return [
         Problem(
             code="field", severity="warning", where=names[0],
-            message=f"unknown field {field[:80]!r} (in {len(names)} tensors)",
+            message=f"unknown field {field[:80]!r} (in {counted(len(names), 'tensor')})",
         )
         for field, names in sorted(unknown.items())
     ]  # fmt: skip
