@@ -16,7 +16,7 @@ from squish_core.errors import SquishError
 from squish_core.families.base import Expression, Family, Permute, Rule, source_names
 from squish_core.file import File
 from squish_core.mapping.coverage import shape_of
-from squish_core.mapping.mapped import MappedFile, map_file, model_of, naming_of
+from squish_core.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
 from squish_core.mapping.names import fill, members
 from squish_core.testing import FamilySuite, model_arrays
 
@@ -152,6 +152,14 @@ def test_heads_with_an_odd_number_of_rows_are_refused(name: str) -> None:
     with pytest.raises(SquishError) as caught:
         list(file.index.tensors.values())
     assert (caught.value.code, caught.value.tensor) == ("heads", "model.layers.0.self_attn.q_proj.weight")
+
+
+def test_a_family_that_fails_does_not_hide_missing_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(family_of("llama")), "absent", lambda *_: 1 / 0)
+    file = opened({"model.norm.weight": np.ones(32, np.float32)}, FIRST["llama"])
+    missing = missing_tensors(file, naming_of(file))
+    assert "model.layers.{n}.mlp.up_proj.weight" in missing
+    assert "model.norm.weight" not in missing
 
 
 @pytest.mark.parametrize("name", FIRST)
