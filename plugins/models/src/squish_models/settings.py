@@ -15,7 +15,10 @@ from .tables import Row
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
-TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float)}
+TYPES = {
+    "rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float),
+    "sliding_window": (int,),
+}  # fmt: skip
 """Settings that are read before the table of keys is used."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
