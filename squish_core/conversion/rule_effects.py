@@ -1,4 +1,4 @@
-"""The bytes that rules leave unchanged, and notes about the encoding that a step converts."""
+"""The bytes that rules leave unchanged, rules that later ones override, and notes on the encoding that a step reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from squish_core.file import File
 def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
     """The rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
+    steps_by_rule: dict[int, list[Step]] = {}
+    for step in steps:
+        steps_by_rule.setdefault(id(rule_for(rules, step.name)), []).append(step)
     for rule in rules:
-        matches = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
+        matches = steps_by_rule.get(id(rule), []) if rule.spec != KEEP else []
         unchanged = [step for step in matches if step.note.startswith(KEPT)]
         sizes = sum(step.stored for step in unchanged), sum(step.stored for step in matches)
         if 2 * sizes[0] > sizes[1]:
@@ -30,6 +33,17 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
                 )
             )  # fmt: skip
     return tuple(effects)
+
+
+def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
+    """Notes about patterns whose tensors all match later rules."""
+    effective = {id(rule_for(rules, step.name)) for step in steps}
+    overridden = [rule for rule in rules if rule.pattern is not None and id(rule) not in effective]
+    return tuple(
+        f"{rule.pattern}={rule.spec} has no effect: later rules match its tensors, and the last match wins"
+        for rule in overridden
+        if any(rule.matches(step.name) for step in steps)
+    )
 
 
 def note_origin(file: File, step: Step) -> Step:

@@ -14,6 +14,7 @@ from squish_models.api import check_model
 
 import squish_core as squish
 from squish_core.cli.app import run
+from squish_core.model import Typed
 from squish_core.testing import write_model
 
 CONFIG: dict[str, Any] = {
@@ -108,6 +109,13 @@ def test_a_setting_that_an_engine_takes_to_be_another_is_a_warning(tmp_path: Pat
     assert check_model(model, "transformers").loads
 
 
+@pytest.mark.parametrize("settings", [{"num_key_value_heads": 3}, {"hidden_size": "32"}])
+def test_an_invalid_setting_is_an_error(settings: dict[str, Any], folder: Path) -> None:
+    changed(folder, lambda config: config.update(settings))
+    problems = [each for each in check_model(folder, "transformers").problems if each.code == "config"]
+    assert [each.severity for each in problems] == ["error"]
+
+
 @pytest.mark.parametrize(("kind", "problems"), [("yarn", 1), ("dynamic", 1), ("linear", 0)])
 def test_a_rope_scaling_that_an_engine_does_not_know_is_named(kind: str, problems: int, tmp_path: Path) -> None:
     config = {**LLAMA, "rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, "factor": 2.0}}
@@ -165,6 +173,13 @@ def test_a_folder_without_a_tokenizer_does_not_load(engine: str, folder: Path) -
 def test_a_format_that_an_engine_does_not_read_is_said(model: str, engine: str, code: str, folder: Path) -> None:
     problems = check_model(model_for(model, folder), engine).problems
     assert [each.code for each in problems] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(("key", "value"), [("model", Typed("array:str", ["gpt2"])), ("tokens", Typed("u32", 64))])
+def test_keys_of_a_tokenizer_of_another_type_are_named(key: str, value: Typed, folder: Path) -> None:
+    name = f"tokenizer.ggml.{key}"
+    model = edited(model_for("llama.cpp", folder), lambda _, meta: meta.update({name: value}))
+    assert [problem.where for problem in check_model(model, "llama.cpp").problems] == [name]
 
 
 def test_the_names_of_another_layout_are_said(folder: Path) -> None:

@@ -73,6 +73,11 @@ def vector_dtype(config: Mapping[str, Any]) -> str | None:
     return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
 
 
+def with_null_dtype(config: bytes) -> bytes:
+    """A config with a dtype of null: Hugging Face's formats fill it in, containers of any naming store the null."""
+    return dump_json({**json.loads(config), "torch_dtype": None})
+
+
 def dump_json(config: Mapping[str, Any]) -> bytes:
     """JSON as transformers writes it."""
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
@@ -94,7 +99,6 @@ def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
         keys, _ = config_keys(family, before)
     except SquishError:
         return False
-    prefix = f"{family.architecture}."
-    stated = {key for key in (*keys, *model.meta) if key.startswith(prefix) and key in keys and key in model.meta}
+    stated = [key for key in keys if key.startswith(f"{family.architecture}.") and key in model.meta]
     agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
     return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)

@@ -9,7 +9,16 @@ from typing import Any
 
 from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
-from .config_file import config_agrees, config_keys, dump_json, respelled, undeclared, vector_dtype, written_config
+from .config_file import (
+    config_agrees,
+    config_keys,
+    dump_json,
+    respelled,
+    undeclared,
+    vector_dtype,
+    with_null_dtype,
+    written_config,
+)
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
@@ -56,14 +65,14 @@ class GgufFiles(Mapping[str, bytes]):
     ) -> None:
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
-        lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
-        check_assets(lent)
-        if model.config() and not config_agrees(family, model, lent[CONFIG]):
+        beside = {name: data for name, data in model.assets.items() if name not in REPORTS}
+        check_assets(beside)
+        if model.config() and not config_agrees(family, model, beside[CONFIG]):
             raise FormatError(
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
-        self._files, self.vectors = {**kept, **lent}, None
+        self._files, self.vectors = {**kept, **beside}, None
         self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
@@ -180,7 +189,7 @@ class FolderFiles(Mapping[str, bytes]):
         if layout != "hf":
             config = respelled(family, config, settings)
         elif not self.files.has_config:
-            config = dump_json({**json.loads(config), "torch_dtype": None})  # the writer knows the dtype
+            config = with_null_dtype(config)  # the writer knows it
         self._config = config
 
     @cached_property

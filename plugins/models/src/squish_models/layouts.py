@@ -11,7 +11,7 @@ from attrs import evolve
 from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
-from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
+from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, FILE, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
@@ -137,8 +137,11 @@ def _rebuilt(
 
 
 def _gives(rebuilt: GgufFiles, name: str, data: bytes) -> bool:
-    """Whether a file is rebuilt exactly, apart from a config's description of quantization, which is not kept."""
+    """Whether a file is rebuilt exactly, apart from a config's dtype of null and its description of quantization."""
     if rebuilt.gives(name, data):
         return True
-    config = undeclared(data) if name == CONFIG else data
-    return config != data and json.loads(config) == json.loads(rebuilt[name])
+    if name != CONFIG:
+        return False
+    config = undeclared(data)
+    own = rebuilt[name]
+    return data == with_null_dtype(own) or (config != data and json.loads(config) == json.loads(own))

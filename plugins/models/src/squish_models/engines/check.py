@@ -18,13 +18,13 @@ from squish_core.api import (
     Naming,
     Problem,
     SquishError,
-    TensorSpec,
     UsageError,
     take_inventory,
 )
 from squish_core.api import open as open_file
 
 from ..config.spelling import text_config
+from ..layouts import EMBEDDINGS
 from .behavior import setting_problems
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -81,7 +81,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     UsageError
         There is no such engine.
     SquishError
-        The file cannot be read, or it is of no known family, so that nothing can be said (code `names`).
+        The file cannot be read, or nothing can be said: it is of no known family (code `names`), or an adapter
+        (code `adapter`).
 
     Examples
     --------
@@ -101,6 +102,11 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     inventory = take_inventory(model, reading.layout)
+    if inventory.naming.adapter:
+        raise FormatError(
+            "is an adapter, which has no settings to check", file=model.name, code="adapter",
+            hint="Check its base model; `squish convert --assets FOLDER` checks the adapter against it.",
+        )  # fmt: skip
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -135,7 +141,8 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
         yield from _head_problems(engine, inventory, meta)
-        rows = next((spec.shape[0] for spec in _embeddings(file, "token_embd.weight")), None)
+        embeddings = file.index.tensors.get(EMBEDDINGS)
+        rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
     else:
         yield from _folder_problems(file, engine, inventory)
         rows = None
@@ -161,10 +168,12 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
         first = group[0]
-        numbers = f" (expected {first.expected}, found {first.found})" if code == ErrorCode.CONTRADICTION else ""
+        is_stated = code == ErrorCode.CONTRADICTION or (code == ErrorCode.CONFIG and first.found is not None)
+        numbers = f" (expected {first.expected}, found {first.found})" if is_stated else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
         # Classes of folders have a default for every setting that their table does not list.
-        defaulted = inventory.settings is None and code == ErrorCode.CONFIG and inventory.naming.layout != "gguf"
+        is_absent = code == ErrorCode.CONFIG and first.found is None
+        defaulted = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
         yield Problem(
             code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
@@ -229,19 +238,11 @@ def _absent(
     engine: Engine, required: Fields, kind: str, present: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[Problem]:
     for name in required.get(kind, required.get(ANY, ())):
-        if present.get(name) is None and name not in present:
+        if name not in present:
             yield Problem(
-                code="engine-key",
-                severity="error",
-                where=f"{prefix}{name}",
+                code="engine-key", severity="error", where=f"{prefix}{name}",
                 message=f"is missing, and {engine.title} does not load without it",
-            )
-
-
-def _embeddings(file: File, name: str) -> Iterator[TensorSpec]:
-    spec = file.index.tensors.get(name)
-    if spec is not None and len(spec.shape) == 2:
-        yield spec
+            )  # fmt: skip
 
 
 def _no_family(file: File, naming: Naming) -> Problem:
@@ -254,8 +255,8 @@ def _no_family(file: File, naming: Naming) -> Problem:
 
 
 def _wrong_format(file: File, engine: Engine) -> Problem:
-    formats = ", ".join(engine.formats)
+    formats, target = ", ".join(engine.formats), next(iter(engine.formats.values())).layout
     return Problem(
         code="engine-format", severity="error", where=file.name,
-        message=f"is of the format {file.format}; {engine.title} reads {formats}",
+        message=f"is of the format {file.format}; {engine.title} reads {formats} (`squish convert --to {target}`)",
     )  # fmt: skip
