@@ -56,16 +56,15 @@ def choose_map(
     if layout is None:
         return None, ()
     naming = _with_family(naming_of(file), family, file)
-    if request != KEEP:
-        _check_files(file, naming, layout)
+    if request == KEEP:
+        return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
+    _check_files(file, naming, layout)
     if not request and layout != HF and file.index.format == container.id:
         return None, _check_unmapped(file, naming, layout, options, request)
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
         return None, _check_unmapped(file, naming, layout, options, request)
-    if request == KEEP:
-        return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     if naming.adapter:
         _check_adapter(naming, layout, file)
     if naming.family is None:
@@ -147,7 +146,7 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
     """Check a model of a known family whose names stay the same; returns notes for the report."""
-    if request == KEEP or naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
+    if naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
         return ()
     if layout == GGUF and file.format == MEMORY:  # `save` of arrays and keys as the caller states them
         return ()

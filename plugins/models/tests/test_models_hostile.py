@@ -88,6 +88,8 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(change: Change, code: s
         ("tokenizer.json", b'{"a":' * 100_000, "json"),
         ("tokenizer_config.json", b"[]", "json"),
         ("tokenizer_config.json", json.dumps({"chat_template": SURROGATE}).encode(), "encoding"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "tokenizer"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default", "template": 5}]}', "tokenizer"),
         ("chat_template.jinja", b"\xff\xff", "encoding"),
         ("chat_template.jinja", b"{{ x }}" * (1 << 20), "size"),
     ],
@@ -114,6 +116,19 @@ def test_files_of_a_tokenizer_that_cannot_be_read_are_refused(name: str, data: b
         ("partial_rotary_factor", float("inf"), "config", "config.json partial_rotary_factor"),
         ("sliding_window", "4096", "config", "config.json sliding_window"),
         ("tie_word_embeddings", "yes", "config", "config.json tie_word_embeddings"),
+        ("sliding_window", "x", "config", "config.json sliding_window"),
+        (
+            "rope_scaling",
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 4.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "rope",
+            "config.json",
+        ),
     ],
 )
 def test_settings_that_no_model_has_are_refused(setting: str, value: Any, code: str, place: str, llama: Path) -> None:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models import gguf_files
+from test_models_bad_input import FIRST, family_of
 from test_models_unreadable_files import FILES, LLAMA, damaged
 
 import squish_core as squish
+from squish_core.conversion.arrays import in_memory
 from squish_core.model import Typed
-from squish_core.testing import write_model
+from squish_core.testing import model_arrays, write_model
 
 K_PROJ = "model.layers.0.self_attn.k_proj.weight"
 Keys = dict[str, Any]
@@ -240,3 +242,11 @@ def test_a_dry_run_is_refused_too(models: Path, tmp_path: Path) -> None:
     with pytest.raises(squish.TensorError) as caught:
         squish.convert(model, tmp_path / "out.gguf", dry_run=True)
     assert caught.value.tensor == "blk.0.attn_output.weight"
+
+
+def test_kept_names_are_not_checked_where_tensors_would_be_transposed(tmp_path: Path) -> None:
+    """gpt-oss has tensors that Hugging Face transposes where they are dense."""
+    config = {**FIRST["gpt-oss"], "num_key_value_heads": 7}
+    assets = {"config.json": json.dumps(config).encode()}
+    with in_memory(model_arrays(family_of("gpt-oss"), FIRST["gpt-oss"]), assets=assets) as file:
+        assert squish.convert(file, tmp_path / "out", "safetensors:max_shard_size=1GB", rename="keep").notes == ()

@@ -58,6 +58,12 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         return {}, {}
     assert scaling is not None
     if kind == "llama3":
+        low, high = (_number(scaling, name) for name in ("low_freq_factor", "high_freq_factor"))
+        if low >= high:
+            raise FormatError(
+                "has a rope_scaling without frequencies between its factors", part="config.json", code="rope",
+                expected=f"a high_freq_factor above {low}", found=high,
+            )  # fmt: skip
         return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
     key = f"{prefix}.rope.scaling."
     if kind in ("longrope", "su"):

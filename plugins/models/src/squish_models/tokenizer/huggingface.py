@@ -275,13 +275,15 @@ def _added(
 
 def _templates(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
     """Chat templates from tokenizer_config.json, else from the template files."""
-    templates: dict[str, str] = {}
+    templates: dict[str, Any] = {}
     template = options.get("chat_template")
-    if isinstance(template, str):
+    if isinstance(template, list):
+        entries = [each for each in template if isinstance(each, dict)]
+        templates = {
+            "" if each.get("name") == "default" else str(each.get("name")): each.get("template") for each in entries
+        }
+    elif template is not None:
         templates[""] = template
-    elif isinstance(template, list):
-        pairs = [each for each in template if isinstance(each, dict) and isinstance(each.get("template"), str)]
-        templates = {"" if each.get("name") == "default" else str(each.get("name")): each["template"] for each in pairs}
     if "" not in templates and "chat_template.jinja" in files:
         templates[""] = files["chat_template.jinja"]
     for name, text in files.items():
