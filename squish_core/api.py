@@ -70,6 +70,7 @@ _NAMES = {
     "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
+    "squish_core.text": ("counted",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink", "align_up"),
     "squish_core.backends.whole": ("WholeHandle",),
@@ -325,6 +326,7 @@ if TYPE_CHECKING:
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
     from squish_core.tensor import Tensor as Tensor
+    from squish_core.text import counted as counted
 
 else:
     from squish_core.plugins.lazy import lazy_exports

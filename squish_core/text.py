@@ -35,6 +35,31 @@ def format_bytes(nbytes: float) -> str:
     return f"{nbytes:.4g} TB"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun in the singular or the plural.
+
+    Parameters
+    ----------
+    count
+        The number.
+    noun
+        The singular.
+    plural
+        The plural, if it is not the singular with an "s".
+
+    Returns
+    -------
+    str
+        The number, with commas, and the noun.
+
+    Examples
+    --------
+    >>> counted(1, "tensor"), counted(2000, "tensor"), counted(2, "entry", "entries")
+    ('1 tensor', '2,000 tensors', '2 entries')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 _UNITS = {"": 1, **{f"{unit}b": 1000**power for power, unit in enumerate(("", "k", "m", "g", "t"))}}
 _UNITS |= {f"{unit}ib": 1024**power for power, unit in enumerate(("k", "m", "g", "t"), 1)}
 

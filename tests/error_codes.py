@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -15,11 +15,19 @@ HEAD = """# Error codes
 
 Every `SquishError` has a `code`; so have the findings of `verify` (`Problem.code`) and refusals. Switch on the code and
 the class, never on the text. The table is made from the source by `python tests/error_codes.py`, and a test holds it
-against the source; the example is one message with this code.
+against the source; the example is one message with this code, or says what its messages are about.
 
 | code | raised as | for example |
 |---|---|---|
 """
+EXAMPLES = {
+    "bits": "... stores codes of ... bits, not ...",
+    "engine-setting": "the engine refuses a model with this setting, such as rope_scaling or head_dim, and why",
+    "files": "why an array file of this tensor cannot be read; another encoding of the tensor is used",
+    "layer": "why this layer cannot be read",
+    "value": "has an illegal value",
+}
+"""Code -> example, where no call shows the message."""
 
 
 def sources() -> Iterator[Path]:
@@ -142,6 +150,28 @@ def codes_of(node: ast.expr | None, scope: ast.AST) -> Iterator[str]:
                 yield from codes_of(value, scope)
 
 
+def literal_message(node: ast.expr | None, scope: ast.AST) -> str:
+    """A message in a call."""
+    return text_of(node)
+
+
+def variable_message(node: ast.expr | None, scope: ast.AST) -> str:
+    """The last message that a function assigns to a variable before a call."""
+    if not isinstance(node, ast.Name) or not isinstance(scope, ast.FunctionDef):
+        return ""
+    values = [value for target, value in assignments(scope) if isinstance(target, ast.Name) and target.id == node.id]
+    earlier = sorted((value for value in values if value.lineno <= node.lineno), key=lambda value: value.lineno)
+    parts = [part for value in earlier for part in branches(value)]
+    return next(filter(None, map(text_of, reversed(parts))), "")
+
+
+def branches(node: ast.expr) -> list[ast.expr]:
+    """The values of a conditional expression, and the start of a concatenation."""
+    if isinstance(node, ast.IfExp):
+        return [*branches(node.orelse), *branches(node.body)]
+    return branches(node.left) if isinstance(node, ast.BinOp) else [node]
+
+
 def assignments(scope: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """(target, value) of each variable that a function assigns, alone, in a tuple, or as it loops over literals."""
     for node in ast.walk(scope):
@@ -176,23 +206,24 @@ def scopes(node: ast.AST, scope: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         yield from scopes(child, child if is_outermost else scope)
 
 
-def calls() -> Iterator[tuple[str, Collection[str], str]]:
+def calls(message_of: Callable[[ast.expr | None, ast.AST], str]) -> Iterator[tuple[str, Collection[str], str]]:
     """(code, classes, message) of every call that names its code."""
     for tree in trees().values():
         for scope, node in scopes(tree, tree):
             if isinstance(node, ast.Call):
                 stated = node.args[0] if node.args else keyword_of(node, "message") or keyword_of(node, "why")
                 classes = [name] if is_class(name := name_of(node)) else []
-                yield from ((code, classes, text_of(stated)) for code in codes_of(keyword_of(node, "code"), scope))
+                message = message_of(stated, scope)
+                yield from ((code, classes, message) for code in codes_of(keyword_of(node, "code"), scope))
 
 
-def forwarded() -> Iterator[tuple[str, Collection[str], str]]:
+def forwarded(message_of: Callable[[ast.expr | None, ast.AST], str]) -> Iterator[tuple[str, Collection[str], str]]:
     """(code, classes, message) of every code that reaches an error through a parameter, and of its default."""
     for path, tree in trees().items():
         functions = forwarders(distribution(path))
         for scope, node in scopes(tree, tree):
             if isinstance(node, ast.Call) and (function := functions.get(name_of(node))):
-                message = next((text for each in node.args if " " in (text := text_of(each))), "")
+                message = next((text for each in node.args if " " in (text := message_of(each, scope))), "")
                 argument = function.argument(node)
                 yield from ((code, function.classes, message) for code in codes_of(argument, scope))
             elif isinstance(node, ast.FunctionDef) and (function := functions.get(node.name)):
@@ -204,11 +235,14 @@ def forwarded() -> Iterator[tuple[str, Collection[str], str]]:
 def table() -> dict[str, tuple[set[str], str]]:
     """Code -> the classes that have it, and the first message."""
     codes: dict[str, tuple[set[str], str]] = {}
-    for code, classes, message in chain(calls(), forwarded()):
+    readers = (literal_message, variable_message)
+    for code, classes, message in chain.from_iterable((*calls(read), *forwarded(read)) for read in readers):
         names, example = codes.setdefault(code, (set(), ""))
         names.update(classes)
-        if message and not example:
+        if any(map(str.isalpha, message)) and not example:
             codes[code] = names, message
+    for code, message in EXAMPLES.items():
+        codes[code] = codes[code][0], codes[code][1] or message
     return dict(sorted(codes.items()))
 
 

@@ -7,7 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from error_codes import CONSTANTS, PAGE, ROOT, codes_of, keyword_of, page, scopes, table, trees
+from error_codes import (
+    CONSTANTS,
+    EXAMPLES,
+    PAGE,
+    ROOT,
+    calls,
+    codes_of,
+    forwarded,
+    keyword_of,
+    literal_message,
+    page,
+    scopes,
+    table,
+    trees,
+)
 
 from squish_core import api, codes
 from squish_core.codes import ErrorCode
@@ -18,6 +32,15 @@ GROUPS = ("BUGS", "CANNOT_RUN", "USAGE_CODES")
 
 def test_the_page_is_generated_from_the_source() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/error_codes.py`"
+
+
+def test_every_code_has_an_example() -> None:
+    assert not [code for code, (_, example) in table().items() if not example]
+
+
+def test_examples_are_listed_only_where_no_call_shows_one() -> None:
+    stated = {code for code, _, message in (*calls(literal_message), *forwarded(literal_message)) if message}
+    assert not stated & EXAMPLES.keys()
 
 
 PASSED_ON = {

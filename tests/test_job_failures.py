@@ -252,7 +252,7 @@ def test_an_interrupt_says_how_to_go_on(
         patch.setattr(Progress, "task_finished", interrupt)
         assert main(words) == 130
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-2:] == ["2 of 8 tasks are done: go on with --resume.", "interrupted"]
+    assert lines[-2:] == ["2 of 8 tasks done: go on with --resume.", "interrupted"]
     assert main([*words, "--resume"]) == 0
     if not as_json:
         return

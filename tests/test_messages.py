@@ -180,7 +180,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], type[squish.SquishError], str]] = {
         squish.TensorError,
         (
             "<arrays>: no tensor can be encoded as ggml.q8_0: rows do not divide into Q8_0 blocks "
-            "(found 1 of 1 tensors with this reason). Leave the rule out to keep all codes, or ask "
+            "(found 1 of 1 tensor with this reason). Leave the rule out to keep all codes, or ask "
             "for another encoding; see `squish codecs`."
         ),
     ),

@@ -11,7 +11,6 @@ from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import counted
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
 from squish_core.file import File
 from squish_core.guard import computing, guarded
@@ -20,6 +19,7 @@ from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.model import Part
 from squish_core.reader import Reader, file_problems
 from squish_core.tensor import Tensor
+from squish_core.text import counted
 
 if TYPE_CHECKING:
     import numpy as np

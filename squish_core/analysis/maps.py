@@ -17,6 +17,7 @@ from squish_core.file import File
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import scheduler_named
+from squish_core.text import counted
 
 Result = TypeVar("Result")
 
@@ -97,7 +98,8 @@ def file_at(address: Address, mmap: bool = False) -> File:
     if (size, tensors) != (address.size, address.tensors):
         raise FormatError(
             "differs in a worker process", file=address.path, code=ErrorCode.CHANGED,
-            expected=f"{address.size} bytes, {address.tensors} tensors", found=f"{size} bytes, {tensors} tensors",
+            expected=f"{counted(address.size, 'byte')}, {counted(address.tensors, 'tensor')}",
+            found=f"{counted(size, 'byte')}, {counted(tensors, 'tensor')}",
         )  # fmt: skip
     return file
 

@@ -9,13 +9,13 @@ from attrs import asdict, evolve, frozen
 
 from squish_core.display.data import to_json
 from squish_core.display.notebook import page
-from squish_core.display.tables import counted, fit_all, table
+from squish_core.display.tables import fit_all, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.model import TensorSpec, Typed
 from squish_core.reader import Reader, TensorFacts
-from squish_core.text import escape, format_bytes
+from squish_core.text import counted, escape, format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from squish_core import opening
 from squish_core.analysis.check import Check, ProgressCallback, as_problem
 from squish_core.codes import ErrorCode
 from squish_core.display.data import to_json
-from squish_core.display.tables import counted, fit_all
+from squish_core.display.tables import fit_all
 from squish_core.errors import (
     MAX_MESSAGE,
     MAX_PLACE,
@@ -24,6 +24,7 @@ from squish_core.errors import (
 from squish_core.file import File
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
+from squish_core.text import counted
 
 if TYPE_CHECKING:
     pass

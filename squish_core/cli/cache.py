@@ -11,7 +11,7 @@ from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.io import cache
-from squish_core.text import format_bytes
+from squish_core.text import counted, format_bytes
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -62,5 +62,5 @@ def clear(
     size = sum(entry.size for entry in matches)
     return Answer(
         {"removed": [entry.key for entry in matches], "bytes": size},
-        [f"removed {len(matches)} folder{'s' if len(matches) != 1 else ''}, {format_bytes(size)}"],
+        [f"removed {counted(len(matches), 'folder')}, {format_bytes(size)}"],
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.cli.output import Answer
-from squish_core.display.tables import counted, table
+from squish_core.display.tables import table
 from squish_core.io.local import open_folder
 from squish_core.io.paths import missing
 
@@ -44,7 +44,7 @@ def examine(folder: str, clean: bool) -> Answer:
 
 def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The findings as text; for temporaries that may be in use, only their number."""
-    from squish_core.text import format_bytes
+    from squish_core.text import counted, format_bytes
 
     removable = [row for row in rows if row["state"] in ("dead", "removed")]
     states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in removable]

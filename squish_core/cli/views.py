@@ -15,7 +15,7 @@ from squish_core.cli.output import Answer
 from squish_core.cli.values import values
 from squish_core.cli.wording import command_line
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import counted, table
+from squish_core.display.tables import table
 from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
 
 def total(file: File, tensors: Sequence[Tensor]) -> str:
     """The totals of the listed tensors, tied tensors counted once."""
-    from squish_core.text import format_bytes
+    from squish_core.text import counted, format_bytes
 
     untied = [tensor for tensor in tensors if tensor.spec.tied_to is None]
     elements, nbytes = sum(tensor.size for tensor in untied), sum(tensor.nbytes for tensor in untied)

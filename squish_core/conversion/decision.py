@@ -15,6 +15,7 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
     encoder_problem,
+    keeps_values,
     needs_activations,
     same_encoding,
     with_encoder_params,
@@ -32,6 +33,7 @@ from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
 from squish_core.mapping.tensors import wraps_dense
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
+from squish_core.text import counted
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
@@ -160,7 +162,7 @@ class Decision:
             assert rule is not None
             raise TensorError(
                 f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
-                found=f"{count} of {len(candidates)} tensors with this reason", code=ErrorCode.ENCODE,
+                found=f"{count:,} of {counted(len(candidates), 'tensor')} with this reason", code=ErrorCode.ENCODE,
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
             )  # fmt: skip
 
@@ -213,14 +215,10 @@ class Decision:
                 continue
             if same_encoding(answer, encoding, self.registry):
                 return self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
-            if answer.codec == encoding.codec == DENSE:
+            if keeps_values(answer.codec, encoding.codec, spec.dtype):
                 return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.id == encoding.codec.id == "dense" and dtypes.holds(
-                answer.codec.params["dtype"], spec.dtype
-            ):
-                return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
                 return self._make_step(
                     spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound(answer.codec.params)

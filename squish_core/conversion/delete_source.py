@@ -21,6 +21,7 @@ from squish_core.formats.validate import spec_extents
 from squish_core.io.local import FileSource
 from squish_core.mapping.mapped import MappedFile
 from squish_core.tensor import Tensor
+from squish_core.text import counted
 
 _SAME = 1e-6
 """Relative tolerance between error sums in different orders of summation."""
@@ -99,8 +100,8 @@ def delete(
             path.unlink()
         except OSError as error:
             raise FormatError(
-                f"could not be deleted ({number} of {len(paths)} files were): {error.strerror}", file=str(path),
-                code="delete", hint=f"{target} is complete; delete the remaining files yourself.",
+                f"could not be deleted ({number} of {counted(len(paths), 'file')} deleted): {error.strerror}",
+                file=str(path), code="delete", hint=f"{target} is complete; delete the remaining files yourself.",
             ) from None  # fmt: skip
 
 

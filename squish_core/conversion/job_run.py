@@ -26,6 +26,7 @@ from squish_core.io.space import check_space
 from squish_core.io.staging import Staging
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
+from squish_core.text import counted
 
 SAMPLE = 16
 """Maximum number of finished tasks whose bytes `resume=True` reads before it starts."""
@@ -69,7 +70,8 @@ class JobRun:
             if not self.journal.entries or getattr(error, "code", None) == ErrorCode.REPLAN:
                 self.end()
             else:
-                again = f"{len(self.journal.entries)} of {len(self.job.tasks)} tasks are done: go on with resume=True."
+                tasks = counted(len(self.job.tasks), "task")
+                again = f"{len(self.journal.entries):,} of {tasks} done: go on with resume=True."
                 if isinstance(error, SquishError):
                     error.hint = f"{error.hint} {again}" if error.hint else again
                 else:  # an interrupt

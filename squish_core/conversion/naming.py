@@ -33,6 +33,7 @@ from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
+from squish_core.text import counted
 
 KEEP = "keep"
 
@@ -266,12 +267,8 @@ def map_notes(file: File) -> tuple[str, ...]:
     if not isinstance(file, MappedFile):
         return ()
     changes = Counter(word for name in file for word in file.change(name).words)
-    words = [f"{word} in {_tensors(count)}" for word, count in changes.items()]
-    line = f"mapped as {file.family} from {file.naming.layout} to {file.layout} names: {_tensors(len(file))}"
+    words = [f"{word} in {counted(count, 'tensor')}" for word, count in changes.items()]
+    line = f"mapped as {file.family} from {file.naming.layout} to {file.layout} names: {counted(len(file), 'tensor')}"
     notes = ["; ".join((line, *words)), *file.carried.notes]
     notes += [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
     return tuple(notes)
-
-
-def _tensors(count: int) -> str:
-    return "1 tensor" if count == 1 else f"{count} tensors"

@@ -11,11 +11,11 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.panels import EncodedPanels
 from squish_core.conversion.patterns import patterns_of, templates_of
 from squish_core.conversion.step import Step
-from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.file import File
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import CodecSpec, TensorSpec
+from squish_core.text import counted
 
 SHOWN_PATTERNS = 3
 """Maximum number of kinds of names in a hint; with more, it shows `*`, and the matrices to keep."""

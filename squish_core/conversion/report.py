@@ -11,9 +11,9 @@ from attrs import asdict, frozen
 from squish_core.analysis.metrics import Distance
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.display.notebook import page
-from squish_core.display.tables import counted, fit_all, table
+from squish_core.display.tables import fit_all, table
 from squish_core.formats.dropped import Dropped
-from squish_core.text import format_bytes
+from squish_core.text import counted, format_bytes
 
 WORST = 12
 """Number of tensors whose error is printed."""

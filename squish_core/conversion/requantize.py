@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from squish_core.conversion.step import Step
-from squish_core.display.tables import counted
 from squish_core.errors import UsageError
 from squish_core.model import CodecSpec
 from squish_core.plugins.registry import Registry
+from squish_core.text import counted
 
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:

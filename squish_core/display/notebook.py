@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from squish_core.display.tables import counted, fit_all, table
-from squish_core.text import escape
+from squish_core.display.tables import fit_all, table
+from squish_core.text import counted, escape
 
 MOST_TENSORS = 20
 """Tensors shown per file."""

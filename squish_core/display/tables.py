@@ -109,11 +109,6 @@ def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], i
     return [f"{indent}{line}".rstrip() for line in lines]
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 tensor`, `2 tensors`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _narrow(cells: Sequence[Sequence[str]], align: str, widths: list[int], available: int) -> list[int]:
     """Column widths that fit into `available`, unless the longest words are wider; words are broken at last."""
     widths, columns = list(widths), list(zip(*cells))

@@ -8,6 +8,7 @@ from attrs import asdict, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
+from squish_core.text import counted
 
 
 @frozen
@@ -31,8 +32,7 @@ class Traffic:
 
     def __str__(self) -> str:
         unused = f", {self.unused:,} of them unused" if self.unused else ""
-        requests = f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
-        return f"fetched {self.fetched:,} bytes in {requests}{unused}"
+        return f"fetched {counted(self.fetched, 'byte')} in {counted(self.requests, 'request')}{unused}"
 
 
 @frozen(kw_only=True)

@@ -14,6 +14,7 @@ from squish_core.guard import guarded
 from squish_core.mapping.inventory import Outline, outline_of
 from squish_core.mapping.mapped import Naming, family_of
 from squish_core.mapping.ties import check_ties
+from squish_core.text import counted
 
 MOST = 4
 """Maximum number of tensors to name in a note."""
@@ -72,7 +73,7 @@ class _Substitutes:
 
 def _notes(family: Family, engine: str, extra: Sequence[str], absent: Sequence[str]) -> Iterator[str]:
     if extra:
-        count = "1 tensor is" if len(extra) == 1 else f"{len(extra)} tensors are"
+        count = f"{counted(len(extra), 'tensor')} {'is' if len(extra) == 1 else 'are'}"
         yield f"{count} unknown to the family {family.id} and not checked: {_shortened(extra)}"
     if absent:
         yield f"{engine} will lack {_shortened(absent)}"

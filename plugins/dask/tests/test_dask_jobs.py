@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import numpy as np
 import pytest
+from squish_dask import scheduler
 from squish_dask.scheduler import DaskScheduler
 
 import squish_core as squish
@@ -346,6 +349,62 @@ def test_the_message_about_an_address_without_a_scheduler_names_it(
     )
     assert str(caught.value).startswith(message)
     assert not list(tmp_path.iterdir())
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def end_process(number: int) -> None:
+    os._exit(number)
+
+
+def test_a_job_warns_while_a_cluster_has_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "PATIENCE", 0.2)
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty:
+        waiting = DaskScheduler().map(empty.scheduler_address, double, [1, 2])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda *_, **__: caught.append(empty.scale(1))  # a worker arrives after the warning
+            assert sorted(waiting) == [(0, 2), (1, 4)]
+    assert caught
+
+
+def test_a_job_warns_after_the_last_worker_is_lost(
+    cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-dashboard", "--no-nanny"]
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty:
+        last = subprocess.Popen([*command, empty.scheduler_address], stderr=subprocess.DEVNULL)
+        with distributed.Client(empty, set_as_default=False) as client:
+            client.wait_for_workers(1)
+        monkeypatch.setattr(scheduler, "PATIENCE", 0.5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="has no worker;"):
+                next(DaskScheduler().map(empty.scheduler_address, end_process, [3]))
+        assert last.wait() == 3
+
+
+def test_a_job_warns_if_every_worker_has_too_little_memory(
+    cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "PATIENCE", 0.2)
+    answers = DaskScheduler().map(cluster.scheduler_address, double, [1], memory=int(3e9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="has no worker with --resources memory=3000000000"):
+            next(answers)
+
+
+def test_the_limit_of_a_cluster_on_the_wait_ends_the_job() -> None:
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "100ms"}),
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
+        pytest.raises(SquishError) as caught,
+    ):
+        list(DaskScheduler().map(empty.scheduler_address, double, [1]))
+    assert caught.value.code == "worker"
 
 
 def test_messages_and_answers_are_small(cluster: distributed.LocalCluster, source: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,7 +87,7 @@ def test_dense_values_take_the_place_of_others(convert, tmp_path):
     data, report = convert(tensor("w", np.zeros((COLUMNS, ROWS))), node("MatMul", ["x", "w"], ["y"]), encode=None)
     assert kinds(data) == ["Transpose", "MatMul", "Relu"]
     assert report.steps[0].exactness.kind == "bytes"
-    assert report.notes[0].startswith("1 initializers of the graph keep their values")
+    assert report.notes[0].startswith("the graph keeps the values of 1 initializer: ")
     with squish.open(tmp_path / "out" / "new.onnx") as file:
         assert np.array_equal(file["w_stored"].numpy(), WEIGHT)
 
@@ -140,6 +141,19 @@ def test_an_error_names_the_tensor_and_an_encoding_that_has_its_name(convert):
         convert(*mapped, names={"layer.weight": "v"})
     assert (caught.value.code, caught.value.tensor) == ("graph-use", "layer.weight")
     assert "layer.weight=f32" in (caught.value.hint or "")
+
+
+def test_the_error_for_codes_of_an_unused_weight_names_an_encoding_that_works(convert, tmp_path):
+    with pytest.raises(squish.SquishError) as caught:
+        convert(tensor("w", WEIGHT))
+    error = caught.value
+    assert (error.code, error.tensor, error.expected) == ("graph-use", "w", "f32")
+    assert (error.found or "").startswith("affine:")  # the codes, not an operator: there is none
+    (encode,) = re.findall("--encode '(.*?)'", error.hint or "")
+    (tmp_path / "out").rmdir()
+    convert(tensor("w", np.zeros_like(WEIGHT)), encode=encode)
+    with squish.open(tmp_path / "out" / "new.onnx") as file:
+        assert np.array_equal(file["w"].numpy(), WEIGHT)
 
 
 @pytest.mark.parametrize("version", [{"ir": 3}, {"opset": 12}])
@@ -276,7 +290,7 @@ def test_initializers_that_are_left_out_keep_their_values(tmp_path):
     source.write_bytes(model(*GRAPHS["Transpose"], OTHER, words, RELU, *EDGES))
     report = squish.convert(source, tmp_path / "new.onnx", only="w")
     assert {OTHER, words} <= set(fields((tmp_path / "new.onnx").read_bytes(), 5))
-    assert report.notes[0].startswith("2 initializers of the graph keep their values")
+    assert report.notes[0].startswith("the graph keeps the values of 2 initializers: ")
 
 
 def inside(*initializers: bytes) -> bytes:

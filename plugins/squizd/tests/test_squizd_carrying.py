@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.api import SquishError
+from squish_core.api import SquishError, Typed
 from squish_core.cli import main
 
 
@@ -63,6 +63,33 @@ def converted(source: Path, **arguments: Any) -> tuple[squish.Conversion, squish
     assert findings.clean, findings.problems
     assert report.size == target.stat().st_size
     return report, squish.open(target, strict=True)
+
+
+@pytest.mark.parametrize("full", [0, 2])
+def test_the_last_layers_are_kept_without_tensors(sq: SimpleNamespace, tmp_path: Path, full: int) -> None:
+    source = tmp_path / "model.squizd"
+    layers = [[sq.npcl(sq.rng, (4,), name=f"layers.{layer}.norm.weight")] for layer in range(full)]
+    source.write_bytes(sq.build([*layers, [], []], names=True))
+    report, file = converted(source)
+    assert file.index.attrs["layers"] == full + 2
+    assert list(file) == [f"layers.{layer}.norm.weight" for layer in range(full)]
+    assert not report.dropped
+    assert squish.diff(source, file).same
+    assert squish.verify(file.path).ok
+
+
+@pytest.mark.parametrize("count", [3, Typed("u32", 3)])
+def test_the_number_of_layers_is_that_of_the_metadata(tmp_path: Path, count: object) -> None:
+    arrays = {"layers.0.norm.weight": np.ones(4, np.float32)}
+    squish.save(tmp_path / "model.squizd", arrays, metadata={"squizd.layer_count": count})
+    assert squish.open(tmp_path / "model.squizd").index.attrs["layers"] == 3
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 16, True, "3", 0])
+def test_a_number_of_layers_that_does_not_fit_is_ignored(tmp_path: Path, count: object) -> None:
+    arrays = {"layers.0.norm.weight": np.ones(4, np.float32)}
+    squish.save(tmp_path / "model.squizd", arrays, metadata={"squizd.layer_count": count})
+    assert squish.open(tmp_path / "model.squizd").index.attrs["layers"] == 1
 
 
 def sections(path: Path) -> dict[str, bytes]:

@@ -223,6 +223,13 @@ def test_the_map_of_sections_covers_the_file(sq: SimpleNamespace) -> None:
         "scale table",
         "draft head",
     ]
+    assert [section.holds for section in sections if section.kind != "layer"] == [
+        "EAGLE, INT4",
+        "1 layer",
+        "1 entry",
+        "4 entries, sub-blocks",
+        "1 layer, vocabulary 100",
+    ]
     assert sections[-1].offset + sections[-1].size == len(data)
 
 

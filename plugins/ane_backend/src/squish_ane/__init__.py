@@ -30,7 +30,7 @@ def squish_backends() -> list[BackendInfo]:
     return [
         BackendInfo(
             id="ane", title=title, factory="squish_ane.ane.backend:Ane", preference=20,
-            unverified="never run on a Mac",
+            unverified="not yet tried on a Mac",
         )
     ]  # fmt: skip
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +18,10 @@ MEMORY = "memory"
 THREADS = "SQUISH_THREADS"
 TIMEOUT = 30
 """Seconds to wait for a scheduler."""
+PATIENCE = 30
+"""Seconds without an answer after which the cluster's workers are checked, again and again."""
+POLL = 0.05
+"""Seconds between two checks for answers."""
 
 
 class DaskScheduler(Scheduler):
@@ -42,7 +48,7 @@ class DaskScheduler(Scheduler):
             numbers = {future.key: number for number, future in enumerate(futures)}
             stack.callback(client.cancel, futures)
             losses, completed = Counter[int](), as_completed(futures, loop=client.loop)
-            for future in completed:
+            for future in _finished(completed, client, options["resources"]):
                 number = numbers[future.key]
                 try:
                     yield number, _answer(future)
@@ -94,10 +100,42 @@ def _resources(client: Any, memory: int) -> dict[str, int] | None:
     return {MEMORY: memory} if states and all(MEMORY in state["resources"] for state in states) else None
 
 
+def _finished(completed: Any, client: Any, resources: dict[str, int] | None) -> Iterator[Any]:
+    """Futures as they finish; a warning says if they wait because no worker can take a task."""
+    while completed.count():
+        deadline = time.monotonic() + PATIENCE
+        while not completed.has_ready():
+            time.sleep(POLL)
+            if time.monotonic() > deadline:
+                _warn_if_idle(client, resources)
+                deadline = time.monotonic() + PATIENCE
+        yield next(completed)
+
+
+def _warn_if_idle(client: Any, resources: dict[str, int] | None) -> None:
+    """Warn if the cluster has no worker, or none with the memory that each task asks for."""
+    states = client.scheduler_info(n_workers=-1)["workers"].values()
+    memory = (resources or {}).get(MEMORY, 0)
+    if any(state["resources"].get(MEMORY, 0) >= memory for state in states):
+        return
+    need = f" with --resources {MEMORY}={memory} or more" if states else ""
+    warnings.warn(
+        f"the Dask cluster at {client.scheduler.address} has no worker{need}; the job waits until one connects",
+        stacklevel=2,
+    )
+
+
 def _answer(future: Any) -> Any:
     """The answer of a task; its error as the worker raised it."""
+    from distributed.scheduler import NoValidWorkerError, NoWorkerError
+
     try:
         return future.result()
+    except (NoValidWorkerError, NoWorkerError) as error:  # the cluster's own limit
+        raise SquishError(
+            f"no worker took the task within {error.timeout:g} s", code="worker",
+            hint="Start workers; the cluster's setting distributed.scheduler.no-workers-timeout limits the wait.",
+        ) from error  # fmt: skip
     except ImportError as error:
         raise MissingPluginError(
             f"a worker cannot import {error.name}", code=ErrorCode.NOT_INSTALLED,

@@ -19,6 +19,7 @@ from squish_core.api import (
     UnsupportedVersionError,
     align_up,
     check_name,
+    counted,
     lookalike,
 )
 
@@ -173,7 +174,7 @@ def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
         cursor.problems.append(
             Problem(
                 code="name", severity="note", where="tensor names",
-                message=f"{long} names are longer than {_LONGEST_NAME} bytes; llama.cpp rejects this file",
+                message=f"{counted(long, 'name')} of more than {_LONGEST_NAME} bytes; llama.cpp rejects this file",
             )
         )  # fmt: skip
     return records

@@ -14,6 +14,6 @@ def squish_backends() -> list[BackendInfo]:
             title="Apple GPU, through MLX",
             factory="squish_metal.backend:Metal",
             preference=10,
-            unverified="its kernels and textures were never run on a Mac",
+            unverified="kernels and textures not yet tried on a Mac",
         )  # fmt: skip
     ]

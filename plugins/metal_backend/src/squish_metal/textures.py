@@ -1,4 +1,4 @@
-"""ASTC blocks decoded by the GPU's texture units, through PyObjC's `Metal`: MLX has no textures. Never run on a Mac.
+"""ASTC blocks decoded by the GPU's texture units, by PyObjC's `Metal`: MLX has no textures. Not yet tried on a Mac.
 
 Source: Apple's documentation of the Metal framework; Metal Shading Language Specification, "Texture Functions".
 """

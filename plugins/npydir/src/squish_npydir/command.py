@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from attrs import evolve
 
-from squish_core.api import Answer, Progress
+from squish_core.api import Answer, Progress, counted
 
 from .gate import Gate, evaluator
 from .tiers import cache
@@ -82,8 +82,8 @@ def build(
             resume=resume == "True" or resume or False,
         )  # fmt: skip
     data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
-    reused = f", {result.reused:,} others existed already" if result.reused else ""
-    line = f"{model}: built {result.built:,} tensors of the tier {tier}{reused}; {result.size:,} bytes"
+    reused = f", {counted(result.reused, 'other')} existed already" if result.reused else ""
+    line = f"{model}: built {counted(result.built, 'tensor')} of the tier {tier}{reused}; {result.size:,} bytes"
     lines = [line if result.built else f"{model}: the tier {tier} exists already"]
     if gate:
         data["gate"] = dict(result.measured)

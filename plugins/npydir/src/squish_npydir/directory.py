@@ -24,6 +24,7 @@ from squish_core.api import (
     SquishError,
     TensorError,
     TensorSpec,
+    counted,
 )
 
 from .read import awq, manifest
@@ -203,11 +204,12 @@ class Directory:
                 if self.folder.has(READY)
                 else ", since the directory was never finished (.manifest_ready is missing)"
             )
-            message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {listing}"
+            message = f"{len(lost):,} of {counted(len(tensors), 'tensor')} cannot be read{why}: {listing}"
             self.report("partial", "warning", "manifest.json", message)
         self._state_of_int4(tensors)
         for label, count in self.missing.items():
-            self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
+            message = f"the tier {label} lacks {count:,} of {counted(len(tensors), 'tensor')}"
+            self.report("tier", "warning", label, message)
 
     def _state_of_int4(self, tensors: Mapping[str, TensorSpec]) -> None:
         """Report 4-bit arrays beside INT8 ones without their sentinel (an interrupted conversion), and the reverse."""
@@ -219,10 +221,9 @@ class Directory:
             if left and not any(packed):
                 self.report("tier", "warning", "int4", f"{INT4_READY} is there, but no tensor has 4-bit arrays")
         elif both:
-            message = f"the conversion to int4 was not finished ({INT4_READY} is missing)"
-            self.report(
-                "tier", "warning", "int4", f"{message}: {both} tensors have 4-bit arrays, {left} only INT8 arrays"
-            )
+            arrays = f"4-bit arrays of {counted(both, 'tensor')}, only INT8 arrays of {left:,}"
+            message = f"the conversion to int4 was not finished ({INT4_READY} is missing): {arrays}"
+            self.report("tier", "warning", "int4", message)
 
     def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
         """Raise FormatError for anything other than a file in place of an array (a pipe, a folder)."""

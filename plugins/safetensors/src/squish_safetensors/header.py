@@ -26,6 +26,7 @@ from squish_core.api import (
     UnknownFormatError,
     check_name,
     check_shape,
+    counted,
     dtypes,
     duplicate_key_error,
     lookalike,
@@ -46,8 +47,6 @@ FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
 LARGE = 1 << 20
-
-
 TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 """(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
 
@@ -234,7 +233,7 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
 
 
 def text_of(source: Source, offset: int, length: int) -> memoryview:
-    """Decode bytes in pieces without copying all of them, so that an early error is cheap."""
+    """Return the bytes of a text: a large one is not copied, so that an early error is cheap."""
     return source.view(offset, length) if length > LARGE else memoryview(source.read(offset, length))
 
 
@@ -328,7 +327,7 @@ def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
     return [
         Problem(
             code="field", severity="warning", where=names[0],
-            message=f"unknown field {field[:80]!r} (in {len(names)} tensors)",
+            message=f"unknown field {field[:80]!r} (in {counted(len(names), 'tensor')})",
         )
         for field, names in sorted(unknown.items())
     ]  # fmt: skip

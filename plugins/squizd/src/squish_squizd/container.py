@@ -46,7 +46,7 @@ from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
 from .write.draft import CHILD, LAYERS, VOCABULARY
-from .write.names import ARCH, ATTRS, META, ORDER, arch_of, other_attrs
+from .write.names import ARCH, ATTRS, LAYER_COUNT, META, ORDER, arch_of, other_attrs
 from .write.place import LAYER, WriteOptions, layer_of
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
@@ -122,6 +122,8 @@ class _Builder:
         meta, assets = self._meta()
         if header.arch_id and header.arch_id != arch_of(meta.get("general.architecture")):
             meta[ARCH] = header.arch_id
+        if anatomy.layers and not anatomy.layers[-1].length and anatomy.layers[-1].number < 0xFFFF:
+            meta[LAYER_COUNT] = anatomy.layers[-1].number + 1
         meta |= {f"squizd.legacy.{name}": value for name, value in header.legacy.items()}
         if (attrs := other_attrs(anatomy.names.attrs)) is not None:
             meta[ATTRS] = attrs

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, Chain, ErrorCode, UsageError
+from squish_core.api import Answer, Chain, ErrorCode, UsageError, counted
 
 from .libraries import required
 
@@ -54,7 +54,7 @@ def run(
         **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
     }  # fmt: skip
     summary = (
-        f"{generation.tokens} tokens, {generation.tokens_per_second:.1f} tokens/s, first after "
+        f"{counted(generation.tokens, 'token')}, {generation.tokens_per_second:.1f} tokens/s, first after "
         f"{generation.first_token_seconds:.2f} s, peak {generation.peak_bytes / 1e6:.0f} MB"
     )
     return Answer(data, [summary])

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, SquishError, check_patterns, locked_file
+from squish_core.api import Answer, ErrorCode, SquishError, check_patterns, counted, locked_file
 from squish_core.api import open as open_file
 
 from .edit import change
@@ -72,10 +72,11 @@ def edit(
     }  # fmt: skip
     lines = [f"note: {note}" for note in lock.notes]
     if lock.recovered:
-        lines.insert(0, f"recovered {file}: removed {lock.recovered:,} bytes of an interrupted edit")
+        lines.insert(0, f"recovered {file}: removed {counted(lock.recovered, 'byte')} of an interrupted edit")
     elif recover:
         lines.insert(0, f"nothing to recover in {file}")
-    counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} metadata keys changed"
+    keys = counted(len(attributes), "metadata key")
+    counts = f"{counted(len(added), 'tensor')} added, {len(removed):,} removed, {keys} changed"
     return Answer(data, [*([f"edited {file}: {counts}; {size:,} bytes"] if edits else []), *lines])
 
 

@@ -227,7 +227,11 @@ def _put_codes(result: RewrittenGraph, spec: TensorSpec) -> None:
     initializer = model.initializers[spec.name]
     uses, aliases = uses_of(model, spec.name)
     if not uses:
-        raise unsupported_use(model, spec.name, "nothing")
+        raise FormatError(
+            "no node of the graph computes with this weight, so none can compute with its codes",
+            file=model.source.name, tensor=spec.name, expected=initializer.dtype, found=str(spec.encodings[0].codec),
+            code="graph-use",
+        )  # fmt: skip
     as_in_graph = stored is spec and initializer.shape == spec.shape
     if as_in_graph and (result.as_stored or len(set(spec.shape)) > 1) and not all(use.rows_first for use in uses):
         raise _blocks_across(result, spec)

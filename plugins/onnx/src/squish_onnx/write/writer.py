@@ -17,6 +17,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     WritePlan,
+    counted,
     dropped_assets,
     dropped_metadata,
     load_json,
@@ -82,14 +83,15 @@ def plan_file(
             result = rewrite(model, options, specs, meta)
             kept = sorted({*model.initializers, *model.nested} - {*result.replaced, *result.tensors})
             carried = read_model(model.source, Limits()).meta
-        notes = (f"{len(kept)} initializers of the graph keep their values: {', '.join(kept[:3])}",) if kept else ()
+        note = f"the graph keeps the values of {counted(len(kept), 'initializer')}: {', '.join(kept[:3])}"
+        notes = (note,) if kept else ()
     else:
         graph = decoder_graph(decoder_of(assets), specs)
         unused = {spec.name for spec in specs} - {initializer.tensor for initializer in graph.initializers.values()}
         if unused:
             raise FormatError(
                 "the graph of the family has no place for a tensor", tensor=min(unused), code="tensor-unused",
-                found=f"{len(unused)} tensors without a place",
+                found=f"{counted(len(unused), 'tensor')} without a place",
                 hint="Leave them out with only=, if the model runs without.",
             )  # fmt: skip
     absent = dropped_metadata((key for key in meta if carried.get(key) != meta[key]), "not written")

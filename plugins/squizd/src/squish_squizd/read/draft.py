@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import Limits, Source
+from squish_core.api import Limits, Source, counted
 
 from ..findings import Findings
 from .anatomy import Anatomy
@@ -21,7 +21,7 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findi
     if anatomy.draft is None:
         return None
     offset, length, layers, vocab = anatomy.header.eagle
-    anatomy.add("draft head", offset, offset + length, f"{layers} layers, vocabulary {vocab}")
+    anatomy.add("draft head", offset, offset + length, f"{counted(layers, 'layer')}, vocabulary {vocab}")
     return offset + length
 
 
@@ -41,7 +41,7 @@ def _draft_blocks(
     if magic != b"EGDH" or stored != layers:
         findings.error(
             "P7", where, "its section differs from its metadata in the header", offset=offset,
-            expected=f"EGDH, {layers} layers", found=f"{magic!r}, {stored} layers",
+            expected=f"EGDH, {counted(layers, 'layer')}", found=f"{magic!r}, {counted(stored, 'layer')}",
         )  # fmt: skip
         return None
     blocks, position = parse_run(source, offset + 8, offset + length, flags, findings, where, limits.tensors)

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import Limits, Source, SquishError, check_name
+from squish_core.api import Limits, Source, SquishError, check_name, counted
 
 from ..findings import Findings
 from . import cbor
@@ -101,8 +101,8 @@ def check_names(
     """Raise ValueError if the section does not fit the blocks of the file."""
     layers = {**blocks, **draft}
     for key, listed in names.names.items():
-        if len(listed) != len(layers.get(key, ())):
-            raise ValueError(f"layer {key} has {len(layers.get(key, ()))} blocks, but {len(listed)} names")
+        if len(listed) != (count := len(layers.get(key, ()))):
+            raise ValueError(f"layer {key} has {counted(count, 'block')}, but {counted(len(listed), 'name')}")
     extents = {(block.start, block.end - block.start) for block in global_blocks}
     for name, offset, length in names.globals:
         if (offset, length) not in extents:

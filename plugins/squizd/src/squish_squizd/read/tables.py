@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
-from squish_core.api import Source
+from squish_core.api import Source, counted
 
 from ..findings import Findings
 from .blocks import Block, find_section
@@ -177,9 +177,8 @@ def _check_order(entries: _Entries, stored: Sequence[int | None], findings: Find
     for label, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
         orphans = [own for own in ids if own not in tensor_ids]
         if orphans:
-            findings.warn(
-                "P3", "scale table", f"{len(orphans)} {label} entries belong to no tensor", found=f"{orphans[0]:#018x}"
-            )  # fmt: skip
+            count = counted(len(orphans), f"{label} entry", f"{label} entries")
+            findings.warn("P3", "scale table", f"{count} without a tensor", found=f"{orphans[0]:#018x}")
         if [own for own in in_order if own in ids] != [own for own in ids if own in tensor_ids]:
             findings.warn("P3", "scale table", f"{label} entries are not in tensor order")
 

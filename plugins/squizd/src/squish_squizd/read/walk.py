@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import Limits, Source
+from squish_core.api import Limits, Source, counted
 
 from ..findings import Findings
 from . import tables
@@ -27,7 +27,7 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     if index_end > source.size:
         findings.error(
             "P2", "layer index", "extends past the end of the file", kind="truncated", offset=SIZE,
-            expected=f"{index_end} bytes for {header.layer_count} layers", found=f"{source.size} bytes",
+            expected=f"{index_end} bytes for {counted(header.layer_count, 'layer')}", found=f"{source.size} bytes",
         )  # fmt: skip
         findings.raise_first()
     layers = parse_index(source.read(SIZE, index_end - SIZE), header.layer_count, source.size, findings)
@@ -35,7 +35,7 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     anatomy = Anatomy(header, layers)
     anatomy.add("header", 0, SIZE, ", ".join(sorted(header.flags)) or "no flags")
     if layers:
-        anatomy.add("layer index", SIZE, index_end, f"{len(layers)} layers")
+        anatomy.add("layer index", SIZE, index_end, counted(len(layers), "layer"))
     for layer in layers:
         _layer(anatomy, layer, source, limits, findings)
     findings.raise_first()
@@ -93,7 +93,8 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, findings)
     for number, table in enumerate(anatomy.tables):
-        anatomy.add("scale table", table.at, table.end, f"{table.count} entries{', sub-blocks' if number else ''}")
+        entries = counted(table.count, "entry", "entries")
+        anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
     names, stop = read_names(source, at, end, limits, findings)
@@ -171,7 +172,7 @@ def _tail(
         anatomy.appendix = read_appendix(source, at, limits, own)
         if anatomy.appendix is not None:
             stop = anatomy.appendix.offset + anatomy.appendix.length
-            anatomy.add("CoreML appendix", at, stop, f"{len(anatomy.appendix.names)} files")
+            anatomy.add("CoreML appendix", at, stop, counted(len(anatomy.appendix.names), "file"))
         findings.extend(own)
         if anatomy.appendix is not None or own.first is not None:
             return

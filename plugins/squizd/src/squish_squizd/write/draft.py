@@ -23,6 +23,7 @@ from squish_core.api import (
     Sink,
     Stream,
     TensorSpec,
+    counted,
     kind_of,
 )  # fmt: skip
 
@@ -100,7 +101,8 @@ def draft_of_child(child: OutgoingChild) -> Draft | Refusal:
     if type(layers) is not int or type(vocabulary) is not int:
         return _draft(tensors) if tensors else Refusal(why="it has no tensors")
     if layers < 0 or not 0 < vocabulary < 1 << 32 or (len(tensors) % layers if layers else tensors):
-        return Refusal(why=f"its {len(tensors)} tensors cannot be divided evenly among its {layers} layers")
+        count = counted(len(tensors), "tensor")
+        return Refusal(why=f"its {count} cannot be divided evenly among {counted(layers, 'layer')}")
     per_layer = len(tensors) // layers if layers else 0
     return Draft(
         layers={layer: tensors[layer * per_layer : (layer + 1) * per_layer] for layer in range(layers)},

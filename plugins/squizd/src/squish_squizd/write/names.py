@@ -16,6 +16,8 @@ from .place import Placement
 
 ARCH, META = "squizd.arch_id", "squish.meta"
 """Metadata key of the architecture's number; attribute of SQXT with all other metadata and the assets."""
+LAYER_COUNT = "squizd.layer_count"
+"""Metadata key of the number of layers, if the last ones have no tensors."""
 ATTRS, ORDER = "squizd.attrs", "order"
 """Metadata key of other software's SQXT attributes (CBOR); attribute of SQXT with the order of the tensors."""
 MAX_META = 48 << 20
@@ -26,6 +28,13 @@ def arch_of(model_type: Any) -> int:
     text = model_type.value if isinstance(model_type, Typed) else model_type
     names = [name for name in ARCHITECTURES[1:] if isinstance(text, str) and text.lower().startswith(name)]
     return ARCHITECTURES.index(names[0]) if names else 0
+
+
+def layer_count_of(meta: Mapping[str, Any]) -> int:
+    """Return the number of layers in the metadata; 0 if it states none, or one that SQUIZD cannot store."""
+    value = meta.get(LAYER_COUNT)
+    count = value.value if isinstance(value, Typed) else value
+    return count if type(count) is int and 0 <= count <= 0xFFFF else 0
 
 
 def other_attrs(attrs: Mapping[str, Any]) -> Typed | None:
@@ -69,7 +78,11 @@ def names_section(
     if file_order != placement.order:
         places = {name: place for place, name in enumerate(file_order)}
         attrs[ORDER] = [places[name] for name in placement.order]
-    own = {key: value for key, value in meta.items() if key != ARCH and (key != ATTRS or foreign is None)}
+    own = {
+        key: value
+        for key, value in meta.items()
+        if key not in (ARCH, LAYER_COUNT) and (key != ATTRS or foreign is None)
+    }
     if (own or assets) and fits_names(own, assets):
         attrs[META] = dump_meta(own, assets)
     root: dict[str, Any] = {

@@ -122,8 +122,8 @@ class Placement:
         return flags | ({"SPARSE"} if any(masks for *_, masks in self.extents.values()) else set())
 
 
-def place(specs: Sequence[TensorSpec], options: WriteOptions) -> Placement:
-    """Place the blocks of layers, then globals."""
+def place(specs: Sequence[TensorSpec], options: WriteOptions, layer_count: int = 0) -> Placement:
+    """Place the blocks of layers, then globals. `layer_count`: the last layers up to it may be without tensors."""
     placement = Placement(block_size=_block_size(specs, options))
     by_layer: dict[int, list[TensorSpec]] = {}
     global_specs: list[TensorSpec] = []
@@ -133,8 +133,9 @@ def place(specs: Sequence[TensorSpec], options: WriteOptions) -> Placement:
     if len(by_layer) > 0xFFFF:
         raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
     numbers = sorted(by_layer)
-    if numbers and numbers[-1] < 0xFFFF:
-        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a missing layer is a warning (P2)
+    count = max(layer_count, numbers[-1] + 1 if numbers else 0)
+    if count <= 0xFFFF:
+        numbers = list(range(count))  # a layer without tensors is legal, a missing layer is a warning (P2)
     position = SIZE + ENTRY.size * len(numbers)
     for layer in numbers:
         if layer not in by_layer:

@@ -29,7 +29,7 @@ from . import place
 from .companions import open_draft, plan_appendix, plan_draft, write_appendix
 from .coreml import HEADER
 from .entries import Entries
-from .names import ARCH, MAX_META, arch_of, fits_names, names_section
+from .names import ARCH, MAX_META, arch_of, fits_names, layer_count_of, names_section
 from .place import PlacedBlock, Placement, WriteOptions
 
 
@@ -38,7 +38,7 @@ def plan_file(
     companions: Companions,
 ) -> WritePlan:  # fmt: skip
     """Return the exact size, from the placement alone, and what SQUIZD cannot store."""
-    placement = place.place(specs, options)
+    placement = place.place(specs, options, layer_count_of(meta))
     small = sum(part.nbytes for part in assets.values()) <= MAX_META
     zeros = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
     fits = small and fits_names(meta, zeros)
@@ -71,7 +71,7 @@ def write(
     options: WriteOptions, companions: OutgoingCompanions,
 ) -> None:  # fmt: skip
     """Write header, index, layers with masks, globals, tables, names, draft head and CoreML appendix."""
-    placement = place.place([outgoing.spec for outgoing in tensors], options)
+    placement = place.place([outgoing.spec for outgoing in tensors], options, layer_count_of(meta))
     streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}
     with Entries() as entries, ExitStack() as stack:
         draft = open_draft(companions, options, stack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import table
+from squish_core.api import counted, table
 
 from .hidden_states import HiddenError
 from .language_model import LanguageModel
@@ -90,11 +90,11 @@ class Evaluation:
     def lines(self) -> list[str]:
         """The same for people."""
         score, base, divergence, windows = self.perplexity, self.base_perplexity, self.divergence, self.windows
-        scored = f"{DEFINITIONS[windows.definition]} ({len(windows)} windows of {windows.size})"
+        scored = f"{DEFINITIONS[windows.definition]} ({counted(len(windows), 'window')} of {windows.size})"
         lines = [
             *filter(None, [self.mapped]),
             f"perplexity {score.value:.4f} +- {score.uncertainty:.4f}",
-            f"{score.tokens:,} tokens scored: {scored}",
+            f"{counted(score.tokens, 'token')} scored: {scored}",
         ]
         if windows.definition == LM_EVAL and windows.content:
             units = score.per_unit(windows.words, windows.bytes)

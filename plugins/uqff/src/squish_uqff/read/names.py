@@ -8,6 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
+from squish_core.api import counted
+
 # All of these order lm_head first, then attention and MLP of each layer.
 DENSE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"))
 MOE = frozenset(("qwen3_moe",))
@@ -54,7 +56,7 @@ def name_layers(
         return [], "config.json lacks layer sizes" if config else "the layer shapes are irregular"
     source = "config.json" if config else f"the order of {model}"
     if len(order) <= last:
-        return [], f"{source} does not match: it has {len(order)} layers, the file has layer {last}"
+        return [], f"{source} does not match: it has {counted(len(order), 'layer')}, the file has layer {last}"
     for number, shape in shapes.items():
         if shape is not None and shape != order[number].shape:
             return [], (

@@ -19,6 +19,7 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
     check_file_name,
+    counted,
     load_json,
 )
 
@@ -176,6 +177,7 @@ def _require(names: Sequence[str], members: Sequence[str]) -> None:
     if missing:
         what = f"the shard {missing[0]!r} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
         raise FormatError(
-            what, code="shard-missing", expected=f"{len(names)} shards", found=f"{len(names) - len(missing)} of these",
+            what, code="shard-missing", expected=counted(len(names), "shard"),
+            found=f"{len(names) - len(missing)} of these",
             hint=f"Download {', '.join(missing[:8])} to the same folder.",
         )  # fmt: skip
