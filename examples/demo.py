@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -192,7 +193,7 @@ class Demo:
     def command(self, *words: object) -> None:
         """Run and show one command line."""
         line = [str(word).replace(f"{ROOT}/", "") for word in words]
-        print(f"\n$ squish {' '.join(line)}", flush=True)
+        print(f"\n$ squish {shlex.join(line)}", flush=True)
         code = command([str(word) for word in words])
         self.check(not code, f"squish {' '.join(line)} ended with {code}" if code else "")
 
