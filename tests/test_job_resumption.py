@@ -182,8 +182,11 @@ def test_a_journal_without_a_complete_line_begins_anew(source: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     "change",
-    [{"task": 99}, {"task": -1}, {"task": None}, {"bytes": "1"}, {"errors": [[0, 0]]}, {"errors": [[9, *[0] * 6]]}],
-)
+    [
+        {"task": 99}, {"task": -1}, {"task": None}, {"bytes": "1"}, {"errors": [[0, 0]]}, {"errors": [[9, *[0] * 6]]},
+        {"errors": [[0, *["x"] * 6]]},
+    ],
+)  # fmt: skip
 def test_a_journal_with_an_impossible_task_is_refused_and_stays(
     source: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:

@@ -81,6 +81,12 @@ def test_the_message_about_another_worker_names_it(job: Job, change: dict[str, A
     assert word in caught.value.message
 
 
+def test_a_source_with_fewer_files_than_the_clients_is_another_one(job: Job) -> None:
+    with pytest.raises(SquishError) as caught:
+        OpenJob(evolve(job, pins=[*job.pins, {"name": "more.safetensors", "size": 1}]))
+    assert (caught.value.code, caught.value.found) == ("changed", None)
+
+
 def test_the_message_of_a_worker_names_the_plugin_of_another_version(job: Job) -> None:
     versions = {**job.lock["versions"], "squish-gguf": "0.0.1"}
     with pytest.raises(SquishError) as caught:

@@ -70,6 +70,23 @@ def test_llama_cpps_sums_are_read_as_roots_of_mean_squares(tmp_path: Path, exper
     assert {item.state for item in difference.tensors} == {"bytes"}
 
 
+def test_counts_of_other_rows_than_the_sums_are_an_error(tmp_path: Path) -> None:
+    model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
+    stats = imatrix(tmp_path / "imatrix.gguf", np.repeat(SEEN[None], 3, axis=0), [[16.0]] * 2)
+    with expect_error(squish.SquishError, code="encode", found="1 of 1 tensors with this reason"):
+        squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
+
+
+def test_a_dataset_that_is_no_text_is_not_recorded(tmp_path: Path) -> None:
+    model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
+    squish.save(tmp_path / "stats.gguf", {"up": SEEN}, metadata={"imatrix.datasets": 5})
+    encode = "q4_k:search=activations"
+    squish.convert(model, tmp_path / "out.gguf", encode=encode, activations=tmp_path / "stats.gguf")
+    with squish.open(tmp_path / "out.gguf") as file:
+        assert "quantize.imatrix.dataset" not in file.metadata
+        assert file.metadata["quantize.imatrix.file"] == "stats.gguf"
+
+
 def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     stats = imatrix(tmp_path / "imatrix.gguf", SEEN[None], [[0.0]])

@@ -114,6 +114,22 @@ def test_a_file_that_is_no_plan_is_refused_and_stays(folder: Path, data: bytes) 
     assert Path("plan.json").read_bytes() == data
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"src": 5}, {"src": ["in.safetensors"]}, {"dst": {}}, {"to": 3}, {"rename": ["hf"]}, {"only": 5},
+        {"only": [5]}, {"encode": [["q8_0"]]}, {"encode": ["q8_0", ["a", "b"]]}, {"activations": True},
+        {"requantize": "yes"}, {"other": "x"},
+    ],
+)  # fmt: skip
+def test_a_plan_with_arguments_of_another_type_is_refused(change: dict[str, Any], folder: Path) -> None:
+    arguments = {"src": "in.safetensors", "dst": "out.gguf", **change}
+    Path("plan.json").write_text(json.dumps({"squish_plan": 1, "arguments": arguments}))
+    with pytest.raises(FormatError) as caught:
+        squish.convert(plan="plan.json")
+    assert (caught.value.code, caught.value.file) == ("plan", "plan.json")
+
+
 @pytest.mark.parametrize("start", [b"GGUF", b'{"a"'])
 def test_a_file_larger_than_any_plan_is_not_read(folder: Path, start: bytes) -> None:
     """A model, for example; it may be larger than the memory."""

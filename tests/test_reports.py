@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ import toys
 
 import squish_core as squish
 from squish_core.cli import main
+from squish_core.conversion.rule_effects import ineffective_rules
+from squish_core.conversion.rules import Rule
 from squish_core.errors import SquishError
+from squish_core.model import CodecSpec
 
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 NAME = "<b>&\x1b[31m"
@@ -147,6 +151,16 @@ def test_a_rule_that_left_most_bytes_unchanged_is_a_warning_above_the_table(path
 @pytest.mark.parametrize("encode", [None, {"large": "f16"}, "f16", {"*": "keep"}])
 def test_rules_that_encode_most_bytes_do_not_warn(path: Path, encode: Any) -> None:
     assert squish.convert(path, path.with_name("out.box"), encode=encode, dry_run=True).ineffective == ()
+
+
+def test_each_rule_is_compared_once_with_each_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of rules may name every tensor of a model."""
+    rules = tuple(Rule(f"{number}", CodecSpec("int4")) for number in range(30))
+    steps: Any = [SimpleNamespace(name=str(number), note="kept: small", stored=1) for number in range(30)]
+    calls, matches = [], Rule.matches
+    monkeypatch.setattr(Rule, "matches", lambda rule, name: calls.append(name) or matches(rule, name))
+    assert len(ineffective_rules(rules, steps)) == 30
+    assert len(calls) == 30 * 30
 
 
 def test_a_disk_without_space_is_an_error_before_the_first_byte(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ def open_activations(
 ) -> AbstractContextManager[File]:
     """Open a file of statistics: of any format, or llama.cpp's older `.dat`."""
     if isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX and Path(source).is_file():
-        return read_imatrix(Path(source), registry=registry)
+        return read_imatrix(Path(source), limits=limits, registry=registry)
     return opening.open(source, limits=limits, registry=registry)
 
 
@@ -78,8 +78,8 @@ class Activations:
         meta = self._file.metadata
         entries = sum(name.endswith(SUMS) for name in self._file) or len(self._file)
         recorded: dict[str, Typed] = {"file": Typed("str", Path(str(meta.get(NAME, self._file.name))).name)}
-        datasets = untyped(meta.get("imatrix.datasets", ()))
-        if len(datasets):
+        datasets = untyped(meta.get("imatrix.datasets"))
+        if isinstance(datasets, Sequence) and datasets:
             recorded["dataset"] = Typed("str", str(datasets[0]))
         recorded["entries_count"] = Typed("u32", entries)
         chunks = untyped(meta.get("imatrix.chunk_count", 0))
@@ -113,8 +113,8 @@ class Activations:
         counts_name = entry.removesuffix(SUMS) + COUNTS
         counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1, np.float32)
         sums = self._file[entry].numpy(dtype="f32")
-        if sums.size % max(columns, 1):
-            return sums
+        if sums.size % max(columns, 1) or counts.size not in (1, sums.size // max(columns, 1)):
+            return sums  # `of` refuses the shape
         sums, counts = sums.reshape(-1, columns), counts.reshape(-1, 1)
         with np.errstate(all="ignore"):
             means = sums / counts

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, full, stored_panels
 from squish_core.conversion.activations import Activations
+from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.panels import EncodedPanels
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.ranges import panels_of
@@ -29,8 +30,6 @@ def canaries(plan: ConversionPlan, file: File, activations: Activations | None) 
 
 
 def _digest(file: File, step: Step, activations: Activations | None) -> str:
-    import numpy as np
-
     panels = panels_of(file, step, activations)
     assert isinstance(panels, EncodedPanels)
     grain = panels.encoder.grain
@@ -43,7 +42,7 @@ def _digest(file: File, step: Step, activations: Activations | None) -> str:
     except CodecError as error:  # such as values that a lossless codec cannot hold
         return f"error {error.code}"
     for role in sorted(parts):
-        digest.update(np.ascontiguousarray(parts[role]).reshape(-1).view(np.uint8).data)
+        digest.update(part_bytes(parts[role]))
     return digest.hexdigest()
 
 

@@ -52,6 +52,11 @@ def same_encoding(answer: Encoding, encoding: Encoding, registry: Registry) -> b
     return source_parts == target_parts and registry.same_codec(answer.codec, encoding.codec)
 
 
+def keeps_values(target: CodecSpec, source: CodecSpec, dtype: str) -> bool:
+    """Whether both are dense, and the target's dtype represents every value of the source's."""
+    return target.id == source.id == "dense" and (target == source or dtypes.holds(target.params["dtype"], dtype))
+
+
 def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     """Whether the target stores the source's parts with wider integers (indices) or in another byte order.
 

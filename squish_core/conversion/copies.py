@@ -48,7 +48,7 @@ class CopyChecks:
 
 def check_copy(file: File, step: Step) -> None:
     """Raise an error if parts to copy cannot be decoded."""
-    if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
+    if not step.is_computed and file.registry.missing(step.origin) is None:
         with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
             bound = file.bind(file.index.tensors[step.name], step.origin)
             bound.codec.check_parts(bound.parts, bound.spec, bound.params)

@@ -15,6 +15,7 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
     encoder_problem,
+    keeps_values,
     needs_activations,
     same_encoding,
     with_encoder_params,
@@ -214,14 +215,10 @@ class Decision:
                 continue
             if same_encoding(answer, encoding, self.registry):
                 return self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
-            if answer.codec == encoding.codec == DENSE:
+            if keeps_values(answer.codec, encoding.codec, spec.dtype):
                 return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if can_widen(answer, encoding):
                 return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.id == encoding.codec.id == "dense" and dtypes.holds(
-                answer.codec.params["dtype"], spec.dtype
-            ):
-                return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
                 return self._make_step(
                     spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound(answer.codec.params)

@@ -16,7 +16,7 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.canaries import canaries
 from squish_core.conversion.execute import execute, paths_of, size_of
-from squish_core.conversion.image import OutputFile, OutputImage, PartExtent, output_image
+from squish_core.conversion.image import OutputFile, OutputImage, PartExtent, image_if_any
 from squish_core.conversion.job import dumps, job_id
 from squish_core.conversion.job_run import VERIFY, JobRun
 from squish_core.conversion.journal import Journal, journal_path
@@ -101,7 +101,7 @@ def execute_job(
     `document` is the plan's (`job_document`); its SHA-256 names the job. Where the format has no image, workers make
     the encoded parts, and this process writes the target of them.
     """
-    image = _image(plan, source)
+    image = image_if_any(plan, source)
     is_placed, image = image is not None, image or parts_image(plan)
     file = apply_map(source.without_caches(), plan.model_map, plan.options)
     statistics = None if activations is None else Activations(activations, file)
@@ -140,22 +140,12 @@ def execute_job(
     return evolve(report, notes=(*report.notes, *staging.notes), steps=run.steps())
 
 
-def _image(plan: ConversionPlan, source: File) -> OutputImage | None:
-    """The image of a target; None if its layout depends on the data."""
-    try:
-        return output_image(plan, source)
-    except UsageError as error:
-        if error.code != ErrorCode.IMAGE:
-            raise
-        return None
-
-
 def parts_image(plan: ConversionPlan) -> OutputImage:
     """One file with the parts of all encoded or repacked tensors, in order."""
     extents = tuple(
         PartExtent(step.spec.name, role, part.nbytes)
         for step in plan.steps
-        if step.action not in ("copy", "widen")
+        if step.is_computed
         for role, part in step.spec.encodings[0].parts.items()
     )
     starts = tuple(accumulate((extent.nbytes for extent in extents), initial=0))
@@ -166,7 +156,7 @@ def staged_parts(plan: ConversionPlan, layout: JobLayout, path: str) -> dict[str
     """The parts in the file of `parts_image`, by the tensor's name in the source and the role."""
     streams: dict[str, dict[str, Stream]] = {}
     for number, step in enumerate(plan.steps):
-        if step.action not in ("copy", "widen"):
+        if step.is_computed:
             ranges = {range_.role: range_ for range_ in layout.ranges(Piece(number))}
             streams[step.name] = {
                 role: Stream(part, partial(_chunks, path, ranges[role].offset if role in ranges else 0, part.nbytes))

@@ -209,7 +209,7 @@ def check_source(plan: ConversionPlan, file: File) -> None:
 
 def _has_several_parts(step: Step) -> bool:
     """Whether a step makes several parts at once."""
-    return step.action in ("encode", "repack") and len(step.spec.encodings[0].parts) > 1
+    return step.is_computed and len(step.spec.encodings[0].parts) > 1
 
 
 def _sink(

@@ -155,7 +155,9 @@ def image_if_any(plan: ConversionPlan, source: File) -> OutputImage | None:
     """The image, or None for a target that cannot be laid out before it is written."""
     try:
         return output_image(plan, source)
-    except UsageError:
+    except UsageError as error:
+        if error.code != ErrorCode.IMAGE:
+            raise
         return None
 
 

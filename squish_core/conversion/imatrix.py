@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from squish_core.conversion.arrays import in_memory
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, LimitError
 from squish_core.file import File
+from squish_core.limits import Limits, default
 from squish_core.model import Typed
 from squish_core.plugins.registry import Registry
 
@@ -24,8 +25,11 @@ LONGEST_NAME = 1 << 12
 MOST_BYTES = 2 << 30
 
 
-def read_imatrix(path: Path, *, registry: Registry | None = None) -> File:
-    """Read a file as arrays under the names that the newer GGUF files have; FormatError if it is damaged."""
+def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry | None = None) -> File:
+    """Read a file as arrays under the names that the newer GGUF files have; FormatError if it is damaged.
+
+    `limits` bounds the number of tensors: each takes more memory than the few bytes that it may have in the file.
+    """
     import numpy as np
 
     size = path.stat().st_size
@@ -36,10 +40,16 @@ def read_imatrix(path: Path, *, registry: Registry | None = None) -> File:
         )  # fmt: skip
     reader = _Reader(path)
     arrays = {}
-    for _ in range(reader.number("number of tensors")):
+    count, most = reader.number("number of tensors"), (limits or default()).tensors
+    if count > most:
+        raise LimitError(
+            "too many tensors", file=path.name, offset=0, code="imatrix", limit="tensors", expected=f"at most {most}",
+            found=count,
+        )  # fmt: skip
+    for _ in range(count):
         name = reader.text("length of a name")
-        calls, count = reader.number("number of calls"), reader.number("number of values")
-        arrays[name + SUMS] = reader.floats(count)
+        calls, columns = reader.number("number of calls"), reader.number("number of values")
+        arrays[name + SUMS] = reader.floats(columns)
         arrays[name + COUNTS] = np.array([calls], np.float32)
     meta: dict[str, object] = {}
     if not reader.at_end:

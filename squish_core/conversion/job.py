@@ -155,15 +155,31 @@ def read_document(path: Path) -> dict[str, Any] | None:
 def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The arguments of a stored plan; UsageError if one of `arguments` differs."""
     stored = document.get("arguments")
-    if not isinstance(stored, dict) or not {"src", "dst"} <= stored.keys() <= set(ARGUMENTS):
+    if not isinstance(stored, dict) or not _are_arguments(stored):
         raise FormatError(
             "has no usable arguments", file=file, expected="src, dst and other arguments of convert",
-            found=_short(stored), code="plan",
+            found=excerpt(stored), code="plan",
         )  # fmt: skip
     for key, value in arguments.items():
         if value and _as_list(value) != _as_list(stored.get(key)):
             raise _differs(file, f"arguments.{key}", stored.get(key), value)
     return stored
+
+
+def _are_arguments(stored: Mapping[str, Any]) -> bool:
+    """Whether a stored plan has arguments as `document_argument` stores them."""
+    return {"src", "dst"} <= stored.keys() <= set(ARGUMENTS) and all(
+        _are_rules(value) if key in ("encode", "only") else isinstance(value, bool if key == "requantize" else str)
+        for key, value in stored.items()
+    )
+
+
+def _are_rules(value: Any) -> bool:
+    """Whether a value is one rule or pattern, a list of them, or the pairs of a mapping."""
+    if not isinstance(value, list):
+        return isinstance(value, str)
+    are_pairs = all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in value)
+    return are_pairs or {*map(type, value)} == {str}
 
 
 def _as_list(value: Any) -> Any:
@@ -289,10 +305,11 @@ def differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, A
 
 def _differs(file: str, where: str, stored: Any, now: Any) -> UsageError:
     return UsageError(
-        f"the plan says otherwise: {where}", file=file, expected=_short(stored), found=_short(now), code="plan",
+        f"the plan says otherwise: {where}", file=file, expected=excerpt(stored), found=excerpt(now), code="plan",
         hint="Carry the plan out as it is, or plan again into a new file.",
     )  # fmt: skip
 
 
-def _short(value: Any) -> str:
+def excerpt(value: Any) -> str:
+    """The beginning of a value as JSON, for errors."""
     return json.dumps(to_json(value), ensure_ascii=False)[:120]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from squish_core.conversion.job import differences
+from squish_core.conversion.job import differences, excerpt
 from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
@@ -71,13 +71,11 @@ class Journal:
         stored = self.header["job"]
         for where, old, new in differences(stored, to_json(dict(job)), ""):
             raise UsageError(
-                f"belongs to another job: {where}", file=str(self.path), expected=_short(old), found=_short(new),
+                f"belongs to another job: {where}", file=str(self.path), expected=excerpt(old), found=excerpt(new),
                 code="journal", hint="Repeat the command that wrote it, or remove it to start anew.",
             )  # fmt: skip
         for number, entry in enumerate(self.entries.values(), 2):
-            are_errors = all(
-                isinstance(error, list) and len(error) == 7 and error[0] in range(steps) for error in entry["errors"]
-            )
+            are_errors = all(_is_error(error) and error[0] in range(steps) for error in entry["errors"])
             if entry["task"] not in range(tasks) or not are_errors:
                 raise self._damage(number, json.dumps(entry).encode())
 
@@ -163,6 +161,11 @@ class Journal:
         )  # fmt: skip
 
 
+def _is_error(error: Any) -> bool:
+    """Whether a value has the fields of a `PanelError`."""
+    return isinstance(error, list) and len(error) == 7 and {*map(type, error)} <= {int, float}
+
+
 def owner() -> dict[str, Any]:
     """This process, for a journal."""
     try:
@@ -173,7 +176,3 @@ def owner() -> dict[str, Any]:
         "user": user, "host": socket.gethostname(), "pid": os.getpid(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip
-
-
-def _short(value: Any) -> str:
-    return json.dumps(to_json(value), ensure_ascii=False)[:120]

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -19,6 +18,7 @@ from squish_core.conversion.copies import check_copy
 from squish_core.conversion.digests import Digests
 from squish_core.conversion.execute import check_source
 from squish_core.conversion.image import OutputFile, OutputImage, PartExtent
+from squish_core.conversion.panel_parts import part_bytes
 from squish_core.conversion.panels import EncodedPanels, Panels, RepackedPanels
 from squish_core.conversion.plan import ConversionPlan, uses_activations
 from squish_core.conversion.step import Step
@@ -28,9 +28,6 @@ from squish_core.file import File
 from squish_core.guard import computing
 from squish_core.mapping.mapped import apply_map
 from squish_core.model import Part
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CACHED = 256 << 20
 """Bytes of encoded panels for a reader to cache."""
@@ -79,7 +76,7 @@ class ImageReader:
     def copied_part(self, extent: PartExtent) -> Part | None:
         """The source's part with the bytes of a part; None if they are computed."""
         step = self._steps[extent.tensor]
-        if step.action not in ("copy", "widen"):
+        if step.is_computed:
             return None
         stored, target = step.origin.parts[extent.role], step.spec.encodings[0].parts[extent.role]
         return stored if (stored.dtype, stored.byteorder) == (target.dtype, target.byteorder) else None
@@ -91,10 +88,10 @@ class ImageReader:
                 self._digests.check(self.file, step)
                 check_copy(self.file, step)
                 self._begun.add(extent.tensor)
-        if step.action in ("copy", "widen"):
-            yield from stored_range(self.file, step, extent.role, start, stop)
-        else:
+        if step.is_computed:
             yield from self._encoded(step, extent.role, start, stop)
+        else:
+            yield from stored_range(self.file, step, extent.role, start, stop)
 
     def _encoded(self, step: Step, role: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
         with self._lock:
@@ -115,7 +112,8 @@ class ImageReader:
                 self._cache.move_to_end(key)
                 return self._cache[key]
             with computing(CodecError, "encoding", file=self.file.name, tensor=step.name):
-                parts = {role: _bytes(array) for role, array in table.panels.parts(table.regions[number]).items()}
+                arrays = table.panels.parts(table.regions[number])
+                parts = {role: bytes(part_bytes(array)) for role, array in arrays.items()}
             table.check(number, parts)
             self._cache[key] = parts
             self._cached += _size(parts)
@@ -184,9 +182,3 @@ class PanelTable:
 
 def _size(parts: dict[str, bytes]) -> int:
     return sum(map(len, parts.values()))
-
-
-def _bytes(array: np.ndarray) -> bytes:
-    import numpy as np
-
-    return np.ascontiguousarray(array).tobytes()

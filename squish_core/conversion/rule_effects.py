@@ -15,8 +15,11 @@ from squish_core.file import File
 def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
     """The rules that leave more than half of the bytes they apply to unchanged."""
     effects = []
+    steps_by_rule: dict[int, list[Step]] = {}
+    for step in steps:
+        steps_by_rule.setdefault(id(rule_for(rules, step.name)), []).append(step)
     for rule in rules:
-        matches = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
+        matches = steps_by_rule.get(id(rule), []) if rule.spec != KEEP else []
         unchanged = [step for step in matches if step.note.startswith(KEPT)]
         sizes = sum(step.stored for step in unchanged), sum(step.stored for step in matches)
         if 2 * sizes[0] > sizes[1]:

@@ -54,6 +54,11 @@ class Step:
         return 8 * self.size / max(self.spec.elements, 1)
 
     @property
+    def is_computed(self) -> bool:
+        """Whether the target's parts are computed, from codes or values, instead of copied."""
+        return self.action in ("encode", "repack")
+
+    @property
     def is_lossy(self) -> bool:
         """Whether written values differ from the source's, so that their error is measured."""
         return self.action == "encode" and self.exactness.kind == "bounded"

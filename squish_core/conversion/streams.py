@@ -32,7 +32,7 @@ def streams_of(
     `observer` is notified of the error of a lossy encoding; `activations` weight the errors of encoders. `places`:
     where parts belong, so that those that are made together need no temporary file.
     """
-    if step.action in ("copy", "widen"):
+    if not step.is_computed:
         return _copy(file, step, before)
     pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, activations)
     return PanelParts(step.spec, pieces, before, places or {}).streams()

@@ -123,11 +123,11 @@ class JobLayout:
         step = self._plan.steps[piece.step]
         for role, part in step.spec.encodings[0].parts.items():
             start, stop = 0, part.nbytes
-            if piece.stop is not None and step.action in ("copy", "widen"):
-                start, stop = min(piece.start * UNIT, stop), min(piece.stop * UNIT, stop)
-            elif piece.stop is not None:
+            if piece.stop is not None and step.is_computed:
                 starts = self.table(piece.step).starts[role]
                 start, stop = starts[piece.start], starts[piece.stop]
+            elif piece.stop is not None:
+                start, stop = min(piece.start * UNIT, stop), min(piece.stop * UNIT, stop)
             if start < stop:
                 file, offset = self._locations[step.spec.name, role]
                 yield PieceRange(role, start, stop, file, offset + start)
@@ -164,7 +164,7 @@ class JobLayout:
         step = self._plan.steps[number]
         if any(part.filters for part in step.origin.parts.values()):
             return 1  # it is decompressed as a whole
-        if step.action in ("copy", "widen"):
+        if not step.is_computed:
             return max(-(-part.nbytes // UNIT) for part in step.spec.encodings[0].parts.values())
         try:
             return len(self.table(number).regions)

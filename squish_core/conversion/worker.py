@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -255,7 +255,7 @@ class OpenJob:
 
     def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
         ranges = {piece_range.role: piece_range for piece_range in self.layout.ranges(piece)}
-        if step.action not in ("copy", "widen"):
+        if step.is_computed:
             return self._encode(file, piece, step, ranges, writer)
         streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
         for role, piece_range in ranges.items():
@@ -294,21 +294,21 @@ class OpenJob:
     def _check(self, source: File) -> None:
         """Refuse a different source, different plugins, or encoders that produce different bytes."""
         check_source(self.job.plan, self.file)
-        for stored, found in zip(self.job.pins, source_pins(source)):
-            if stored != found:
-                raise _refusal("finds another source", stored, found, ErrorCode.CHANGED, file=source.name)
+        for stored, current in zip_longest(self.job.pins, source_pins(source)):
+            if stored != current:
+                raise _refusal("finds another source", stored, current, ErrorCode.CHANGED, file=source.name)
         lock = plugin_lock(self.job.plan, source)
         for key, values in self.job.lock.items():
             for name in sorted({*values, *lock[key]}):
                 if values.get(name) != lock[key].get(name):
                     raise _refusal(f"has other plugins: {name}", values.get(name), lock[key].get(name), "lock")
-        found_canaries = canaries(self.job.plan, self.file, self.activations)
+        current_canaries = canaries(self.job.plan, self.file, self.activations)
         for name, digest in self.job.canaries.items():
-            if found_canaries.get(name) != digest:
+            if current_canaries.get(name) != digest:
                 encoder = lock["encoders"].get(name)
                 version = lock["versions"].get(encoder)
                 raise _refusal(
-                    f"encodes {name} to other bytes ({encoder} {version})", digest, found_canaries.get(name), "canary"
+                    f"encodes {name} to other bytes ({encoder} {version})", digest, current_canaries.get(name), "canary"
                 )
 
 

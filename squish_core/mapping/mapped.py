@@ -174,10 +174,11 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
     """The templates whose tensors no layer has by the settings, if these can be read."""
     try:
-        settings = family.settings(model_of(file, family, naming.layout))
+        with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
+            settings = family.settings(model_of(file, family, naming.layout))
+            layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
     except SquishError:
         return set()
-    layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
     numbers = [{"n": layer, "e": 0} for layer in layers]
     return {
         template

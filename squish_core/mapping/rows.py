@@ -73,7 +73,7 @@ class Rows:
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
         """Slice a range of rows."""
         shape = (stop - start, *spec.shape[1:])
-        cut = {"start": start, "rows": spec.shape[0], "single": False}
+        params = {"start": start, "rows": spec.shape[0], "single": False}
 
         def view(encoding: Encoding) -> Encoding:
             moving = self._row_parts(spec, encoding)
@@ -82,7 +82,7 @@ class Rows:
             }
             return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
-        return self._sliced(spec, shape, view, cut)
+        return self._sliced(spec, shape, view, params)
 
     def member(self, spec: TensorSpec, number: int) -> TensorSpec:
         """Extract one tensor of a stack."""

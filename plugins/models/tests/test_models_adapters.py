@@ -166,7 +166,8 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
         ({"use_dora": True}, "adapter_config.json"), ({"bias": "all"}, "adapter_config.json"),
         ({"alpha_pattern": {"q_proj": 2}}, "adapter_config.json"),
         ({"peft_type": "IA3"}, "adapter_config.json peft_type"),
-        ({"lora_alpha": "16"}, "adapter_config.json lora_alpha"), ({"r": 0}, "adapter_config.json r"),
+        ({"lora_alpha": "16"}, "adapter_config.json lora_alpha"),
+        ({"lora_alpha": 10**400}, "adapter_config.json lora_alpha"), ({"r": 0}, "adapter_config.json r"),
         ({"r": 8}, "adapter_config.json r"),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from squish_models.api import check_model
 
 import squish_core as squish
 from squish_core.cli.app import run
+from squish_core.model import Typed
 from squish_core.testing import write_model
 
 CONFIG: dict[str, Any] = {
@@ -165,6 +166,13 @@ def test_a_folder_without_a_tokenizer_does_not_load(engine: str, folder: Path) -
 def test_a_format_that_an_engine_does_not_read_is_said(model: str, engine: str, code: str, folder: Path) -> None:
     problems = check_model(model_for(model, folder), engine).problems
     assert [each.code for each in problems] == ([code] if code else [])
+
+
+@pytest.mark.parametrize(("key", "value"), [("model", Typed("array:str", ["gpt2"])), ("tokens", Typed("u32", 64))])
+def test_keys_of_a_tokenizer_of_another_type_are_named(key: str, value: Typed, folder: Path) -> None:
+    name = f"tokenizer.ggml.{key}"
+    model = edited(model_for("llama.cpp", folder), lambda _, meta: meta.update({name: value}))
+    assert [problem.where for problem in check_model(model, "llama.cpp").problems] == [name]
 
 
 def test_the_names_of_another_layout_are_said(folder: Path) -> None:

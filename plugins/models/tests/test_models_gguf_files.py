@@ -93,6 +93,32 @@ def test_kept_files_are_not_parsed_while_the_keys_are_those_they_came_with(
     assert not (tmp_path / "hf" / "squish.gguf.json").exists()
 
 
+def with_key(folder: Path, target: Path, value: Typed) -> Path:
+    """The model as a GGUF with one key more."""
+    squish.convert(folder, target.with_suffix(".own.gguf"))
+    with squish.open(target.with_suffix(".own.gguf")) as file:
+        meta = {**file.index.meta, "my.key": value}
+        squish.save(target, {name: file[name].numpy() for name in file}, metadata=meta)
+    return target
+
+
+def test_arrays_of_arrays_in_a_gguf_survive_a_folder(folder: Path, tmp_path: Path) -> None:
+    source = with_key(folder, tmp_path / "m.gguf", Typed("array:array:i32", [[1, 2], [3]]))
+    squish.convert(source, tmp_path / "hf", "hf")
+    squish.convert(tmp_path / "hf", tmp_path / "back.gguf")
+    with squish.open(tmp_path / "back.gguf") as file:
+        assert [list(each) for each in file.metadata["my.key"]] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("value", [Typed("str", b"\xff"), Typed("array:str", ["a", b"\xff"])])
+def test_text_that_is_not_utf_8_is_refused_with_its_key(value: Typed, folder: Path, tmp_path: Path) -> None:
+    source = with_key(folder, tmp_path / "m.gguf", value)
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(source, tmp_path / "hf", "hf")
+    assert (caught.value.code, caught.value.part) == ("encoding", "my.key")
+    assert not (tmp_path / "hf").exists()
+
+
 def test_an_unchanged_vocabulary_is_written_after_the_tensors(
     folder: Path, tmp_path: Path, vocabulary_reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

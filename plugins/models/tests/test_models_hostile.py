@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_models import keep
+from squish_models.keep import kept_files, restored_files
 from squish_models.tokenizer import read_gguf, read_huggingface
 from squish_models.tokenizer.sentencepiece import parse
+from test_models_bad_input import FIRST, family_of, mapped
 
 import squish_core as squish
+from squish_core.conversion.arrays import in_memory
+from squish_core.mapping.mapped import map_file, naming_of
 from squish_core.model import Typed
-from squish_core.testing import write_model
+from squish_core.testing import model_arrays, write_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -95,15 +100,19 @@ def test_files_of_a_tokenizer_that_cannot_be_read_are_refused(name: str, data: b
 @pytest.mark.parametrize(
     ("setting", "value", "code", "place"),
     [
-        ("num_hidden_layers", 4 * 10**9, "unmapped", "model.layers.2.input_layernorm.weight"),
+        ("num_hidden_layers", 10**5, "unmapped", "model.layers.2.input_layernorm.weight"),
+        ("num_hidden_layers", 4 * 10**9, "count", "config.json"),
         ("num_hidden_layers", 10**30, "config", "config.json num_hidden_layers"),
         ("num_attention_heads", 0, "config", "config.json"),
         ("head_dim", 0, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
         ("vocab_size", 2**31, "contradiction", "lm_head.weight"),
         ("rope_theta", -1, "config", "config.json rope_theta"),
+        ("rope_theta", 10**400, "config", "config.json rope_theta"),
         ("rope_scaling", 5, "config", "config.json rope_scaling"),
         ("partial_rotary_factor", "x", "config", "config.json partial_rotary_factor"),
         ("partial_rotary_factor", 1e300, "config", "llama.rope.dimension_count"),
+        ("partial_rotary_factor", float("inf"), "config", "config.json partial_rotary_factor"),
+        ("sliding_window", "4096", "config", "config.json sliding_window"),
         ("tie_word_embeddings", "yes", "config", "config.json tie_word_embeddings"),
     ],
 )
@@ -111,6 +120,58 @@ def test_settings_that_no_model_has_are_refused(setting: str, value: Any, code: 
     (llama / "config.json").write_text(json.dumps({**LLAMA, setting: value}))
     error = refusal(llama)
     assert (error.code, error.tensor or error.part) == (code, place)
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "code", "place"),
+    [
+        ("deepseek2", {"num_hidden_layers": 4 * 10**9}, "count", "config.json"),
+        ("deepseek2", {"n_routed_experts": 4 * 10**9}, "count", "config.json"),
+        ("deepseek2", {"rope_scaling": 5}, "config", "config.json rope_scaling"),
+        ("lfm2", {"layer_types": None, "num_hidden_layers": 4 * 10**9}, "config", "config.json layer_types"),
+        ("lfm2", {"layer_types": [[], []]}, "config", "config.json layer_types"),
+        ("lfm2", {"layer_types": None, "full_attn_idxs": 1}, "config", "config.json full_attn_idxs"),
+        ("lfm2", {"block_ffn_dim_multiplier": "1"}, "config", "config.json block_ffn_dim_multiplier"),
+        ("gemma2", {"sliding_window_pattern": "x"}, "config", "config.json"),
+    ],
+)
+def test_settings_of_a_family_that_no_model_has_are_refused(
+    family: str, change: dict[str, Any], code: str, place: str
+) -> None:
+    arrays = model_arrays(family_of(family), FIRST[family])
+    config = {key: value for key, value in {**FIRST[family], **change}.items() if value is not None}
+    start = time.monotonic()
+    with pytest.raises(squish.SquishError) as caught:
+        mapped(arrays, config)
+    assert time.monotonic() - start < 60  # a guard against hanging
+    assert (caught.value.code, caught.value.part) == (code, place)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "code"),
+    [
+        ("gpt-oss", "block_count", 2**32 - 1, "count"),
+        ("deepseek2", "expert_count", 2**32 - 1, "count"),
+        ("gpt2", "attention.head_count", 0, "config"),
+        ("gemma2", "attention.head_count", 0, "config"),
+    ],
+)
+def test_keys_that_no_model_has_are_refused(family: str, key: str, value: int, code: str) -> None:
+    there = mapped(model_arrays(family_of(family), FIRST[family]), FIRST[family])
+    meta = {**there.index.meta, f"{family}.{key}": Typed("u32", value)}
+    file = in_memory({name: there[name].numpy() for name in there}, meta)
+    with pytest.raises(squish.SquishError) as caught:
+        map_file(file, "hf", {}, naming_of(file))
+    assert (caught.value.code, caught.value.part) == (code, family)
+
+
+def test_a_rotated_share_of_heads_without_values_is_no_division_by_zero() -> None:
+    there = mapped(model_arrays(family_of("qwen2"), FIRST["qwen2"]), FIRST["qwen2"])
+    sizes = {"qwen2.embedding_length": Typed("u32", 0), "qwen2.rope.dimension_count": Typed("u32", 8)}
+    file = in_memory({name: there[name].numpy() for name in there}, {**there.index.meta, **sizes})
+    with pytest.raises(squish.SquishError) as caught:
+        map_file(file, "hf", {}, naming_of(file))
+    assert caught.value.code in ("config", "contradiction")
 
 
 def test_ten_million_tokens_are_too_many() -> None:
@@ -159,6 +220,9 @@ def key(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], A
         (key("tokenizer.ggml.token_type", lambda each: list(each)[1:]), "tokenizer", "tokenizer.ggml.token_type"),
         (key("tokenizer.ggml.token_type", lambda each: [9] * 64), "tokenizer", "tokenizer.ggml.token_type"),
         (key("tokenizer.ggml.eos_token_id", lambda each: 10**9), "tokenizer", "tokenizer.ggml.eos_token_id"),
+        (
+            lambda meta: meta.update({"tokenizer.ggml.eos_token_id": Typed("f32", float("inf"))}), "tokenizer", None,
+        ),
         (key("tokenizer.ggml.model", lambda each: "t5"), "tokenizer", "tokenizer.ggml.model"),
         (key("tokenizer.ggml.pre", lambda each: "own"), "tokenizer", "tokenizer.ggml.pre"),
         (lambda meta: meta.pop("tokenizer.ggml.merges"), "tokenizer", "tokenizer.ggml.merges"),
@@ -170,7 +234,7 @@ def key(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], A
 )  # fmt: skip
 @pytest.mark.parametrize("to", ["hf", "mlx", "uqff"])
 def test_keys_of_a_tokenizer_that_contradict_each_other_are_named(
-    to: str, change: Callable[[dict[str, Any]], Any], code: str, place: str, llama: Path
+    to: str, change: Callable[[dict[str, Any]], Any], code: str, place: str | None, llama: Path
 ) -> None:
     squish.convert(llama, llama.with_name("m.gguf"), "gguf:keep=no")
     with squish.open(llama.with_name("m.gguf")) as file:
@@ -182,6 +246,22 @@ def test_keys_of_a_tokenizer_that_contradict_each_other_are_named(
         squish.convert(source, target, to)
     assert (caught.value.file, caught.value.code, caught.value.part) == (str(source), code, place)
     assert not target.exists()
+
+
+def test_a_kind_of_a_piece_beyond_31_bits_is_unknown() -> None:
+    piece = b"\x0a\x03abc\x15\x00\x00\x00\x00\x18\xff\xff\xff\xff\x0f"
+    data = b"\x0a" + bytes([len(piece)]) + piece
+    with pytest.raises(squish.SquishError) as caught:
+        read_huggingface({"tokenizer.model": data}, {})
+    assert (caught.value.code, caught.value.found) == ("tokenizer", "-1")
+
+
+def test_kept_files_have_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "MOST", 1000)
+    assert restored_files(kept_files({"a": bytes(600), "b": bytes(400)}, []))[0].keys() == {"a", "b"}
+    with pytest.raises(squish.SquishError) as caught:
+        restored_files(kept_files({"a": bytes(600), "b": bytes(401)}, []))
+    assert (caught.value.code, caught.value.part) == ("kept", "squish.hf.b")
 
 
 def test_ten_million_pieces_are_too_many() -> None:

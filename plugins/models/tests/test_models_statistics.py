@@ -12,6 +12,7 @@ import pytest
 from small_tokenizer import TOKENIZER
 
 import squish_core as squish
+from squish_core.conversion.imatrix import read_imatrix
 from squish_core.model import CodecSpec, Typed
 from squish_core.testing import write_model
 
@@ -149,6 +150,14 @@ def test_an_expert_without_input_counts_alike_in_all_columns(tmp_path: Path) -> 
         activations=imatrix(tmp_path / "j.gguf", {STACK.format(n): means for n in range(2)}, 1),
     )  # fmt: skip
     assert blocks(tmp_path / "m.gguf", STACK.format(0)) == blocks(tmp_path / "n.gguf", STACK.format(0))
+
+
+def test_statistics_of_more_tensors_than_the_limit_are_refused(tmp_path: Path) -> None:
+    path = dat(tmp_path / "i.dat", {str(number): MEANS[0] for number in range(3)})
+    assert len(read_imatrix(path, limits=squish.Limits(tensors=3))) == 6
+    with pytest.raises(squish.LimitError) as caught:
+        read_imatrix(path, limits=squish.Limits(tensors=2))
+    assert (caught.value.code, caught.value.found) == ("imatrix", 3)
 
 
 @pytest.mark.parametrize(

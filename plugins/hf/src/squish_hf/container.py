@@ -82,8 +82,8 @@ class HuggingFace(Checkpoint):
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
         if failure and not layers:  # layers are renamed too
-            code, reason = failure.code or ErrorCode.CONFIG, str(failure)
-            problems.append(Problem(code=code, severity="error", where=declared.where, message=reason))
+            code = failure.code or ErrorCode.CONFIG
+            problems.append(Problem(code=code, severity="error", where=declared.where, message=str(failure)))
         refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         if layers or not failure:  # without layers, the declaration still describes the stored tensors
             refined = evolve(refined, declarations=storage_declarations(files))

@@ -48,9 +48,9 @@ METHOD = "method"
 GPTQ, GPTQ_V2, AWQ = "gptq", "gptq_v2", "awq"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS, FP8, FBGEMM, MODELOPT)
 MXFP4_CODECS = ("ggml.mxfp4", "mx")
-FLOATS = (PACKED, FP8, FBGEMM, MODELOPT)
+FLOAT_METHODS = (PACKED, FP8, FBGEMM, MODELOPT)
 """Methods with float codes."""
-INTEGERS = (GPTQ, GPTQ_V2, AWQ, PACKED)
+INTEGER_METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
 BITS = {
     GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,), FP8: (8,),
     FBGEMM: (8,), MODELOPT: (4, 8),
@@ -73,9 +73,9 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return _dense_only(codec.id, lambda other: accepts(spec, encoding, {METHOD: other}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
-    if method in FLOATS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
+    if method in FLOAT_METHODS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
         return accepts_layer(spec, encoding, method)
-    if method not in INTEGERS:
+    if method not in INTEGER_METHODS:
         return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
@@ -92,7 +92,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
-    if method not in INTEGERS:
+    if method not in INTEGER_METHODS:
         return None
     if layout.table is not None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
         return None
@@ -108,7 +108,7 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
 
 
 def _dense_only(what: str, answer: Callable[[str], Encoding | Refusal | None]) -> Refusal:
-    """The refusal of codes without a method, with the methods that do."""
+    """Refuse codes without a method, and list the methods that store them."""
     fitting = [method for method in METHODS if isinstance(answer(method), Encoding)]
     choice = f" (methods for such codes: {', '.join(fitting)}; hf:method={fitting[0]})" if fitting else ""
     return Refusal(why=f"hf without a method stores only dense tensors, not {what}{choice}")

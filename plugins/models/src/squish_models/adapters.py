@@ -32,6 +32,7 @@ from squish_core.api import (
     source_names,
 )
 
+from .config.keys import MAX_F32
 from .keep import kept_files, restored_files
 from .settings import TextSettings
 
@@ -207,7 +208,7 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool
             )  # fmt: skip
     alpha, rank = config.get("lora_alpha"), config.get("r")
     for key, value in (("lora_alpha", alpha), ("r", rank)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_F32:
             raise FormatError(
                 "is not a positive number", part=f"{CONFIG} {key}", found=repr(value)[:60], code="adapter"
             )

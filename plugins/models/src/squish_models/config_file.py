@@ -94,7 +94,6 @@ def config_agrees(family: TextSettings, model: Model, config: bytes) -> bool:
         keys, _ = config_keys(family, before)
     except SquishError:
         return False
-    prefix = f"{family.architecture}."
-    stated = {key for key in (*keys, *model.meta) if key.startswith(prefix) and key in keys and key in model.meta}
+    stated = [key for key in keys if key.startswith(f"{family.architecture}.") and key in model.meta]
     agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
     return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)

@@ -56,14 +56,14 @@ class GgufFiles(Mapping[str, bytes]):
     ) -> None:
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
-        lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
-        check_assets(lent)
-        if model.config() and not config_agrees(family, model, lent[CONFIG]):
+        beside = {name: data for name, data in model.assets.items() if name not in REPORTS}
+        check_assets(beside)
+        if model.config() and not config_agrees(family, model, beside[CONFIG]):
             raise FormatError(
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
-        self._files, self.vectors = {**kept, **lent}, None
+        self._files, self.vectors = {**kept, **beside}, None
         self._special = read_special(model.meta)
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])

@@ -20,7 +20,7 @@ tokenizer."""
 KEYS_FILE = "squish.gguf.json"
 """File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
 MOST = 256 << 20
-"""Maximum size of a kept file, in bytes."""
+"""Maximum size of all kept files, in bytes."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
 """Numbers of `general.file_type` for files of a single type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
 SMALL = 1 << 16
@@ -61,33 +61,42 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The files in GGUF keys, and the names of all files of their source; FormatError for one that does not
     unpack."""
-    files = {}
+    files: dict[str, bytes] = {}
+    space = MOST
     for key, value in meta.items():
         if key.startswith(FILE) and isinstance(value, Typed) and value.type == "array:u8":
-            packed = np.asarray(value.value, np.uint8).tobytes()
-            try:
-                if zstandard.frame_content_size(packed) > MOST:
-                    raise FormatError(
-                        "is a kept file that is too large", part=key, expected=f"at most {MOST}", code="kept"
-                    )
-                files[key.removeprefix(FILE)] = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST)
-            except zstandard.ZstdError as error:
-                raise FormatError(
-                    "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
-                ) from None
+            data = _decompressed(key, np.asarray(value.value, np.uint8).tobytes(), space)
+            files[key.removeprefix(FILE)] = data
+            space -= len(data)
     names = meta.get(NAMES)
     listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
     return files, tuple(map(str, listed))
+
+
+def _decompressed(key: str, packed: bytes, space: int) -> bytes:
+    """A kept file of at most `space` bytes."""
+    try:
+        if zstandard.frame_content_size(packed) <= space:
+            return zstandard.ZstdDecompressor().decompress(packed, max_output_size=space)
+    except zstandard.ZstdError as error:
+        raise FormatError(
+            "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
+        ) from None
+    raise FormatError("is a kept file that is too large", part=key, expected=f"at most {space} bytes", code="kept")
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
     """A file with the keys that are not rebuilt exactly, and the order of all keys. Each has a digest of the value
     rebuilt in its place, so that later changes to the settings win."""
     own = {key: value for key, value in meta.items() if not _is_kept(key) and isinstance(value, Typed)}
-    lost = {
-        key: {"type": value.type, "value": _plain(value), "instead_of": _digest(rebuilt.get(key))}
-        for key, value in own.items() if not same_value(rebuilt.get(key), value) and not _is_inferred(key, value)
-    }  # fmt: skip
+    lost = {}
+    for key, value in own.items():
+        if not same_value(rebuilt.get(key), value) and not _is_inferred(key, value):
+            try:
+                stored = _as_json(value.value)
+            except FormatError as error:
+                raise error.within(part=key) from None
+            lost[key] = {"type": value.type, "value": stored, "instead_of": _digest(rebuilt.get(key))}
     added = {key: _digest(value) for key, value in rebuilt.items() if key not in own}
     if not lost and not added and list(own) == list(rebuilt):
         return {}
@@ -120,7 +129,9 @@ def same_value(one: Any, other: Any) -> bool:
         return True
     if not one.type.startswith("array:"):
         return bool(one.value == other.value)
-    if one.type[6:] in ("str", "bool") or one.type.startswith("array:array:"):
+    if one.type.startswith("array:array:"):
+        return bool(_as_json(one.value) == _as_json(other.value))
+    if one.type[6:] in ("str", "bool"):
         return list(one.value) == list(other.value)
     return np.array_equal(np.asarray(one.value), np.asarray(other.value))
 
@@ -137,14 +148,19 @@ def _is_kept(key: str) -> bool:
 def _digest(value: Any) -> str | None:
     if value is None:
         return None
-    return sha256(repr((value.type, _plain(value))).encode(errors="surrogatepass")).hexdigest()[:16]
+    return sha256(repr((value.type, _as_json(value.value))).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _plain(value: Typed) -> Any:
-    inner = value.value
-    if isinstance(inner, np.ndarray):
-        return inner.tolist()
-    return list(inner) if value.type.startswith("array:") else inner
+def _as_json(value: Any) -> Any:
+    """Arrays as lists, however deep; FormatError for text that is not UTF-8, which is read as bytes."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        raise FormatError(
+            f"is not UTF-8, and {KEYS_FILE} cannot keep it", found=repr(value[:40]), code="encoding",
+            hint="Remove this key from the GGUF, or keep the names with rename='keep'.",
+        )  # fmt: skip
+    return list(map(_as_json, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _typed(key: str, stored: Any) -> tuple[Typed, str | None]:

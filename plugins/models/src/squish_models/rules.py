@@ -98,11 +98,10 @@ def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tupl
     >>> [rule.name for rule in fused_experts("mlp", "gate_proj", "up_proj", "down_proj", "moe_intermediate_size")]
     ['model.layers.{n}.mlp.experts.gate_up_proj', 'model.layers.{n}.mlp.experts.down_proj']
     """
-    one = f"{LAYER}{module}.experts.{{e}}."
-    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
+    stack = f"{LAYER}{module}.experts."
     return (
-        Rule(f"{LAYER}{module}.experts.gate_up_proj", Stack(both), reading=True),
-        Rule(f"{LAYER}{module}.experts.down_proj", Stack(f"{one}{down}.weight"), reading=True),
+        Rule(f"{stack}gate_up_proj", _gate_up(module, gate, up, size), reading=True),
+        Rule(f"{stack}down_proj", Stack(f"{stack}{{e}}.{down}.weight"), reading=True),
     )
 
 
@@ -127,6 +126,10 @@ def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule
     >>> [rule.name for rule in fused_gguf_experts("mlp", "gate_proj", "up_proj", "moe_intermediate_size")]
     ['blk.{n}.ffn_gate_up_exps.weight']
     """
-    one = f"{LAYER}{module}.experts.{{e}}."
-    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
-    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(both), reading=True),)
+    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", _gate_up(module, gate, up, size), reading=True),)
+
+
+def _gate_up(module: str, gate: str, up: str, size: str) -> Stack:
+    """For each expert, the rows of the gate, then those of up."""
+    expert = f"{LAYER}{module}.experts.{{e}}."
+    return Stack(Join(((f"{expert}{gate}.weight", size), (f"{expert}{up}.weight", size))))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, Model, Rule, source_names
+from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, LimitError, Model, Rule, source_names
 
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
@@ -15,8 +16,10 @@ from .tables import Row
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
-TYPES = {"rope_scaling": (dict,), "rope_parameters": (dict,), "partial_rotary_factor": (int, float)}
-"""Settings that are read before the table of keys is used."""
+TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
+"""Types of settings that every family reads, whether it has keys for them or not."""
+MOST_BLOCKS = 1 << 18
+"""Layers, times experts where there are any: ten times those of the largest model in use."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -97,7 +100,7 @@ class TextSettings(Family):
         if settings.get("num_key_value_heads") is None:
             settings["num_key_value_heads"] = heads
         if settings.get("head_dim") is None:
-            if heads < 1 or settings["hidden_size"] % heads:
+            if settings["hidden_size"] % heads:
                 raise FormatError(
                     "has no head_dim, and a hidden size that is not a multiple of its heads", part=place,
                     code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
@@ -175,7 +178,9 @@ class TextSettings(Family):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a config.json in the spelling that all engines read."""
-        return self.usual(old_spelling(text_config(config), self.experts))
+        settings = self.usual(old_spelling(text_config(config), self.experts))
+        _check_types(settings)
+        return settings
 
     def usual(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with the family's own names under the usual names, too."""
@@ -183,8 +188,8 @@ class TextSettings(Family):
 
     def _from_config(self, model: Model) -> dict[str, Any]:
         config = self.spelled(model.config())
-        _check_types(config)
         check_settings(self.keys, config, CONFIG)
+        self._check_counts(config, CONFIG)
         tied = config.get("tie_word_embeddings")
         has_head = any(name.endswith(HEAD) for name in model.tensors)
         if tied is None:
@@ -202,13 +207,28 @@ class TextSettings(Family):
         settings["rotary_dim"] = self._rotary(settings)
         return settings
 
+    def _check_counts(self, settings: Mapping[str, Any], place: str) -> None:
+        """Raise SquishError for a model without heads, or with more layers and experts than any model has."""
+        if settings["num_attention_heads"] < 1:
+            raise FormatError(
+                "has no attention heads", part=place, code=ErrorCode.CONFIG, expected="at least 1",
+                found=settings["num_attention_heads"],
+            )  # fmt: skip
+        experts = settings[self.experts] if self.experts else 0
+        blocks = settings["num_hidden_layers"] * max(experts, 1)
+        if blocks > MOST_BLOCKS:
+            raise LimitError(
+                "has too many layers or experts", part=place, code="count", expected=f"at most {MOST_BLOCKS}",
+                found=blocks,
+            )  # fmt: skip
+
     def _rotary(self, settings: Mapping[str, Any]) -> int:
-        heads = settings["num_attention_heads"] or 1
-        size = settings.get("head_dim") or settings["hidden_size"] // heads
+        size = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
         return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = self.usual(settings_of(self.keys, self.architecture, model.meta))
+        self._check_counts(read, self.architecture)
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {
             "architectures": [self.class_name], "model_type": self.model_type, **read,
@@ -224,11 +244,12 @@ class TextSettings(Family):
         settings.setdefault("rope_theta", 10000.0)
         for name in self.layer_counts:
             settings.setdefault(name, settings["num_hidden_layers"])
-        if settings.get("head_dim") is None and settings["num_attention_heads"]:
+        if settings.get("head_dim") is None:
             settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
-        rotary = settings.setdefault("rotary_dim", settings.get("head_dim", 0))
-        if rotary != settings.get("head_dim"):
-            settings["partial_rotary_factor"] = rotary / settings["head_dim"]
+        head_dim = settings["head_dim"]
+        rotary = settings.setdefault("rotary_dim", head_dim)
+        if head_dim and rotary != head_dim:
+            settings["partial_rotary_factor"] = rotary / head_dim
         settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
         settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
         settings = {**self.implied(settings), **settings}
@@ -240,8 +261,13 @@ def _check_types(config: Mapping[str, Any]) -> None:
     """Raise FormatError for a setting of the wrong type."""
     for name, types in TYPES.items():
         value = config.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
+        is_legal = isinstance(value, types) and not isinstance(value, bool) and not _is_infinite(value)
+        if value is not None and not is_legal:
             raise FormatError(
                 "has the wrong type", part=f"{CONFIG} {name}", expected=" or ".join(each.__name__ for each in types),
                 found=f"{type(value).__name__} {str(value)[:40]}", code=ErrorCode.CONFIG,
             )  # fmt: skip
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

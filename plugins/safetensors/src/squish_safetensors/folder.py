@@ -36,7 +36,6 @@ MODEL_ASSETS = (
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
 )  # fmt: skip
-
 MODEL_FILES = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
 """Names of a model's main file, tried if its folder cannot be listed."""
 
@@ -97,7 +96,7 @@ def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
 
 
 def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
-    """Yield a problem for each unreadable file that may declare a quantization."""
+    """Return a problem for each unreadable file that may declare a quantization."""
     problems = []
     for file in files:
         if file.filename in (CONFIG_FILE, *DECLARING):
@@ -159,12 +158,13 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
 
 def _unlisted(names: Sequence[str], members: Sequence[str]) -> list[Problem]:
     """Warn about shards of the numbered set that the index omits."""
+    listed = frozenset(names)
     sets = {match.groups() for match in map(SHARD.fullmatch, names) if match}
     message = "not in the index, although it is a shard of this set: its tensors are ignored"
     return [
         Problem(code="shard-unlisted", severity="warning", where=name, message=message)
         for name in members
-        if name not in names and (match := SHARD.fullmatch(name)) and match.groups() in sets
+        if name not in listed and (match := SHARD.fullmatch(name)) and match.groups() in sets
     ]
 
 
@@ -177,24 +177,24 @@ def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:
 
 
 def _check_agreement(places: dict[str, str], shards: list[Shard]) -> None:
-    holder: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for shard in shards:
         name = shard.source.filename
         for tensor in shard.header.records:
-            if holder.setdefault(tensor, name) != name:
-                _disagree(tensor, shard, "stored in two shards", holder[tensor])
+            if shard_of.setdefault(tensor, name) != name:
+                raise _disagreement(tensor, shard, "stored in two shards", shard_of[tensor])
             if places.get(tensor) != name:
                 expected = places.get(tensor, "an entry in the index")
-                _disagree(tensor, shard, "stored in another shard than the index says", expected)
+                raise _disagreement(tensor, shard, "stored in another shard than the index says", expected)
     for tensor, name in places.items():
-        if tensor not in holder:
+        if tensor not in shard_of:
             raise FormatError(
                 f"missing from the shard {name!r}, which the index names", tensor=tensor, code="shard-map"
             )
 
 
-def _disagree(tensor: str, shard: Shard, fault: str, expected: str) -> None:
-    raise FormatError(
+def _disagreement(tensor: str, shard: Shard, fault: str, expected: str) -> FormatError:
+    return FormatError(
         fault, file=shard.source.name, tensor=tensor, expected=expected, found=shard.source.filename, code="shard-map",
         hint="The index and the shards may belong to different models; download all of them again.",
     )  # fmt: skip

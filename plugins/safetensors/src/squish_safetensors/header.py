@@ -47,8 +47,6 @@ FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
 LARGE = 1 << 20
-
-
 TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 """(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
 
@@ -235,7 +233,7 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
 
 
 def text_of(source: Source, offset: int, length: int) -> memoryview:
-    """Decode bytes in pieces without copying all of them, so that an early error is cheap."""
+    """Return the bytes of a text: a large one is not copied, so that an early error is cheap."""
     return source.view(offset, length) if length > LARGE else memoryview(source.read(offset, length))
 
 

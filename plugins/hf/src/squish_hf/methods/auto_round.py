@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from attrs import evolve
@@ -58,7 +58,8 @@ class Settings:
 
     def of(self, layer: str) -> Declared:
         """Return the settings of a layer; its own name before patterns."""
-        key = layer if layer in self.extra else next((key for key in self.extra if self._names(key, layer)), None)
+        matches = (key for key in self.extra if self.patterns.matches(key, layer))
+        key = layer if layer in self.extra else next(matches, None)
         if key is None:
             return self.declared
         changes = self.extra[key]
@@ -72,13 +73,11 @@ class Settings:
             )  # fmt: skip
         return own
 
-    def idle(self, layers: Iterable[str]) -> list[str]:
+    def idle(self, layers: Collection[str]) -> list[str]:
         """Return settings without a matching layer, except those of unquantized layers."""
         quantized = (
             key for key, changes in self.extra.items()
             if not (isinstance(changes, dict) and changes.get("bits") == UNQUANTIZED)
         )  # fmt: skip
-        return [key for key in quantized if not any(self._names(key, layer) for layer in layers)]
-
-    def _names(self, key: str, layer: str) -> bool:
-        return key == layer or self.patterns.matches(key, layer)
+        others = (key for key in quantized if key not in layers)
+        return [key for key in others if not any(self.patterns.matches(key, layer) for layer in layers)]

@@ -12,7 +12,7 @@ from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.awq_gemv import AwqFast, AwqGemv
 from squish_hf.methods.base import CACHE, Method
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.gptq import FLOATS, group_size, layout
 from squish_hf.methods.unsupported import refuse_marlin
 
@@ -91,7 +91,7 @@ def _fast(zeros: str, layer: str, parts: StoredParts, group: int) -> TensorSpec:
 
 
 def _extras(parts: StoredParts) -> dict[str, Part]:
-    return left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
+    return other_parts(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
 
 
 MAKERS: dict[str, Callable[[str, StoredParts, int], TensorSpec]] = {

@@ -27,7 +27,7 @@ from squish_core.api import (
 from squish_core.api import Parts as Arrays
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 
 STATE = ".weight.quant_state.bitsandbytes__"
 FOUR = (
@@ -114,8 +114,9 @@ def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str,
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError(
-            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes
-        )
+            "quantization state too large", part="quant_state", expected=f"at most {MAX_STATE} bytes",
+            found=part.nbytes, code="size",
+        )  # fmt: skip
     state = load_json(files.read(part, "the quantization state"), "quantization state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
@@ -142,5 +143,5 @@ def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))
     fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
     return build_tensor(
-        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, left(parts, "weight", "SCB")
+        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, other_parts(parts, "weight", "SCB")
     )  # fmt: skip

@@ -12,7 +12,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 from squish_core.api import DENSE, CodecSpec, Encoding, FormatError, Part, TensorSpec, check_shape
 from squish_hf.declaration import refuse
 from squish_hf.methods.act_order import ActOrder
-from squish_hf.methods.fp8 import float8, left
+from squish_hf.methods.fp8 import float8, other_parts
 
 FLOATS = ("f32", "f16", "bf16")
 STRATEGIES = ("group", "channel", "tensor", "block", "tensor_group")
@@ -57,7 +57,7 @@ def dense(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     encoding = Encoding(codec=DENSE, parts={"data": weight})
     return TensorSpec(
         name=f"{layer}.weight", shape=weight.shape, dtype=weight.dtype, encodings=(encoding,),
-        extras=left(parts, "weight"),
+        extras=other_parts(parts, "weight"),
     )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
         fields["offset"] = ("weight_zero_point", require_part(parts, ".weight_zero_point", ("i32",), rank=2))
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
     suffixes = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
-    extras = left(parts, *suffixes)
+    extras = other_parts(parts, *suffixes)
     if ".weight_g_idx" not in parts:
         return build_tensor(name, shape, spec, Affine(), fields, extras)
     fields["g_idx"] = ("weight_g_idx", require_part(parts, ".weight_g_idx", ("i32",), rank=1))
@@ -90,7 +90,7 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
     return build_tensor(name, shape, CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
 
 
-def plain(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
+def unpacked(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """int-quantized, float-quantized and naive-quantized: one byte per code."""
     if weights.kind == "float":
         return _float8(layer, parts, weights)
@@ -111,7 +111,7 @@ def plain(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale)}
     if zero is not None:
         fields["offset"] = ("weight_zero_point", zero)
-    extras = left(parts, "weight", "weight_scale", *(["weight_zero_point"] if zero is not None else []))
+    extras = other_parts(parts, "weight", "weight_scale", *(["weight_zero_point"] if zero is not None else []))
     return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
 
 
@@ -121,16 +121,16 @@ def nvfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     whole = view_part(require_part(parts, ".weight_global_scale", ("f32",)), "f32", ())
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     fields["global_scale"] = ("weight_global_scale", whole)
-    extras = left(parts, "weight_packed", "weight_scale", "weight_global_scale")
-    return build_tensor(f"{layer}.weight", _unpacked(codes), CodecSpec("mx", NVFP4), Mx(), fields, extras)
+    extras = other_parts(parts, "weight_packed", "weight_scale", "weight_global_scale")
+    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx", NVFP4), Mx(), fields, extras)
 
 
 def mxfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """mxfp4-pack-quantized."""
     codes, scale = require_part(parts, ".weight_packed", ("u8",)), exponents(parts)
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
-    extras = left(parts, "weight_packed", "weight_scale")
-    return build_tensor(f"{layer}.weight", _unpacked(codes), CodecSpec("mx"), Mx(), fields, extras)
+    extras = other_parts(parts, "weight_packed", "weight_scale")
+    return build_tensor(f"{layer}.weight", _unpacked_shape(codes), CodecSpec("mx"), Mx(), fields, extras)
 
 
 def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
@@ -138,7 +138,9 @@ def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFil
     codes = require_part(parts, ".weight", FLOAT8_DTYPES[:2])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     spec = CodecSpec("mx", {"element": codes.dtype})
-    return build_tensor(f"{layer}.weight", codes.shape, spec, Mx(), fields, left(parts, "weight", "weight_scale"))
+    return build_tensor(
+        f"{layer}.weight", codes.shape, spec, Mx(), fields, other_parts(parts, "weight", "weight_scale")
+    )
 
 
 def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:
@@ -163,7 +165,7 @@ def read_pair(parts: StoredParts, suffix: str, files: CheckpointFiles, layer: st
     return rows, columns
 
 
-def _unpacked(codes: Part) -> tuple[int, ...]:
+def _unpacked_shape(codes: Part) -> tuple[int, ...]:
     return (*codes.shape[:-1], 2 * codes.shape[-1]) if codes.shape else ()
 
 

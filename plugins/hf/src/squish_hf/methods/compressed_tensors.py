@@ -112,9 +112,9 @@ Maker = Callable[[str, StoredParts, formats.Weights, CheckpointFiles], TensorSpe
 FORMATS: dict[str, Maker] = {
     "dense": formats.dense,
     "pack-quantized": formats.packed,
-    "int-quantized": formats.plain,
-    "float-quantized": formats.plain,
-    "naive-quantized": formats.plain,
+    "int-quantized": formats.unpacked,
+    "float-quantized": formats.unpacked,
+    "naive-quantized": formats.unpacked,
     "nvfp4-pack-quantized": formats.nvfp4,
     "mxfp4-pack-quantized": formats.mxfp4,
     "mxfp8-quantized": formats.mxfp8,

@@ -146,8 +146,8 @@ def accepts_layer(spec: TensorSpec, encoding: Encoding, method: str) -> Encoding
     codec = encoding.codec
     if len(spec.shape) == 2 and form_of(codec, method):
         return Encoding(codec=codec, parts=bare_parts(encoding.parts))
-    is_plain_nvfp4 = codec.id == "mx" and Mx().canonical(codec.params) == NVFP4
-    if len(spec.shape) == 2 and method in GLOBAL_SCALE and is_plain_nvfp4:
+    lacks_global_scale = codec.id == "mx" and Mx().canonical(codec.params) == NVFP4
+    if len(spec.shape) == 2 and method in GLOBAL_SCALE and lacks_global_scale:
         params = {**codec.params, "global_scale": GLOBAL_SCALE[method]}
         arrays = Mx().parts(spec, params)
         parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in arrays.items()}

@@ -97,7 +97,7 @@ def _microscaled(
     """Read power-of-two scales per 32 elements: MXFP8, and DeepSeek-V4's experts with two float4 per byte."""
     fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), suffixes, stored)}
     params = Mx().canonical({"element": element})
-    extras = left(parts, *(field for field, _ in fields.values()))
+    extras = other_parts(parts, *(field for field, _ in fields.values()))
     return build_tensor(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
@@ -120,10 +120,10 @@ def float8(
     name = base.lstrip(".")
     fields = {"data": (name, weight), "scale": (field, scale)}
     return build_tensor(
-        layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, left(parts, name, field)
+        layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, other_parts(parts, name, field)
     )
 
 
-def left(parts: StoredParts, *fields: str) -> dict[str, Part]:
+def other_parts(parts: StoredParts, *fields: str) -> dict[str, Part]:
     """Return the unused parts: scales of activations and caches."""
     return {suffix.lstrip("."): part for suffix, part in parts.items() if suffix.lstrip(".") not in fields}

@@ -13,7 +13,7 @@ from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods.act_order import ActOrder
 from squish_hf.methods.base import CACHE, Method
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.unsupported import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
@@ -98,7 +98,7 @@ def build_layer(
         inner["order"] = "planes"
     spec = CodecSpec("affine", inner)
     fields = {"data": ("qweight", codes), "scale": ("scales", scales), "offset": ("qzeros", zeros)}
-    extras = left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
+    extras = other_parts(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
     if ".g_idx" not in parts:
         if declared.get("desc_act", bool, False):
             require_part(parts, ".g_idx", ("i32",))

@@ -12,7 +12,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 from squish_core.api import CodecSpec, FormatError, TensorSpec, check_shape, dtypes
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.unsupported import SAVE
 
 SETTINGS = (
@@ -60,7 +60,7 @@ def _make(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
         "data": ("W_q", require_part(parts, ".W_q", ("u8", "i32"), rank=2)), "scale": ("scale", scale),
         "zero": ("zero", require_part(parts, ".zero", (scale.dtype,), rank=2)),
     }  # fmt: skip
-    extras = left(parts, "W_q", "scale", "zero")
+    extras = other_parts(parts, "W_q", "scale", "zero")
     return build_tensor(f"{layer}.weight", shape, CodecSpec("hqq", params), Hqq(), fields, extras)
 
 

@@ -12,7 +12,7 @@ from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.compressed_formats import FLOATS, exponents
-from squish_hf.methods.fp8 import FUSED, WEIGHT, block_of, float8, left
+from squish_hf.methods.fp8 import FUSED, WEIGHT, block_of, float8, other_parts
 
 SUFFIXES = (".weight_scale", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
 BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale", "_input_scale")
@@ -67,7 +67,7 @@ def _microscaled(
     codes = fields["data"][1]
     *lead, width = codes.shape or (0,)
     shape = (*lead, width if "element" in params else 2 * width)
-    extras = left(parts, *(name for name, _ in fields.values()))
+    extras = other_parts(parts, *(name for name, _ in fields.values()))
     return build_tensor(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
@@ -113,7 +113,7 @@ def _integers(layer: str, parts: StoredParts, codes: Part, params: dict[str, Any
     params = {**params, "signed": True, "scale_dtype": scale.dtype}
     shape = (pack * codes.shape[0], codes.shape[1])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale)}
-    extras = left(parts, "weight", "weight_scale")
+    extras = other_parts(parts, "weight", "weight_scale")
     return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
 
 

@@ -10,7 +10,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 
 from squish_core.api import CodecSpec, Part, TensorSpec, dtypes
 from squish_hf.methods.compressed_formats import read_pair
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 
 SPARSE, SPARSE_24 = "sparse-bitmask", "sparse-24-bitmask"
 FIELDS = ("shape", "compressed", "bitmask", "row_offsets")
@@ -45,7 +45,7 @@ def read_sparse(layer: str, parts: StoredParts, form: str, files: CheckpointFile
         fields["scale"] = ("weight_scale", scale)
     elif dtype not in ("f32", "f16", "bf16"):
         require_part(parts, ".weight_scale", BITMASK_SCALES[1:])
-    extras = left(parts, *(prefix.lstrip(".") + field for field in FIELDS[1:]), "weight_scale")
+    extras = other_parts(parts, *(prefix.lstrip(".") + field for field in FIELDS[1:]), "weight_scale")
     return build_tensor(f"{layer}.weight", shape, CodecSpec("bitmask", params), Bitmask(), fields, extras, dtype=dtype)
 
 

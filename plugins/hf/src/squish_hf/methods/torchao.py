@@ -11,7 +11,7 @@ from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, r
 from squish_core.api import CodecSpec, ErrorCode, FormatError, Part, TensorSpec, load_json
 from squish_hf.declaration import Declared, refuse
 from squish_hf.methods.base import Method
-from squish_hf.methods.fp8 import left
+from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.unsupported import SAVE
 
 CODES, SCALE, ZEROS = "_weight_qdata", "_weight_scale", "_weight_zero_point"
@@ -82,7 +82,7 @@ def _built(
     layer: str, shape: tuple[int, ...], spec: CodecSpec, codec: Affine | Float8, fields: dict[str, tuple[str, Part]],
     parts: StoredParts,
 ) -> TensorSpec:  # fmt: skip
-    extras = left(parts, *(name for name, _ in fields.values()))
+    extras = other_parts(parts, *(name for name, _ in fields.values()))
     return build_tensor(f"{layer}.weight", shape, spec, codec, fields, extras)
 
 

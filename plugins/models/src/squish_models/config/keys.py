@@ -12,6 +12,7 @@ from squish_core.api import ErrorCode, FormatError, Typed
 
 SIZES_LIST = "array:i32"
 """Type of a setting with several sizes."""
+MAX_F32 = float(np.finfo(np.float32).max)
 
 
 @frozen
@@ -106,36 +107,12 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
 
 
 def _check(key: Key, place: str, value: Any) -> None:
-    if key.type == SIZES_LIST:
-        sizes = _sizes(value)
-        if sizes is None or not all(type(size) is int and 0 <= size < 1 << 31 for size in sizes):
-            raise FormatError(
-                "are not sizes", part=place, expected="integers", found=_shown(value), code=ErrorCode.CONFIG
-            )
+    if key.type not in _TYPES:
         return
-    if key.type == "bool":
-        if not isinstance(value, (bool, np.bool_)):
-            raise FormatError(
-                "is neither true nor false", part=place, expected="a bool", found=_shown(value), code=ErrorCode.CONFIG
-            )
-        return
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
-        raise FormatError(
-            "is not a size",
-            part=place,
-            expected="an integer from 0 to 4294967295",
-            found=_shown(value),
-            code=ErrorCode.CONFIG,
-        )
-    if key.type == "f32" and not (number and np.isfinite(np.float32(value)) and value > 0):
-        raise FormatError(
-            "is not a positive number",
-            part=place,
-            expected="a positive f32",
-            found=_shown(value),
-            code=ErrorCode.CONFIG,
-        )
+    is_legal, message, expected = _TYPES[key.type]
+    if not is_legal(value):
+        found = f"{type(value).__name__} {str(value)[:60]}"
+        raise FormatError(message, part=place, expected=expected, found=found, code=ErrorCode.CONFIG)
 
 
 def _read(key: Key, value: Any) -> Any:
@@ -162,5 +139,23 @@ def _sizes(value: Any) -> list[Any] | None:
     return [each.item() if isinstance(each, np.generic) else each for each in value]
 
 
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {str(value)[:60]}"
+def _are_sizes(value: Any) -> bool:
+    sizes = _sizes(value)
+    return sizes is not None and all(type(size) is int and 0 <= size < 1 << 31 for size in sizes)
+
+
+def _is_u32(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
+
+
+def _is_positive_f32(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_F32
+
+
+_TYPES = {
+    SIZES_LIST: (_are_sizes, "are not sizes", "integers"),
+    "bool": (lambda value: isinstance(value, (bool, np.bool_)), "is neither true nor false", "a bool"),
+    "u32": (_is_u32, "is not a size", "an integer from 0 to 4294967295"),
+    "f32": (_is_positive_f32, "is not a positive number", "a positive f32"),
+}
+"""Type of a key -> test of a value, and what an error says if it fails."""

@@ -14,8 +14,6 @@ QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 OTHERS = ("vision_config", "audio_config")
 """Settings of parts for other modalities."""
 FULL, SLIDING = "full_attention", "sliding_attention"
-
-
 LONGROPE = "longrope"
 MULTIMODAL = "mrope"
 """A kind of rotary positions that makes no difference in text."""

@@ -18,13 +18,13 @@ from squish_core.api import (
     Naming,
     Problem,
     SquishError,
-    TensorSpec,
     UsageError,
     take_inventory,
 )
 from squish_core.api import open as open_file
 
 from ..config.spelling import text_config
+from ..layouts import EMBEDDINGS
 from .behavior import setting_problems
 from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -135,7 +135,8 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
         yield from _head_problems(engine, inventory, meta)
-        rows = next((spec.shape[0] for spec in _embeddings(file, "token_embd.weight")), None)
+        embeddings = file.index.tensors.get(EMBEDDINGS)
+        rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
     else:
         yield from _folder_problems(file, engine, inventory)
         rows = None
@@ -229,19 +230,11 @@ def _absent(
     engine: Engine, required: Fields, kind: str, present: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[Problem]:
     for name in required.get(kind, required.get(ANY, ())):
-        if present.get(name) is None and name not in present:
+        if name not in present:
             yield Problem(
-                code="engine-key",
-                severity="error",
-                where=f"{prefix}{name}",
+                code="engine-key", severity="error", where=f"{prefix}{name}",
                 message=f"is missing, and {engine.title} does not load without it",
-            )
-
-
-def _embeddings(file: File, name: str) -> Iterator[TensorSpec]:
-    spec = file.index.tensors.get(name)
-    if spec is not None and len(spec.shape) == 2:
-        yield spec
+            )  # fmt: skip
 
 
 def _no_family(file: File, naming: Naming) -> Problem:

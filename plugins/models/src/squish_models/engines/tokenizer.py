@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 from squish_core.api import File, Problem, SquishError, load_json
@@ -23,66 +23,39 @@ def _key_problems(file: File, engine: Engine, rows: int | None) -> Iterator[Prob
     meta = file.metadata
     model = meta.get(f"{PREFIX}model")
     if model is None:
-        yield Problem(
-            code="tokenizer",
-            severity="error",
-            where=f"{PREFIX}model",
-            message=f"is missing: {engine.title} does not load a model without a tokenizer",
-        )
+        yield _problem(f"{PREFIX}model", f"is missing: {engine.title} does not load a model without a tokenizer")
         return
-    if model not in engine.tokenizer_keys:
-        yield Problem(
-            code="tokenizer",
-            severity="error",
-            where=f"{PREFIX}model",
-            message=f"is {str(model)[:40]!r}; only {', '.join(engine.tokenizer_keys)} are checked",
-        )
+    if not isinstance(model, str) or model not in engine.tokenizer_keys:
+        legal = ", ".join(engine.tokenizer_keys)
+        yield _problem(f"{PREFIX}model", f"is {str(model)[:40]!r}; only {legal} are checked")
         return
     for key in (f"{PREFIX}tokens", *engine.tokenizer_keys[model]):
         if key not in meta:
-            yield Problem(
-                code="tokenizer",
-                severity="error",
-                where=key,
-                message=f"is missing, and {engine.title} does not load without it",
-            )
+            yield _problem(key, f"is missing, and {engine.title} does not load without it")
     if model == "llama" and engine.unigram:
-        yield Problem(
-            code="tokenizer",
-            severity="warning",
-            where=f"{PREFIX}scores",
-            message=f"are read as those of a unigram model: {engine.title} splits some texts into other tokens",
-        )
-    pre = meta.get(f"{PREFIX}pre", "default")
+        message = f"are read as those of a unigram model: {engine.title} splits some texts into other tokens"
+        yield _problem(f"{PREFIX}scores", message, "warning")
+    pre = str(meta.get(f"{PREFIX}pre", "default"))
     if model == "gpt2" and engine.pretokenizers and pre not in engine.pretokenizers:
-        yield Problem(
-            code="tokenizer",
-            severity="error",
-            where=f"{PREFIX}pre",
-            message=f"is {str(pre)[:40]!r}, which {engine.title} does not know",
-        )
+        yield _problem(f"{PREFIX}pre", f"is {pre[:40]!r}, which {engine.title} does not know")
     tokens: Any = meta.get(f"{PREFIX}tokens")
-    if tokens is not None and rows is not None and len(tokens) != rows:
-        yield Problem(
-            code="tokenizer",
-            severity="error",
-            where=f"{PREFIX}tokens",
-            message=f"are {len(tokens)}, and token_embd.weight has {rows} rows",
-        )
+    if tokens is not None and not isinstance(tokens, Sized):
+        yield _problem(f"{PREFIX}tokens", f"are {str(tokens)[:40]!r} instead of a list")
+    elif tokens is not None and rows is not None and len(tokens) != rows:
+        yield _problem(f"{PREFIX}tokens", f"are {len(tokens)}, and token_embd.weight has {rows} rows")
 
 
 def _file_problems(file: File, engine: Engine) -> Iterator[Problem]:
     present = [name for name in engine.tokenizers if name in file.assets]
     if not present:
-        yield Problem(
-            code="tokenizer",
-            severity="error",
-            where=" or ".join(engine.tokenizers),
-            message=f"is missing: {engine.title} has no tokenizer without it",
-        )
+        yield _problem(" or ".join(engine.tokenizers), f"is missing: {engine.title} has no tokenizer without it")
     for name in present:
         if name.endswith(".json"):
             try:
                 load_json(bytes(file.assets[name].raw), name, file.limits, piece=WHOLE, constants=True)
             except SquishError as error:
-                yield Problem(code="tokenizer", severity="error", where=name, message=error.reason())
+                yield _problem(name, error.reason())
+
+
+def _problem(where: str, message: str, severity: str = "error") -> Problem:
+    return Problem(code="tokenizer", severity=severity, where=where, message=message)

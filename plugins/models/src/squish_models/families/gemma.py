@@ -57,7 +57,7 @@ class Gemma2(TextModel):
         heads, layers = settings["num_attention_heads"], settings["num_hidden_layers"]
         scale = settings["hidden_size"] // heads if layers == self.layers_27b else settings["head_dim"]
         pattern = settings.get("sliding_window_pattern", self.pattern)
-        same_kinds = pattern == self.pattern or min(pattern, self.pattern) > layers
+        same_kinds = pattern == self.pattern or (isinstance(pattern, int) and min(pattern, self.pattern) > layers)
         return {
             **{key: value for key, value in self.fixed.items() if key not in settings or key == "hidden_activation"},
             "sliding_window_pattern": pattern if same_kinds else self.pattern,

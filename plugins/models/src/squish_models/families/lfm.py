@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from squish_core.api import ErrorCode, FormatError, Model
 
-from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key
+from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key, check_settings
 from ..family import TextModel
-from ..settings import CONFIG
+from ..settings import CONFIG, MOST_BLOCKS
 from ..tables import Row, norm
 
 ATTENTION, CONVOLUTION = "full_attention", "conv"
@@ -54,7 +54,7 @@ class Lfm2(TextModel):
         if settings["block_auto_adjust_ff_dim"]:  # GGUF stores the adjusted size
             size = int(2 * settings["intermediate_size"] / 3)
             if settings["block_ffn_dim_multiplier"] is not None:
-                size, step = int(settings["block_ffn_dim_multiplier"] * size), settings["block_multiple_of"]
+                size, step = int(settings["block_ffn_dim_multiplier"] * size), settings["block_multiple_of"] or 1
                 size = step * -(-size // step)
             settings |= {"intermediate_size": size, "block_auto_adjust_ff_dim": False}
         return settings
@@ -68,12 +68,17 @@ class Lfm2(TextModel):
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         settings = {**DEFAULTS, **super().spelled(config)}
+        check_settings(UNKEYED, settings, CONFIG)
         layers, groups = settings.get("num_hidden_layers"), settings.get("num_key_value_heads")
-        if "layer_types" not in settings and isinstance(layers, int):
-            attentive = settings.get("full_attn_idxs") or range(layers)
+        if "layer_types" not in settings and isinstance(layers, int) and layers <= MOST_BLOCKS:
+            attentive = set(settings.get("full_attn_idxs") or range(layers))
             settings["layer_types"] = [ATTENTION if layer in attentive else CONVOLUTION for layer in range(layers)]
         kinds = settings.get("layer_types")
-        if not isinstance(kinds, list) or len(kinds) != layers or not {*kinds} <= {ATTENTION, CONVOLUTION}:
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) != layers
+            or not all(kind in (ATTENTION, CONVOLUTION) for kind in kinds)
+        ):
             raise FormatError(
                 "does not give a kind for each layer", part=f"{CONFIG} layer_types", code=ErrorCode.CONFIG,
                 expected=f"{layers} of {ATTENTION} and {CONVOLUTION}", found=str(kinds)[:60],
@@ -101,3 +106,9 @@ DEFAULTS = {
     "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
 }  # fmt: skip
 """Defaults of transformers for keys missing in config.json."""
+UNKEYED = (
+    Key("full_attn_idxs", "", SIZES_LIST, required=False),
+    Key("block_multiple_of", "", required=False),
+    Key("block_ffn_dim_multiplier", "", "f32", required=False),
+)
+"""Settings from which others follow, without a GGUF key."""

@@ -21,6 +21,8 @@ SPACE = "\u2581"
 TOKENS, MERGES, KINDS, SCORES, TEMPLATE = PARTS = ("tokens", "merges", "token_type", "scores", "chat_template")
 """Parts of a tokenizer in errors, which readers replace by the place of the part in their files."""
 ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
+TOKEN_KEYS = {role: f"{role}_token" for role in ROLES[:-1]}
+"""Role -> its key in tokenizer_config.json; with `_id` after it, in config.json."""
 
 
 class Kind(IntEnum):

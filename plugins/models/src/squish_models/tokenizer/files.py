@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import sentencepiece
-from .base import SPACE, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
+from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .content import TEMPLATE_FOLDER, Content
 from .pretokenizers import BY_NAME
 from .sentencepiece import Pieces
-
-_ROLE_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
-              "mask": "mask_token"}  # fmt: skip
 
 
 def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
@@ -215,7 +212,7 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
     options |= {f"add_{role}_token": flag for role, flag in tokenizer.add.items()}
     if tokenizer.space_prefix is not None:
         options["add_prefix_space"] = tokenizer.space_prefix
-    options |= {key: tokenizer.tokens[tokenizer.special[role]] for role, key in _ROLE_KEYS.items()
+    options |= {key: tokenizer.tokens[tokenizer.special[role]] for role, key in TOKEN_KEYS.items()
                 if role in tokenizer.special}  # fmt: skip
     if "" in tokenizer.chat_templates:
         options["chat_template"] = tokenizer.chat_templates[""]

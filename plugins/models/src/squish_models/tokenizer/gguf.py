@@ -151,7 +151,7 @@ def _typed_values() -> Iterator[None]:
     except SquishError as error:
         error.part = PLACES.get(error.part or "", error.part)
         raise
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise tokenizer_error("a key of the tokenizer has the wrong type", "text, ids and numbers", error) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -16,6 +16,7 @@ from .base import (
     PARTS,
     ROLES,
     SPACE,
+    TOKEN_KEYS,
     Kind,
     Tokenizer,
     Vocabulary,
@@ -27,9 +28,7 @@ from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
-_TOKEN_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
-               "mask": "mask_token"}  # fmt: skip
-CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in _TOKEN_KEYS.values()))
+CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
 
@@ -70,7 +69,7 @@ def _typed_values(part: str) -> Iterator[None]:
         if error.part in (*PARTS, *ROLES):
             error.part = None
         raise error.within(part=part) from None
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError, KeyError) as error:
         raise tokenizer_error(
             "a value in the tokenizer's files has the wrong type",
             "text, ids, lists and objects where they belong",
@@ -93,7 +92,8 @@ def _read(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
         merges, pre = _byte_level(settings["tokenizer.json"], table)
         rules = {"model": "bpe", "pre": pre}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges)
-    special = _special(table, config, end, options, settings.get("special_tokens_map.json", {}), stored or {})
+    listed = settings.get("special_tokens_map.json", {})
+    special = _special(table, (options, listed), (config, end), stored or {})
     return Tokenizer(
         vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
         end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content.templates, options),
@@ -238,16 +238,16 @@ def _prepends_space(stored: Mapping[str, Any]) -> bool:
 
 
 def _special(
-    table: _TokenTable, config: Mapping[str, Any], end: Mapping[str, Any], *named: Mapping[str, Any]
-) -> dict[str, int]:
-    """Ids by role: from texts in the tokenizer's files, else from numbers in config.json and generation_config.json."""
-    options, listed, stored = named
+    table: _TokenTable, by_text: Iterable[Mapping[str, Any]], by_id: Iterable[Mapping[str, Any]],
+    stored: Mapping[str, Any],
+) -> dict[str, int]:  # fmt: skip
+    """Ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
     special: dict[str, int] = {}
-    for role, key in _TOKEN_KEYS.items():
-        texts = [value.get("content") if isinstance(value, dict) else value
-                 for value in (options.get(key), listed.get(key))]  # fmt: skip
+    for role, key in TOKEN_KEYS.items():
+        values = [source.get(key) for source in by_text]
+        texts = [value.get("content") if isinstance(value, dict) else value for value in values]
         numbers = [table.ids[text] for text in texts if isinstance(text, str) and text in table.ids]
-        for source in (config, end):
+        for source in by_id:
             number = source.get(f"{key}_id")
             number = number[0] if isinstance(number, list) and number else number
             if type(number) is int and number >= 0:

@@ -57,7 +57,9 @@ def parse(data: bytes) -> Pieces:
         kinds.append(kind)
         if len(tokens) > MOST_TOKENS:
             raise LimitError("too many tokens", expected=f"at most {MOST_TOKENS}", code="count")
-    return Pieces(tuple(tokens), np.frombuffer(b"".join(scores), "<f4"), np.array(kinds, np.int32), prefix)
+    return Pieces(
+        tuple(tokens), np.frombuffer(b"".join(scores), "<f4"), np.array(kinds, np.uint32).view(np.int32), prefix
+    )
 
 
 def _short_piece(data: bytes, at: int) -> tuple[tuple[int, int], bytes, int, int] | None:
