@@ -222,6 +222,12 @@ def test_a_diff_names_shapes_only_where_they_differ(squish: Any, path: Path) -> 
     assert "[3, 8]" in rows["shape"]
 
 
+def test_a_diff_has_columns_of_errors_only_if_a_tensor_has_one(squish: Any, path: Path) -> None:
+    other = path.with_name("other.box")
+    other.write_bytes(toys.box({"more": VALUES, "larger": np.ones(400, np.float32)}))
+    assert squish("diff", path, other, "--quiet").lines[1].split() == ["state", "stored", "as", "name"]
+
+
 def test_what_is_not_carried_over_shares_a_line_by_kind_and_reason(squish: Any, path: Path) -> None:
     dropped = [Dropped("metadata", key, "not text") for key in "abc"]
     dropped += [Dropped("asset", "d"), Dropped("part", "scale", where="w")]

@@ -242,6 +242,16 @@ def test_the_report_lists_the_worst_tensors_first_and_merges_codecs(run: Any) ->
 
 
 @pytest.mark.parametrize(
+    ("arrays", "rows"),
+    [({"a": np.ones((4, 6), "f4"), "b": np.ones(6, "f4")}, []), ({"a": np.ones((4, 6), "f4"), "b": VALUES}, ["b"])],
+)
+def test_tensors_without_an_error_are_not_listed_as_lossy(run: Any, arrays: Any, rows: list[str]) -> None:
+    lines = list(conversion_report.conversion_lines(run(arrays, "f16")[0]))
+    assert [line.split()[-1] for line in lines if line.endswith((" a", " b"))] == rows
+    assert any("no value differs in 2 encoded tensors" in line for line in lines) == (not rows)
+
+
+@pytest.mark.parametrize(
     ("options", "pattern", "hint"),
     [
         ({"encode": {"*.weight": "keep", "*.wieght": "toy.rows"}}, "*.wieght", "Close matches: a.weight, b.weight."),
@@ -452,14 +462,29 @@ def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: P
     assert run({"w": VALUES}, to=None)[0].format == "toy.box"
     with expect_error(UsageError, code="format", hint="toy.box"):
         squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
+    with expect_error(UsageError, code="format", hint="Close matches: .box. Pass"):
+        squish.convert(toys.box({}), tmp_path / "out.boxx", registry=toys.registry())
     with expect_error(MissingPluginError, code="not-installed", hint="pip install squish-ztensor"):
         squish.convert(toys.box({}), tmp_path / "out.zt", registry=toys.registry())
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("folder", "folder: is a folder, and cannot be overwritten"), ("no/o.box", "no: the folder does not exist")],
+)
+def test_a_dry_run_notes_that_the_target_cannot_be_written(target: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    report = squish.convert(
+        toys.box({"w": VALUES}), tmp_path / target, "toy.box", dry_run=True, registry=toys.registry()
+    )
+    assert [note for note in report.notes if "without --dry-run, this is refused" in note and reason in note]
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "fields"),
     [
         ({"to": "toy.box:color=red"}, UsageError, {"code": "option", "expected": "note", "found": "color"}),
+        ({"to": "toy-box"}, MissingPluginError, {"code": "not-installed", "hint": "Close matches: toy.box"}),
         ({"to": "gguf"}, MissingPluginError, {"code": "not-installed", "hint": "pip install squish-gguf"}),
         ({"to": "toy.readonly"}, UsageError, {"code": "read-only", "hint": "toy.box"}),
         ({"encode": "int3"}, SquishError, {"code": "encode", "found": "'int3'", "hint": "`squish codecs` lists all"}),
@@ -473,6 +498,14 @@ def test_an_impossible_request_is_explained(tmp_path: Path, options: Any, kind: 
     readonly = toys.plugin(squish_containers=[toys.container_info("toy.readonly")])
     with expect_error(kind, **fields):
         squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
+
+
+@pytest.mark.parametrize(
+    ("encode", "count"), [(["a*=f32", "f16"], 1), (["f16", "a*=f32"], 0), (["*=f16", "a*=f32"], 0)]
+)
+def test_a_rule_that_later_ones_override_is_noted(run: Any, encode: list[str], count: int) -> None:
+    report, _ = run({"a": VALUES, "b": VALUES}, encode)
+    assert len([note for note in report.notes if "has no effect" in note]) == count
 
 
 @pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])

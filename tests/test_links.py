@@ -93,6 +93,13 @@ def test_a_cache_folder_is_its_main_snapshot(model: Path, tmp_path: Path) -> Non
     assert squish.open(folder).name.endswith("abc")
 
 
+def test_an_older_snapshot_does_not_stand_for_a_missing_main_one(model: Path, tmp_path: Path) -> None:
+    folder = cache_of(model, tmp_path, "abc")
+    (folder / "refs" / "main").write_text("def")
+    with expect_error(squish.FormatError, code="folder", expected="def", found="abc"):
+        squish.open(folder)
+
+
 def test_a_cache_folder_without_snapshots_is_refused(tmp_path: Path) -> None:
     (tmp_path / "models--acme--tiny" / "snapshots").mkdir(parents=True)
     with expect_error(squish.FormatError, code="folder"):

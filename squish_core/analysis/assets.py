@@ -12,6 +12,8 @@ from squish_core.mapping.mapped import MappedFile
 from squish_core.mapping.pairing import respelled
 
 Paths = Mapping[str, Sequence[Sequence[str]]]
+DTYPE = "torch_dtype"
+"""Setting with the dtype of a folder's tensors; null in a config rebuilt from GGUF's keys, which do not state it."""
 
 
 def declarations(first: File, second: File) -> dict[str, list[Sequence[str]]]:
@@ -43,6 +45,8 @@ def same_asset(first: File, second: File, name: str, paths: Paths) -> bool:
             one = without_keys(load_json(settings, name, first.limits), declared)
     except SquishError:
         return False
+    if mapped is not None and None in (one.get(DTYPE, ""), other.get(DTYPE, "")):
+        one, other = (without_keys(config, [(DTYPE,)]) for config in (one, other))
     return one == other
 
 

@@ -115,13 +115,20 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,
     )
-    head = by_error[:most]
-    yield from table(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", map(_row, head))
+    if head := by_error[:most]:
+        yield from _table(head)
     if len(head) < len(by_error):
         yield f"{len(by_error) - len(head):,} more differ (all=True lists them)"
     for title, changes in sections:
         if changes:
             yield from (title, *(f"  {change}" for change in changes))
+
+
+def _table(items: Sequence[TensorDifference]) -> list[str]:
+    """A row for each tensor; without the columns of errors if no tensor has one."""
+    columns = zip(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", *map(_row, items))
+    header, align, *rows = zip(*(column for column in columns if any(cell != "-" for cell in column[2:])))
+    return table(header, "".join(align), rows)
 
 
 def _row(item: TensorDifference) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ from squish_core.opening import with_assets
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
+MEMORY = "memory"
+"""Format of a file of arrays."""
+
 
 def in_memory(
     tensors: Mapping[str, Any],
@@ -43,9 +46,7 @@ def in_memory(
         blobs = {name: source.add(name, memoryview(data), "u8", (len(data),)) for name, data in assets.items()}
     elif assets is not None:
         names = overlay_assets(source, open_folder(assets))
-    index = Index(
-        format="memory", version="", files=source.files, tensors=specs, assets=blobs, meta=dict(metadata or {})
-    )
+    index = Index(format=MEMORY, version="", files=source.files, tensors=specs, assets=blobs, meta=dict(metadata or {}))
     index = with_assets(index, source, names)
     return File(source, index, registry or installed(), default())
 

@@ -24,9 +24,10 @@ from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, plan_conversion
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
-from squish_core.errors import CodecError, SquishError, UsageError
+from squish_core.errors import CodecError, FileAccessError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.io.atomic import check_target
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
@@ -150,7 +151,7 @@ def convert(
             plan_file.settle(decided, file)
         to_delete = _deletable(decided, model, inputs) if delete_source else ()
         if dry_run:
-            report = _preview(decided, target)
+            report = _preview(decided, model, target)
         else:
             execution = partial(_execute, inputs=inputs, arguments=arguments, progress=progress, overwrite=overwrite)
             try:
@@ -207,12 +208,17 @@ def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path,
     return deletable(model if plan.model_map else inputs.file, inputs.target, plan.steps, plan.dropped)
 
 
-def _preview(plan: ConversionPlan, target: Path | RemoteTarget) -> Conversion:
-    """The report of a dry run, with notes on the space that the target needs."""
+def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> Conversion:
+    """The report of a dry run, with notes on the target's path and on the space that it needs."""
     report = plan.report()
     if isinstance(target, RemoteTarget):
         return report
-    return evolve(report, notes=(*report.notes, *space_notes(target, report.size, plan.estimate)))
+    notes = space_notes(target, report.size, plan.estimate)
+    try:
+        check_target(target, is_folder=model.registry.container(plan.format).writes_folder(plan.options))
+    except FileAccessError as error:
+        notes = (f"without --dry-run, this is refused: {error}", *notes)
+    return evolve(report, notes=(*report.notes, *notes))
 
 
 def _execute(

@@ -9,15 +9,15 @@ from typing import cast
 
 from attrs import evolve
 
+from squish_core.conversion.arrays import MEMORY
 from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.families.base import ENGINES, GGUF, HF
-from squish_core.families.model import CONFIG_FILE
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.consistency import check_settings
+from squish_core.mapping.consistency import check_settings, settings_place
 from squish_core.mapping.mapped import (
     MappedFile,
     ModelMap,
@@ -53,11 +53,13 @@ def choose_map(
             found=repr(rename), code="names",
         )  # fmt: skip
     layout = container.naming(options) if request in ("", KEEP) else request
-    if layout is None or (layout != HF and file.index.format == container.id and not request):
+    if layout is None:
         return None, ()
     naming = _with_family(naming_of(file), family, file)
     if request != KEEP:
         _check_files(file, naming, layout)
+    if not request and layout != HF and file.index.format == container.id:
+        return None, _check_unmapped(file, naming, layout, options, request)
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
     ):
@@ -145,14 +147,16 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
 
 def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
     """Check a model of a known family whose names stay the same; returns notes for the report."""
-    if layout == GGUF or request == KEEP or naming.family is None or naming.adapter:
+    if request == KEEP or naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
+        return ()
+    if layout == GGUF and file.format == MEMORY:  # `save` of arrays and keys as the caller states them
         return ()
     if absent := missing_tensors(file, naming):
-        return (f"not checked against {CONFIG_FILE}: the model is incomplete: {absent[0]} is missing",)
-    if not request and _has_engine_format(file):
+        return (f"not checked against {settings_place(layout)}: the model is incomplete: {absent[0]} is missing",)
+    if layout == HF and not request and _has_engine_format(file):
         check_complete(map_file(file, layout, options, naming))
         return ()
-    return check_settings(file, naming, ENGINES[layout])
+    return check_settings(file, naming, layout)
 
 
 def _has_engine_format(file: File) -> bool:

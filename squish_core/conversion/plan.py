@@ -26,7 +26,7 @@ from squish_core.conversion.naming import (
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantize
-from squish_core.conversion.rule_effects import ineffective_rules, note_origin
+from squish_core.conversion.rule_effects import ineffective_rules, note_origin, overridden_rules
 from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
@@ -260,7 +260,10 @@ class _Planner:
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
             metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
             children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
-            notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
+            notes=(
+                *map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped),
+                *overridden_rules(rules, steps),
+            ),
             # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
             ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,

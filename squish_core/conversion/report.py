@@ -139,14 +139,16 @@ def _step_table(steps: Iterable[Step]) -> list[str]:
 
 
 def _quality_table(report: Conversion) -> list[str]:
-    """The errors of encoded tensors, the worst first, and the total."""
+    """The errors of encoded tensors, the worst first, and the total; tensors without an error have no row."""
     by_snr = sorted(
         ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
     )
     total = report.quality
-    rows = [(quality, step.bits, step.name) for quality, step in by_snr[:WORST]]
+    rows = [(quality, step.bits, step.name) for quality, step in by_snr[:WORST] if quality.max_error]
+    if by_snr and not rows:
+        return [f"no value differs in {counted(len(by_snr), 'encoded tensor')}"]
     if total and len(by_snr) > 1:
-        hidden = len(by_snr) - WORST
+        hidden = len(by_snr) - len(rows)
         more = f", {hidden} of them not listed (--json lists all)" if hidden > 0 else ""
         rows.append((total, _bits([step for _, step in by_snr]), f"all {counted(len(by_snr), 'tensor')}{more}"))
     cells = [

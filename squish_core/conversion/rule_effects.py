@@ -1,4 +1,4 @@
-"""The bytes that rules leave unchanged, and notes about the encoding that a step converts."""
+"""The bytes that rules leave unchanged, rules that later ones override, and notes on the encoding that a step reads."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
                 )
             )  # fmt: skip
     return tuple(effects)
+
+
+def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[str, ...]:
+    """Notes about patterns whose tensors all match later rules."""
+    effective = {id(rule_for(rules, step.name)) for step in steps}
+    overridden = [rule for rule in rules if rule.pattern is not None and id(rule) not in effective]
+    return tuple(
+        f"{rule.pattern}={rule.spec} has no effect: later rules match its tensors, and the last match wins"
+        for rule in overridden
+        if any(rule.matches(step.name) for step in steps)
+    )
 
 
 def note_origin(file: File, step: Step) -> Step:

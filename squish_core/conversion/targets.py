@@ -7,6 +7,7 @@ from pathlib import Path
 from squish_core.errors import UsageError
 from squish_core.plugins.catalog import SUFFIXES
 from squish_core.plugins.registry import Registry
+from squish_core.text import did_you_mean
 
 
 def packed_by(target: Path, registry: Registry) -> tuple[Path, str | None]:
@@ -26,7 +27,9 @@ def format_for(target: Path, registry: Registry) -> str:
             return entry.info.id
     if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in registry.containers:
         return usual  # not installed: raises with an install hint
+    suffixes = [suffix for entry in writable for suffix in getattr(entry.info, "suffixes", ())]
+    ids = ", ".join(entry.info.id for entry in writable)
     raise UsageError(
         "the target format is not clear from the name", file=str(target), code="format",
-        hint=f"Pass to=..., one of {', '.join(entry.info.id for entry in writable)}.",
+        hint=f"{did_you_mean(target.suffix.lower(), suffixes)} Pass to=..., one of {ids}.".lstrip(),
     )  # fmt: skip

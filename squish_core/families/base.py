@@ -307,7 +307,7 @@ class Family(Renamed):
         settings
             The result of `settings`.
         layout
-            One of `LAYOUTS`.
+            One of `LAYOUTS`. That of the model itself if its names stay: then only `missing` and `notes` count.
         options
             Write options of the target format.
 
@@ -319,6 +319,6 @@ class Family(Renamed):
         Raises
         ------
         FormatError
-            The layout cannot express a setting.
+            The layout cannot express a setting, or the tokenizer contradicts itself.
         """
         raise NotImplementedError

@@ -39,4 +39,4 @@ class Model:
         if name not in self.assets:
             return {}
         with guarded(FormatError, "reading a JSON file", part=name):
-            return load_json(self.assets[name], name, self.limits or default(), piece=MAX_JSON_ENTRY, constants=True)
+            return load_json(self.assets[name], "file", self.limits or default(), piece=MAX_JSON_ENTRY, constants=True)

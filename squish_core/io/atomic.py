@@ -119,11 +119,7 @@ def atomic_folder(
     >>> sorted(path.name for path in Path("model").iterdir())
     ['config.json']
     """
-    if target.exists() or target.is_symlink():
-        raise WriteError(
-            "already exists", file=str(target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
-        )
-    check_parent(target)
+    check_target(target, is_folder=True)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
@@ -156,6 +152,17 @@ def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
     with creation(target):
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
     return os.open(path, os.O_RDONLY) if os.name == "posix" else None
+
+
+def check_target(target: Path, *, is_folder: bool) -> None:
+    """Raise an error if a target cannot be written: a file is replaced, a folder is not."""
+    if not is_folder:
+        check_regular(target)
+    elif target.exists() or target.is_symlink():
+        raise WriteError(
+            "already exists", file=str(target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
+        )
+    check_parent(target)
 
 
 def check_parent(target: Path) -> None:

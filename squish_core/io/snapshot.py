@@ -12,9 +12,9 @@ PREFIX = "models--"
 
 
 def snapshot_of(folder: Path) -> Path:
-    """The files of a model's folder in the cache: the snapshot that `refs/main` names, or the only one.
+    """The files of a model's folder in the cache: the snapshot that `refs/main` names; without one, the only one.
 
-    Any other folder is returned unchanged. FormatError if there are several snapshots and none is the main one.
+    Any other folder is returned unchanged. FormatError if the main snapshot is missing, or unknown among several.
     """
     snapshots = folder / "snapshots"
     if not folder.name.startswith(PREFIX) or not snapshots.is_dir():
@@ -27,10 +27,11 @@ def snapshot_of(folder: Path) -> Path:
         return folder
     if revision in names:
         return snapshots / revision
-    if len(names) != 1:
+    if len(names) != 1 or revision:
+        fault = "has several snapshots, and no refs/main names one" if names else "has no snapshot"
         raise FormatError(
-            "has several snapshots, and refs/main names none of them" if names else "has no snapshot",
-            file=str(folder), code=ErrorCode.FOLDER, found=", ".join(names[:3]) or None,
+            "has no snapshot of the revision in refs/main" if revision else fault,
+            file=str(folder), code=ErrorCode.FOLDER, expected=revision or None, found=", ".join(names[:3]) or None,
             hint="Name the folder of one: snapshots/REVISION." if names else "Download the model again.",
         )  # fmt: skip
     return snapshots / names[0]

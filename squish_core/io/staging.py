@@ -12,7 +12,7 @@ from pathlib import Path
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, WriteError
-from squish_core.io.atomic import check_parent, check_regular, creation, sync_folder, sync_rename
+from squish_core.io.atomic import check_parent, check_target, creation, sync_folder, sync_rename
 from squish_core.io.locks import is_same_file, try_lock
 from squish_core.io.temporaries import remove_dead
 
@@ -42,13 +42,10 @@ class Staging:
 
     def check_target(self, *, overwrite: bool, resume: bool) -> None:
         """Raise WriteError if the target could not be written in the end; a file is replaced, a folder is not."""
-        if not self.is_folder:
-            check_regular(self.target)
-        elif not (resume and self.is_published) and (self.target.exists() or self.target.is_symlink()):
-            raise WriteError(
-                "already exists", file=str(self.target), code=ErrorCode.EXISTS, hint="Choose a new name, or remove it."
-            )
-        check_parent(self.target)
+        if self.is_folder and resume and self.is_published:
+            check_parent(self.target)
+        else:
+            check_target(self.target, is_folder=self.is_folder)
 
     def create(self, files: Mapping[str, int], mode: int | None) -> None:
         """Create the output files at their sizes, or nothing. `mode`: their permissions, masked by the umask."""

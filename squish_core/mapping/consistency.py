@@ -1,4 +1,4 @@
-"""Check a model that keeps its Hugging Face names: its settings against the shapes and names of its tensors."""
+"""Check a model that keeps its names: its settings against the shapes and names of its tensors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MAX_MESSAGE, FormatError, SquishError, shorten
-from squish_core.families.base import HF, Family
+from squish_core.families.base import ENGINES, GGUF, Family
 from squish_core.families.model import CONFIG_FILE
 from squish_core.file import File
-from squish_core.guard import guarded
+from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.inventory import Outline, outline_of
 from squish_core.mapping.mapped import Naming, family_of
 from squish_core.mapping.ties import check_ties
@@ -20,24 +20,30 @@ MOST = 4
 """Maximum number of tensors to name in a note."""
 
 
-def check_settings(file: File, naming: Naming, engine: str) -> tuple[str, ...]:
+def check_settings(file: File, naming: Naming, layout: str) -> tuple[str, ...]:
     """Raise SquishError if a whole model contradicts its settings; returns notes about what its engine may lack.
 
     Tensors beyond the family are notes, because nothing renames them: buffers, other heads, parts of an unknown
-    quantization method. So is a setting that config.json leaves out, because an engine may have a default.
+    quantization method. So is a setting that the model leaves out, because an engine may have a default.
     """
     family = family_of(file, naming)
     try:
-        outline = outline_of(file, family, naming, HF)
+        outline = outline_of(file, family, naming, layout)
     except SquishError as error:
         if error.code != ErrorCode.CONFIG or error.found is not None:
             raise
-        return (f"tensors are not checked against {CONFIG_FILE}, which {error.message}",)
-    with guarded(FormatError, f"comparing it with {family.id}", file=file.name):
+        return (f"tensors are not checked against {settings_place(layout)}: {error.part} {error.message}",)
+    with gc_paused(), guarded(FormatError, f"comparing it with {family.id}", file=file.name):
         extra, absent = _differences(family, outline)
         check_ties(file, family, outline.matching.coverage(), outline.tied, sample=True)
-        files = family.carry(outline.model, outline.settings, HF, {}).missing
-    return tuple(_notes(family, engine, extra, (*absent, *files)))
+        carried = family.carry(outline.model, outline.settings, layout, {})
+    notes = _notes(family, ENGINES[layout], extra, (*absent, *carried.missing))
+    return (*notes, *carried.notes)
+
+
+def settings_place(layout: str) -> str:
+    """Where a model of this layout states its settings."""
+    return "its keys" if layout == GGUF else CONFIG_FILE
 
 
 def _differences(family: Family, outline: Outline) -> tuple[list[str], list[str]]:

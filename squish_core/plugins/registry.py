@@ -16,6 +16,7 @@ from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS
 from squish_core.plugins.loading import Plugins
 from squish_core.renamed import Renamed, adapt_encode
+from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
@@ -304,7 +305,8 @@ class Registry(Plugins, Renamed):
         entry = self._tables[kind].get(name)
         if entry is None:
             refusal = self._absent(kind, name)
-            installed = f"Installed: {', '.join(sorted(self._tables[kind])) or 'none'}."
+            ids = sorted(self._tables[kind])
+            installed = f"{did_you_mean(name, ids)} Installed: {', '.join(ids) or 'none'}.".lstrip()
             hint = f"Run `{refusal.install}`." if refusal.install else installed
             raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)

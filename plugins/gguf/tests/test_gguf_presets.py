@@ -82,6 +82,22 @@ def test_invalid_parameters_are_errors(params: dict[str, Any]) -> None:
     assert caught.value.code == "params"
 
 
+def test_an_unknown_type_names_its_option() -> None:
+    allocator = LlamaQuantize()
+    allocator.id = "q4_k_m"
+    with pytest.raises(CodecError) as caught:
+        allocator.choose([], {"attn_v": "q9"}, lambda spec: iter(()), short, ModelFacts(("output.weight",)))
+    assert (caught.value.code, caught.value.found) == ("params", "attn_v=q9")
+
+
+def test_a_pattern_without_a_tensor_is_an_error() -> None:
+    allocator = LlamaQuantize()
+    allocator.id = "q4_k_m"
+    with pytest.raises(CodecError) as caught:
+        allocator.choose([], {"atn_v": "q8_0"}, lambda spec: iter(()), short, ModelFacts(("blk.0.attn_v.weight",)))
+    assert (caught.value.code, caught.value.found) == ("params", "atn_v=q8_0")
+
+
 def test_names_outside_gguf_are_refused() -> None:
     allocator = LlamaQuantize()
     allocator.id = "q4_k_m"

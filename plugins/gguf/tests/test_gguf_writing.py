@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, UsageError
 from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.model import DENSE, CodecSpec
@@ -284,3 +284,10 @@ def test_a_rule_for_all_leaves_what_llama_cpp_runs_in_f32(rule: str, tmp_path: P
         **dict.fromkeys(arrays, "f32"), "blk.0.attn_q.weight": "bf16",
     }  # fmt: skip
     assert {step.note for step in report.steps} == {"", "kept: llama.cpp runs it in f32"}
+
+
+def test_the_option_keep_is_yes_or_no(tmp_path: Path) -> None:
+    arrays = {"w": np.ones((2, 4), np.float32)}
+    with expect_error(UsageError, code="option", found="'nope'", expected="yes or no"):
+        squish.save(tmp_path / "o.gguf", arrays, format="gguf:keep=nope")
+    assert not list(tmp_path.iterdir())

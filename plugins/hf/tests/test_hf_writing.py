@@ -231,7 +231,15 @@ def test_the_message_without_a_method_names_those_for_the_codes(
     with pytest.raises(squish.TensorError) as caught:
         squish.convert(tmp_path / "codes", tmp_path / "out", "hf")
     assert (caught.value.code, caught.value.tensor) == ("refused", "a.weight")
-    assert f"(methods for such codes: {methods}" in caught.value.message
+    assert f" codes: {methods}" in caught.value.message
+
+
+def test_the_message_without_a_method_says_when_biases_fit(tmp_path: Path) -> None:
+    squish.save(tmp_path / "mlx", {"a.weight": np.ones((128, 128), np.float32)}, format="mlx", encode="q4")
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(tmp_path / "mlx", tmp_path / "out", "hf")
+    assert caught.value.code == "refused"
+    assert "(methods for its 4-bit codes if its biases are multiples of its scales: gptq" in caught.value.message
 
 
 @pytest.mark.parametrize(("stored", "read"), [(None, False), ({"0": {"content": "<s>"}}, True)])

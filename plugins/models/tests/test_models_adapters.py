@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_models.api import check_model
 
 import squish_core as squish
 from squish_core.model import Typed
@@ -75,6 +76,15 @@ def deltas_of_peft(arrays: Arrays, scale: float) -> dict[str, np.ndarray]:
     """Module -> what the adapter adds, computed as PEFT does."""
     modules = [name.removesuffix(".lora_A.weight") for name in arrays if name.endswith(".lora_A.weight")]
     return {name: scale * arrays[f"{name}.lora_B.weight"] @ arrays[f"{name}.lora_A.weight"] for name in modules}
+
+
+def test_an_adapter_is_not_checked_as_a_model(base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices())
+    squish.convert(source, tmp_path / "lora.gguf", assets=base)
+    for path, engine in ((source, "transformers"), (tmp_path / "lora.gguf", "llama.cpp")):
+        with pytest.raises(squish.FormatError) as caught:
+            check_model(path, engine)
+        assert caught.value.code == "adapter"
 
 
 def test_an_adapter_adds_the_same_through_the_map(base: Path, tmp_path: Path) -> None:

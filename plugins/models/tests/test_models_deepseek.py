@@ -16,7 +16,9 @@ from squish_models.api import check_model
 import squish_core as squish
 from squish_core.conversion.arrays import in_memory
 from squish_core.errors import SquishError
+from squish_core.mapping.consistency import check_settings
 from squish_core.mapping.mapped import map_file, naming_of
+from squish_core.model import Typed
 from squish_core.testing import model_arrays, write_model
 
 CONFIG: dict[str, Any] = {
@@ -182,6 +184,26 @@ def test_a_config_that_contradicts_the_tensors_or_llama_cpp_is_refused(settings:
     with pytest.raises(SquishError) as caught:
         map_file(file, "gguf", {}, naming_of(file))
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("kind", ["yarn", "linear"])
+@pytest.mark.parametrize("to", ["hf", "mlx", "uqff"])
+def test_a_scaling_of_a_gguf_that_only_llama_cpp_applies_to_attention_is_refused(to: str, kind: str) -> None:
+    """Measured: log-probabilities of llama.cpp and transformers differ by more than 1."""
+    scaling = {"type": "yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+    file = opened(weights(), {**CONFIG, "rope_scaling": scaling})
+    mapped = map_file(file, "gguf", {"keep": "no"}, naming_of(file))
+    key = "deepseek2.rope.scaling."
+    meta = {**mapped.index.meta, f"{key}type": Typed("str", kind)}
+    arrays = {name: mapped[name].numpy() for name in mapped}
+    whole = in_memory(arrays, mapped.index.meta)
+    assert map_file(whole, to, {}, naming_of(whole))
+    del meta[f"{key}yarn_log_multiplier"]
+    gguf = in_memory(arrays, meta)
+    with pytest.raises(SquishError) as caught:
+        map_file(gguf, to, {}, naming_of(gguf))
+    assert (caught.value.code, caught.value.part) == ("rope", f"{key}yarn_log_multiplier")
+    assert check_settings(gguf, naming_of(gguf), "gguf") == ()
 
 
 @pytest.mark.parametrize(("engine", "to"), [("llama.cpp", "gguf"), ("mlx", "mlx"), ("transformers", "hf")])

@@ -109,6 +109,13 @@ def test_a_setting_that_an_engine_takes_to_be_another_is_a_warning(tmp_path: Pat
     assert check_model(model, "transformers").loads
 
 
+@pytest.mark.parametrize("settings", [{"num_key_value_heads": 3}, {"hidden_size": "32"}])
+def test_an_invalid_setting_is_an_error(settings: dict[str, Any], folder: Path) -> None:
+    changed(folder, lambda config: config.update(settings))
+    problems = [each for each in check_model(folder, "transformers").problems if each.code == "config"]
+    assert [each.severity for each in problems] == ["error"]
+
+
 @pytest.mark.parametrize(("kind", "problems"), [("yarn", 1), ("dynamic", 1), ("linear", 0)])
 def test_a_rope_scaling_that_an_engine_does_not_know_is_named(kind: str, problems: int, tmp_path: Path) -> None:
     config = {**LLAMA, "rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, "factor": 2.0}}

@@ -80,3 +80,20 @@ def test_keys_come_back_from_a_folder_in_order(layout: str, name: str, tmp_path:
     squish.convert(tmp_path / "folder", tmp_path / "back.gguf")
     assert keys(tmp_path / "back.gguf") == keys(tmp_path / "m.gguf")
     assert {item.state for item in squish.diff(tmp_path / "m.gguf", tmp_path / "back.gguf").tensors} == {"bytes"}
+
+
+def test_keys_come_back_from_a_container_without_new_ones(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(NAMES[0]), CONFIGS[NAMES[0]], files=FILES)
+    squish.convert(source, tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "m.zt", rename="hf")
+    squish.convert(tmp_path / "m.zt", tmp_path / "back.gguf")
+    assert squish.diff(tmp_path / "m.gguf", tmp_path / "back.gguf").same
+
+
+@pytest.mark.parametrize("encoding", ["bf16", "f32"])
+def test_a_dtype_that_keys_do_not_state_is_no_difference(encoding: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "source", family_of(NAMES[0]), CONFIGS[NAMES[0]], files=FILES)
+    squish.convert(source, tmp_path / "m.gguf", "gguf:keep=no")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "folder", "hf", encode=encoding)
+    for one, other in (("folder", "m.gguf"), ("m.gguf", "folder")):
+        assert squish.diff(tmp_path / one, tmp_path / other).assets == ()

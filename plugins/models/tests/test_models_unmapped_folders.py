@@ -216,7 +216,7 @@ def test_the_command_names_the_tensor_and_ends_with_2(tmp_path: Path, capsys: py
 
 def checked(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> tuple[str, ...]:
     file = opened(arrays, config)
-    return check_settings(file, naming_of(file), "transformers")
+    return check_settings(file, naming_of(file), "hf")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

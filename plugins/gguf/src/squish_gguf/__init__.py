@@ -20,7 +20,7 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".gguf",),
             signatures=(Signature(b"GGUF"),),
             can_write=True,
-            options={"keep": "no drops checkpoint files without a GGUF key (squish.hf.*)"},
+            options={"keep": "yes (default); no drops checkpoint files without a GGUF key (squish.hf.*)"},
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
             codecs=("dense", *BLOCK_CODES, "ggml.big_endian"),

@@ -14,6 +14,7 @@ from squish_core.api import (
     Container,
     DenseFields,
     Encoding,
+    ErrorCode,
     FileRef,
     Index,
     LazyTensors,
@@ -27,6 +28,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    UsageError,
     WritePlan,
     align_up,
     check_extents,
@@ -113,6 +115,10 @@ class Gguf(Container):
         assets: Mapping[str, Part],
         options: Options,
     ) -> WritePlan:
+        if (keep := options.get("keep", "yes")) not in ("yes", "no"):
+            raise UsageError(
+                "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
+            )
         return writer.plan_file(specs, meta, assets)
 
     def write(

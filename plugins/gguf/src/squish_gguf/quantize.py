@@ -66,8 +66,10 @@ class LlamaQuantize(Allocator):
         if not any(kind_of(name) != "other" for name in model.names):
             raise CodecError(
                 f"{self.id} needs GGUF tensor names, and this model has none", code=ErrorCode.PARAMS,
-                found=", ".join(model.names[:3]), hint="Write a GGUF, or rename the tensors with --names gguf.",
+                found=", ".join(model.names[:3]),
+                hint="Write a GGUF; zTensor and other containers of any naming need --names gguf.",
             )  # fmt: skip
+        request.check_patterns(model.names)
         types = preset_types(request, {spec.name: spec.shape for spec in specs}, model)
         request.check_statistics(types, model)
         choices: dict[str, CodecSpec | str] = {}
@@ -103,9 +105,12 @@ class Request:
         if pure not in ("yes", "no"):
             raise CodecError("pure must be yes or no", found=repr(pure), code=ErrorCode.PARAMS)
         output, embedding = texts.pop("output", ""), texts.pop("embedding", "")
-        for kind in (output, embedding, *texts.values()):
+        for name_or_pattern, kind in (("output", output), ("embedding", embedding), *texts.items()):
             if kind and kind not in ELEMENTS:
-                raise CodecError("unknown type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
+                raise CodecError(
+                    "unknown type", found=f"{unquote(name_or_pattern)}={kind}", expected=", ".join(ELEMENTS),
+                    code=ErrorCode.PARAMS,
+                )  # fmt: skip
         try:
             patterns = tuple((re.compile(unquote(pattern).lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
@@ -113,6 +118,15 @@ class Request:
                 f"not a regular expression: {error}", found=str(error.pattern), code=ErrorCode.PARAMS
             ) from None
         return cls(name, PRESETS[name], output, embedding, pure == "yes", patterns)
+
+    def check_patterns(self, names: Sequence[str]) -> None:
+        """Raise CodecError if a pattern matches no tensor."""
+        for pattern, kind in self.patterns:
+            if not any(pattern.search(name) for name in names):
+                raise CodecError(
+                    "no tensor matches", found=f"{pattern.pattern}={kind}", code=ErrorCode.PARAMS,
+                    hint="`squish ls` lists the names of a GGUF.",
+                )  # fmt: skip
 
     def check_statistics(self, types: Mapping[str, str], model: ModelFacts) -> None:
         """Raise CodecError if llama.cpp refuses the preset without an importance matrix."""

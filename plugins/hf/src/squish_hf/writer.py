@@ -70,7 +70,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if not method:
         if codec.id == "transpose" and codec.inner and codec.inner.id in MXFP4_CODECS:
             return Refusal(why="hf without a method transposes experts, not their codes; hf:method=mxfp4 stores these")
-        return _dense_only(codec.id, lambda other: accepts(spec, encoding, {METHOD: other}))
+        return _dense_only(codec.id, "such codes", lambda other: accepts(spec, encoding, {METHOD: other}))
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method in FLOAT_METHODS and codec.id in ("mx", "float8") and spec.name.endswith(WEIGHT):
@@ -88,7 +88,9 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
     """Return the method's encoding of codes; the data decide whether it is exact."""
     method, floats = chosen(options), mx_params(layout)
     if not method:
-        return _dense_only("its codes", lambda other: accepts_codes(spec, layout, {METHOD: other}))
+        condition = " if its biases are multiples of its scales" if layout.offset_kind == "bias" else ""
+        codes = f"its {layout.bits}-bit codes{condition}"
+        return _dense_only("its codes", codes, lambda other: accepts_codes(spec, layout, {METHOD: other}))
     if floats is not None and method in (GPT_OSS, PACKED, MODELOPT):
         encoding = Encoding(codec=CodecSpec("mx", floats), parts=_parts(Mx(), spec, floats))
         return accepts_experts(spec, encoding) if method == GPT_OSS else accepts_layer(spec, encoding, method)
@@ -107,10 +109,10 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Enc
         return Refusal(why=error.message, code="affine")
 
 
-def _dense_only(what: str, answer: Callable[[str], Encoding | Refusal | None]) -> Refusal:
+def _dense_only(what: str, codes: str, answer: Callable[[str], Encoding | Refusal | None]) -> Refusal:
     """Refuse codes without a method, and list the methods that store them."""
     fitting = [method for method in METHODS if isinstance(answer(method), Encoding)]
-    choice = f" (methods for such codes: {', '.join(fitting)}; hf:method={fitting[0]})" if fitting else ""
+    choice = f" (methods for {codes}: {', '.join(fitting)}; hf:method={fitting[0]})" if fitting else ""
     return Refusal(why=f"hf without a method stores only dense tensors, not {what}{choice}")
 
 

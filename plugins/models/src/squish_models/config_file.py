@@ -73,6 +73,11 @@ def vector_dtype(config: Mapping[str, Any]) -> str | None:
     return next((dtype for dtype, name in DTYPES.items() if name == stated), None)
 
 
+def with_null_dtype(config: bytes) -> bytes:
+    """A config with a dtype of null: Hugging Face's formats fill it in, containers of any naming store the null."""
+    return dump_json({**json.loads(config), "torch_dtype": None})
+
+
 def dump_json(config: Mapping[str, Any]) -> bytes:
     """JSON as transformers writes it."""
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()

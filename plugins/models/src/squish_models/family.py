@@ -8,7 +8,7 @@ from typing import Any
 from squish_core.api import Carried, Family, Model, Options
 
 from .adapters import Adapter
-from .layouts import carry_to_folder, carry_to_gguf
+from .layouts import carry_gguf, carry_to_folder, carry_to_gguf
 from .settings import TextSettings
 
 
@@ -19,5 +19,8 @@ class TextModel(TextSettings):
         return Adapter(self)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
-        carry = carry_to_gguf if layout == "gguf" else carry_to_folder
-        return carry(self, model, settings, layout, options)
+        if layout != "gguf":
+            return carry_to_folder(self, model, settings, layout, options)
+        if model.layout == "gguf":
+            return carry_gguf(self, model, settings)
+        return carry_to_gguf(self, model, settings, layout, options)

@@ -9,7 +9,16 @@ from typing import Any
 
 from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
-from .config_file import config_agrees, config_keys, dump_json, respelled, undeclared, vector_dtype, written_config
+from .config_file import (
+    config_agrees,
+    config_keys,
+    dump_json,
+    respelled,
+    undeclared,
+    vector_dtype,
+    with_null_dtype,
+    written_config,
+)
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
@@ -64,7 +73,7 @@ class GgufFiles(Mapping[str, bytes]):
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
         self._files, self.vectors = {**kept, **beside}, None
-        self._special = read_special(model.meta)
+        self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
         if self.has_config:
@@ -80,6 +89,12 @@ class GgufFiles(Mapping[str, bytes]):
         if self._special is not None and (not self._names or VOCABULARIES.intersection(self._names)):
             return True
         return not VOCABULARIES.isdisjoint(self)
+
+    def check_tokenizer(self) -> bool:
+        """Check the vocabulary, unless it was checked when it was stored; returns whether there is a tokenizer."""
+        if self._special is not None and not self._is_unchanged:
+            read_gguf(self._model.meta)
+        return self._special is not None
 
     def _available(self) -> Mapping[str, bytes]:
         """The files that need no vocabulary."""
@@ -174,7 +189,7 @@ class FolderFiles(Mapping[str, bytes]):
         if layout != "hf":
             config = respelled(family, config, settings)
         elif not self.files.has_config:
-            config = dump_json({**json.loads(config), "torch_dtype": None})  # the writer knows the dtype
+            config = with_null_dtype(config)  # the writer knows it
         self._config = config
 
     @cached_property

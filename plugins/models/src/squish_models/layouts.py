@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -11,11 +11,19 @@ from attrs import evolve
 from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
-from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared
+from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, FILE, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
-from .tokenizer import Tokenizer, Vocabulary, describes_tokenizer, read_huggingface, stored_keys
+from .tokenizer import (
+    Tokenizer,
+    Vocabulary,
+    check_huggingface,
+    describes_tokenizer,
+    is_mapped,
+    read_huggingface,
+    stored_keys,
+)
 from .tokenizer import gguf_keys as tokenizer_keys
 
 FRAMEWORK = ("format",)
@@ -54,8 +62,15 @@ def carry_to_gguf(
     storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
         meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
-        notes=family.ignored(settings, layout),
+        notes=(*family.ignored(settings, layout), *_left_out(tokenizer.left_out if tokenizer else (), settings)),
     )  # fmt: skip
+
+
+def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) -> Carried:
+    """The keys of a GGUF that stays one, with its tokenizer checked."""
+    checked = not is_mapped(model.meta) or GgufFiles(family, model, settings).check_tokenizer()
+    missing = () if checked else ("tokenizer",)
+    return Carried(meta=model.meta, missing=missing, notes=family.ignored(settings, "gguf"))
 
 
 def carry_to_folder(
@@ -64,6 +79,7 @@ def carry_to_folder(
     """The files of a folder for the settings; a Hugging Face folder gets back the files kept in a GGUF."""
     notes = family.ignored(settings, layout)
     if model.layout == "gguf":
+        family.check_for_folder(settings)
         files = FolderFiles(family, model, settings, layout)
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(
@@ -72,8 +88,18 @@ def carry_to_folder(
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
+    notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
     return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
+
+
+def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note about added tokens that the model has no embedding for."""
+    if not tokens:
+        return ()
+    more = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
+    size = settings["vocab_size"]
+    return (f"the added token {tokens[0][:40]!r}{more} has no embedding: its id is beyond the vocab_size of {size}",)
 
 
 def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
@@ -111,8 +137,11 @@ def _rebuilt(
 
 
 def _gives(rebuilt: GgufFiles, name: str, data: bytes) -> bool:
-    """Whether a file is rebuilt exactly, apart from a config's description of quantization, which is not kept."""
+    """Whether a file is rebuilt exactly, apart from a config's dtype of null and its description of quantization."""
     if rebuilt.gives(name, data):
         return True
-    config = undeclared(data) if name == CONFIG else data
-    return config != data and json.loads(config) == json.loads(rebuilt[name])
+    if name != CONFIG:
+        return False
+    config = undeclared(data)
+    own = rebuilt[name]
+    return data == with_null_dtype(own) or (config != data and json.loads(config) == json.loads(own))

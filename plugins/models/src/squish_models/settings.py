@@ -104,6 +104,7 @@ class TextSettings(Family):
                 raise FormatError(
                     "has no head_dim, and a hidden size that is not a multiple of its heads", part=place,
                     code=ErrorCode.CONFIG, expected=f"a multiple of {heads}", found=settings["hidden_size"],
+                    hint="Correct one of the two numbers there.",
                 )  # fmt: skip
             settings["head_dim"] = settings["hidden_size"] // heads
         groups = settings["num_key_value_heads"]
@@ -111,6 +112,7 @@ class TextSettings(Family):
             raise FormatError(
                 "has a number of heads that is not a multiple of the key-value heads", part=place,
                 code=ErrorCode.CONFIG, expected=f"a multiple of {groups}", found=heads,
+                hint="Correct one of the two numbers there.",
             )  # fmt: skip
         return settings
 
@@ -161,6 +163,9 @@ class TextSettings(Family):
                     expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
                     hint="The written file would describe a different model.",
                 )  # fmt: skip
+
+    def check_for_folder(self, settings: Mapping[str, Any]) -> None:
+        """Raise FormatError for the settings of a GGUF that no config.json can express."""
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """Settings that the engine of a layout ignores."""

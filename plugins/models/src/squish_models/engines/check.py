@@ -81,7 +81,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     UsageError
         There is no such engine.
     SquishError
-        The file cannot be read, or it is of no known family, so that nothing can be said (code `names`).
+        The file cannot be read, or nothing can be said: it is of no known family (code `names`), or an adapter
+        (code `adapter`).
 
     Examples
     --------
@@ -101,6 +102,11 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     inventory = take_inventory(model, reading.layout)
+    if inventory.naming.adapter:
+        raise FormatError(
+            "is an adapter, which has no settings to check", file=model.name, code="adapter",
+            hint="Check its base model; `squish convert --assets FOLDER` checks the adapter against it.",
+        )  # fmt: skip
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -162,10 +168,12 @@ def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
         first = group[0]
-        numbers = f" (expected {first.expected}, found {first.found})" if code == ErrorCode.CONTRADICTION else ""
+        is_stated = code == ErrorCode.CONTRADICTION or (code == ErrorCode.CONFIG and first.found is not None)
+        numbers = f" (expected {first.expected}, found {first.found})" if is_stated else ""
         more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
         # Classes of folders have a default for every setting that their table does not list.
-        defaulted = inventory.settings is None and code == ErrorCode.CONFIG and inventory.naming.layout != "gguf"
+        is_absent = code == ErrorCode.CONFIG and first.found is None
+        defaulted = inventory.settings is None and is_absent and inventory.naming.layout != "gguf"
         yield Problem(
             code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
             message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
@@ -247,8 +255,8 @@ def _no_family(file: File, naming: Naming) -> Problem:
 
 
 def _wrong_format(file: File, engine: Engine) -> Problem:
-    formats = ", ".join(engine.formats)
+    formats, target = ", ".join(engine.formats), next(iter(engine.formats.values())).layout
     return Problem(
         code="engine-format", severity="error", where=file.name,
-        message=f"is of the format {file.format}; {engine.title} reads {formats}",
+        message=f"is of the format {file.format}; {engine.title} reads {formats} (`squish convert --to {target}`)",
     )  # fmt: skip

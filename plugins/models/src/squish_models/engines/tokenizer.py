@@ -52,7 +52,7 @@ def _file_problems(file: File, engine: Engine) -> Iterator[Problem]:
     for name in present:
         if name.endswith(".json"):
             try:
-                load_json(bytes(file.assets[name].raw), name, file.limits, piece=WHOLE, constants=True)
+                load_json(bytes(file.assets[name].raw), "file", file.limits, piece=WHOLE, constants=True)
             except SquishError as error:
                 yield _problem(name, error.reason())
 

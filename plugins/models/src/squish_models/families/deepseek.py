@@ -165,10 +165,18 @@ class Deepseek(TextModel):
         multiplier = _scale(settings, "mscale_all_dim")
         return settings | ({"yarn_log_multiplier": 0.1 * multiplier} if multiplier else {})
 
+    def check_for_folder(self, settings: Mapping[str, Any]) -> None:
+        if _scales_otherwise(settings):
+            raise FormatError(
+                "has a scaling with which llama.cpp scales attention by a factor that no other engine applies",
+                part=f"{self.architecture}.rope.scaling.yarn_log_multiplier", code="rope",
+                expected="yarn with this multiplier", found=repr(settings["rope_scaling"])[:120],
+            )  # fmt: skip
+
     def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
         super().check_for_gguf(settings)
         scaling = settings.get("rope_scaling")
-        if rope_kind(scaling) == "linear" or (rope_kind(scaling) == "yarn" and not _scale(settings, "mscale_all_dim")):
+        if _scales_otherwise(settings):
             raise FormatError(
                 "has a rope_scaling without mscale_all_dim, under which llama.cpp scales attention otherwise",
                 part=CONFIG, code="rope", expected="yarn with a mscale_all_dim", found=repr(scaling)[:120],
@@ -230,6 +238,12 @@ class Deepseek(TextModel):
             scale = round(10 * multiplier, 6)
             settings["rope_scaling"] = {**settings["rope_scaling"], "mscale": scale, "mscale_all_dim": scale}
         return settings
+
+
+def _scales_otherwise(settings: Mapping[str, Any]) -> bool:
+    """Whether llama.cpp scales attention although transformers does not."""
+    kind = rope_kind(settings.get("rope_scaling"))
+    return kind == "linear" or (kind == "yarn" and not _scale(settings, "mscale_all_dim"))
 
 
 def _scale(settings: Mapping[str, Any], name: str) -> float:

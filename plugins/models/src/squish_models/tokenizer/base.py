@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from enum import IntEnum
+from itertools import chain
 
 import numpy as np
 from attrs import field, frozen
@@ -72,6 +73,8 @@ class Vocabulary:
         Pairs of tokens by rank ("bpe").
     checked
         Whether they were checked when they were stored.
+    checked_merges
+        Whether the merges alone were checked.
 
     Raises
     ------
@@ -85,6 +88,7 @@ class Vocabulary:
     scores: np.ndarray | None = None
     merges: tuple[tuple[str, str], ...] = ()
     checked: bool = False
+    checked_merges: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.checked:
@@ -113,6 +117,8 @@ class Tokenizer:
         All ids that end generation, the first of them "eos".
     chat_templates
         Name to text; the default one is "".
+    left_out
+        Added tokens that the model has no embedding for.
     """
 
     model: str
@@ -123,6 +129,7 @@ class Tokenizer:
     space_prefix: bool | None = None
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         SpecialTokens(self.special, self.end_ids).check(len(self.tokens))
@@ -162,14 +169,19 @@ def _check(vocabulary: Vocabulary) -> None:
     ids = dict(zip(vocabulary.tokens, range(count)))
     if len(ids) < count:
         _check_duplicates(vocabulary)
-    for rank, (left, right) in enumerate(vocabulary.merges):
-        if left not in ids or right not in ids or left + right not in ids:
-            raise tokenizer_error(
-                f"merge {rank} joins or makes a text that is not a token",
-                "tokens of the vocabulary",
-                f"{left[:40]!r} {right[:40]!r}",
-                MERGES,
-            )
+    if not vocabulary.checked_merges:
+        check_merges(vocabulary.merges, ids)
+
+
+def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
+    """Check that merges join and produce tokens."""
+    if all(map(tokens.__contains__, chain(chain.from_iterable(merges), map("".join, merges)))):
+        return
+    rank, pair = next((rank, pair) for rank, pair in enumerate(merges) if not tokens.keys() >= {*pair, "".join(pair)})
+    raise tokenizer_error(
+        f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
+        " ".join(repr(text[:40]) for text in pair), MERGES,
+    )  # fmt: skip
 
 
 def _check_duplicates(vocabulary: Vocabulary) -> None:

@@ -37,6 +37,8 @@ PLACES = {
 }  # fmt: skip
 """A part of a tokenizer in errors -> its key."""
 MODELS = {"gpt2": "bpe", "llama": "spm"}
+NO_MODEL = "none"
+"""What a GGUF without a tokenizer states."""
 DEFAULT_IDS = {"bpe": {"bos": 11, "eos": 11}, "spm": {"bos": 1, "eos": 2, "unk": 0}}
 """Defaults of llama.cpp for absent keys."""
 BYTE_SPACE = "\u0120"
@@ -96,23 +98,41 @@ def _vocabulary(values: Mapping[str, Any], model: str, checked: bool) -> Vocabul
     )  # fmt: skip
 
 
-def read_special(metadata: Mapping[str, Any]) -> SpecialTokens | None:
+def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None:
     """The special ids of the tokenizer in a GGUF file's metadata, without its vocabulary; None if there is none.
+
+    Parameters
+    ----------
+    metadata
+        The file's keys.
+    rows
+        Number of rows of the embeddings.
 
     Raises
     ------
     FormatError
-        `tokenizer` where an id is not in the vocabulary, or a key is missing or has the wrong type.
+        `tokenizer` where an id is not in the vocabulary, the embeddings have another number of rows, or a key is
+        missing or has the wrong type.
     """
     with _typed_values():
         values = _values(metadata)
         if values is None:
             return None
         tokens = values[f"{PREFIX}tokens"]
+        if len(tokens) != rows:
+            raise tokenizer_error(
+                "the embeddings have another number of rows than there are tokens", rows, len(tokens), TOKENS
+            )
         special = _special(values, MODELS[values[f"{PREFIX}model"]], len(tokens))
         ids = SpecialTokens(special, _end_ids(tokens, values.get(f"{PREFIX}token_type"), special))
         ids.check(len(tokens))
     return ids
+
+
+def is_mapped(metadata: Mapping[str, Any]) -> bool:
+    """Whether a GGUF has no tokenizer, or one of a kind that can be read."""
+    model = metadata.get(f"{PREFIX}model")
+    return getattr(model, "value", model) in (None, NO_MODEL, *MODELS)
 
 
 def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +144,7 @@ def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     name = values.get(f"{PREFIX}model")
-    if name in (None, "none"):
+    if name in (None, NO_MODEL):
         return None
     if name not in MODELS:
         raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name, "model")

@@ -8,24 +8,24 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
-from squish_core.api import LimitError, SquishError
+from squish_core.api import SquishError
 
 from .base import (
-    MOST_TOKENS,
     PARTS,
     ROLES,
-    SPACE,
     TOKEN_KEYS,
     Kind,
     Tokenizer,
     Vocabulary,
-    looks_special,
+    check_merges,
     scores_of_merges,
     tokenizer_error,
 )
 from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
+from .token_table import TokenTable, mark_added, vocabulary_texts
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
 CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
@@ -57,7 +57,32 @@ def read_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> T
 def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer in parsed files, like `read_huggingface`."""
     with _typed_values("tokenizer.json" if "tokenizer.json" in content.values else "tokenizer.model"):
-        return _read(content, config)
+        tokenizer = _read(content, config)
+        if tokenizer is None or tokenizer.model != "bpe":
+            return tokenizer
+        return evolve(tokenizer, pre=_pretokenizer(content.values["tokenizer.json"]))
+
+
+def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Check the tokenizer in a folder's files, also one that GGUF cannot store; returns tokens without an embedding.
+
+    Parameters
+    ----------
+    files, config
+        As in `read_huggingface`. Kinds other than BPE are not checked.
+
+    Raises
+    ------
+    FormatError, LimitError
+        As in `read_huggingface`.
+    """
+    names = [name for name in files if name != "tokenizer.model" or "tokenizer.json" not in files]
+    with _typed_values("tokenizer.json" if "tokenizer.json" in files else "tokenizer.model"):
+        content = parse_files({name: files[name] for name in names})
+        if _is_other_kind(content):
+            return ()
+        tokenizer = _read(content, config, scored="tokenizer.json" not in files)
+    return () if tokenizer is None else tokenizer.left_out
 
 
 @contextmanager
@@ -77,89 +102,35 @@ def _typed_values(part: str) -> Iterator[None]:
         ).within(part="tokenizer.json") from None
 
 
-def _read(content: Content, config: Mapping[str, Any]) -> Tokenizer | None:
+def _read(content: Content, config: Mapping[str, Any], *, scored: bool = True) -> Tokenizer | None:
+    """The tokenizer without the name of its pre-tokenizer; `scored`: with scores, if it is SentencePiece-style."""
     settings = content.values
     stored = settings.get("tokenizer.json")
     if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
-    table = _TokenTable(config.get("vocab_size"))
-    if is_sentencepiece(settings):
+    table = TokenTable(config.get("vocab_size"))
+    if scored and is_sentencepiece(settings):
         scores, space_prefix = _sentencepiece(content, table)
         rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
     else:
-        merges, pre = _byte_level(settings["tokenizer.json"], table)
-        rules = {"model": "bpe", "pre": pre}
-        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges)
+        merges = _byte_level(settings["tokenizer.json"], table)
+        rules = {"model": "bpe"}
+        vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges, checked_merges=True)
     listed = settings.get("special_tokens_map.json", {})
     special = _special(table, (options, listed), (config, end), stored or {})
     return Tokenizer(
         vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
         end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content.templates, options),
+        left_out=tuple(table.beyond.values()),
     )  # fmt: skip
 
 
-class _TokenTable:
-    """Collects tokens and kinds by id."""
-
-    def __init__(self, size: Any) -> None:
-        self.size = size if isinstance(size, int) and not isinstance(size, bool) else None
-        self.tokens: list[str] = []
-        self.kinds = np.empty(0, np.int32)
-        self.ids: dict[str, int] = {}
-
-    def fill(self, texts: Mapping[int, str]) -> None:
-        """Add tokens by id; ids without a token are padding."""
-        largest = max(texts, default=-1)
-        if min(texts, default=0) < 0 or largest >= MOST_TOKENS:
-            raise LimitError(
-                "a token's id is out of range", expected=f"0 to {MOST_TOKENS - 1}", found=largest, code="count"
-            )
-        if self.size is not None and largest >= self.size:
-            raise tokenizer_error(
-                "the tokenizer has more tokens than the config", f"vocab_size {self.size}", largest + 1
-            )
-        count = self.size if self.size is not None and self.size <= MOST_TOKENS else largest + 1
-        in_order = len(texts) == count and list(texts) == list(range(count))
-        self.tokens = list(texts.values()) if in_order else [texts.get(number, "") for number in range(count)]
-        self.kinds = np.full(count, Kind.NORMAL, np.int32)
-        if len(texts) < count:
-            for number in set(range(count)).difference(texts):
-                self.tokens[number], self.kinds[number] = f"[PAD{number}]", Kind.UNUSED
-        self.ids = dict(zip(texts.values(), texts))
-
-    def mark(self, token: str, kind: Kind) -> None:
-        """Set the kind of a token, if the vocabulary has it."""
-        if token in self.ids:
-            self.kinds[self.ids[token]] = kind
-
-
-def _texts(stored: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Text by id of the vocabulary and the added tokens, and the added tokens."""
-    vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
-    if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
-        raise tokenizer_error(
-            "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
-        )
-    if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
-               for each in added):  # fmt: skip
-        raise tokenizer_error("an added token is invalid", "id and content", "something else")
-    texts = dict(zip(vocabulary.values(), vocabulary))
-    repeated = vocabulary.items() if len(texts) < len(vocabulary) else ()
-    for text, number in (*repeated, *((each["content"], each["id"]) for each in added)):
-        if texts.setdefault(number, text) != text:
-            raise tokenizer_error(f"id {number} has two tokens", repr(texts[number][:40]), repr(text[:40]))
-    return texts, added
-
-
-def _mark_added(table: _TokenTable, added: list[dict[str, Any]]) -> None:
-    for each in added:
-        token = each["content"]
-        special = bool(each.get("special")) or looks_special(token)
-        table.mark(token, Kind.CONTROL if special else Kind.USER_DEFINED)
-        if not special:  # llama.cpp searches the raw text for these, before it replaces spaces by U+2581
-            table.tokens[table.ids[token]] = token.replace(SPACE, " ")
+def _is_other_kind(content: Content) -> bool:
+    """Whether tokenizer.json states a model other than BPE."""
+    model = content.values.get("tokenizer.json", {}).get("model")
+    return isinstance(model, dict) and model.get("type", "BPE") != "BPE"
 
 
 def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -176,42 +147,54 @@ def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(map(tuple, pairs))
 
 
-def _byte_level(stored: Mapping[str, Any], table: _TokenTable) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Merges and the name of the pre-tokenizer."""
+def _byte_level(stored: Mapping[str, Any], table: TokenTable) -> tuple[tuple[str, str], ...]:
+    """Merges; the tokens go into the table."""
     model = stored.get("model") or {}
-    pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=bool(model.get("ignore_merges")))
     if model.get("type", "BPE") != "BPE":
         raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
+    texts, added = vocabulary_texts(stored, model)
+    table.fill(texts, added)
+    merges = _merges(model)
+    check_merges(merges, model["vocab"])
+    mark_added(table, added)
+    return merges
+
+
+def _pretokenizer(stored: Mapping[str, Any]) -> str:
+    """llama.cpp's name of the pre-tokenizer."""
+    ignores_merges = bool((stored.get("model") or {}).get("ignore_merges"))
+    pretokenizer = find_pretokenizer(stored.get("pre_tokenizer"), ignore_merges=ignores_merges)
     if pretokenizer is None:
         steps = "; ".join(" ".join(step) for step in structure(stored.get("pre_tokenizer"))) or "none"
         raise tokenizer_error("llama.cpp has no name for this pre-tokenizer", "one of docs/tokenizers.md", steps[:400])
-    texts, added = _texts(stored, model)
-    table.fill(texts)
-    merges = _merges(model)
-    _mark_added(table, added)
-    return merges, pretokenizer.names[0]
+    return pretokenizer.names[0]
 
 
-def _sentencepiece(content: Content, table: _TokenTable) -> tuple[np.ndarray, bool]:
+def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, bool]:
     """Scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
     settings, pieces = content.values, content.pieces
     stored = settings.get("tokenizer.json", {})
-    texts, added = _texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
+    texts, added = vocabulary_texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
     prefix = _prepends_space(stored)
+    merges = _merges(stored["model"]) if stored else ()
+    if merges:
+        check_merges(merges, stored["model"]["vocab"])
     if pieces is not None:
         prefix = pieces.space_prefix
-        table.fill({**texts, **dict(enumerate(pieces.tokens)), **{each["id"]: each["content"] for each in added}})
+        table.fill(
+            {**texts, **dict(enumerate(pieces.tokens)), **{each["id"]: each["content"] for each in added}}, added
+        )
         scores = np.full(len(table.tokens), -10000, np.float32)
         scores[: len(pieces.scores)] = pieces.scores
         table.kinds[: len(pieces.kinds)] = pieces.kinds
         kinds = dict(enumerate(pieces.kinds.tolist()))
-        _mark_added(table, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
+        mark_added(table, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
     else:
-        table.fill(texts)
-        scores = scores_of_merges(table.tokens, _merges(stored["model"]))
+        table.fill(texts, added)
+        scores = scores_of_merges(table.tokens, merges)
         for number in range(256):
             table.mark(f"<0x{number:02X}>", Kind.BYTE)
-        _mark_added(table, added)
+        mark_added(table, added)
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
             table.mark(unknown, Kind.UNKNOWN)
@@ -238,7 +221,7 @@ def _prepends_space(stored: Mapping[str, Any]) -> bool:
 
 
 def _special(
-    table: _TokenTable, by_text: Iterable[Mapping[str, Any]], by_id: Iterable[Mapping[str, Any]],
+    table: TokenTable, by_text: Iterable[Mapping[str, Any]], by_id: Iterable[Mapping[str, Any]],
     stored: Mapping[str, Any],
 ) -> dict[str, int]:  # fmt: skip
     """Ids by role: from the texts in files of the tokenizer, else from the ids in files of the model."""
@@ -247,6 +230,8 @@ def _special(
         values = [source.get(key) for source in by_text]
         texts = [value.get("content") if isinstance(value, dict) else value for value in values]
         numbers = [table.ids[text] for text in texts if isinstance(text, str) and text in table.ids]
+        if role == "pad":  # no text contains it
+            numbers = [number for number in numbers if number not in table.beyond]
         for source in by_id:
             number = source.get(f"{key}_id")
             number = number[0] if isinstance(number, list) and number else number
@@ -261,7 +246,7 @@ def _special(
 
 
 def _end_ids(
-    table: _TokenTable, special: Mapping[str, int], config: Mapping[str, Any], end: Mapping[str, Any]
+    table: TokenTable, special: Mapping[str, int], config: Mapping[str, Any], end: Mapping[str, Any]
 ) -> tuple[int, ...]:
     ids = [special["eos"]] if "eos" in special else []
     for source in (config, end):
@@ -271,7 +256,7 @@ def _end_ids(
 
 
 def _added(
-    stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], table: _TokenTable
+    stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], table: TokenTable
 ) -> dict[str, bool]:
     """Whether bos and eos are added: according to the post-processor, as in transformers, else to the settings."""
     if stored is None:
