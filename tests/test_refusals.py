@@ -83,9 +83,26 @@ def test_the_rules_that_are_named_convert(mixed: Path, tmp_path: Path) -> None:
         assert (values["blk.0.ffn_up.weight"].dtype, codes["blk.0.ffn_up.weight"].codec) == ("bf16", "affine")
 
 
+def test_biases_that_are_no_zero_points_have_exact_values_and_nearest_codes_in_ztensor(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((8, 128), np.float32)
+    squish.save(tmp_path / "model", {"up.weight": values}, format="mlx", encode="q4")
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(tmp_path / "model", tmp_path / "out.zt")
+    rules = re.findall(r"encode='([^']*)'", caught.value.hint or "")
+    assert (caught.value.code, rules[:2]) == ("refused", ["*=bf16", "*=f32"])
+    reports = [
+        squish.convert(tmp_path / "model", tmp_path / f"{number}.zt", encode=rule, requantize=number == 2)
+        for number, rule in enumerate(rules)
+    ]
+    assert [report.steps[0].exactness.kind for report in reports] == ["bounded", "values", "bounded"]
+    with squish.open(tmp_path / "model") as source, squish.open(tmp_path / "1.zt") as file:
+        assert np.array_equal(file["up.weight"].numpy(), source["up.weight"].numpy())
+    assert f"({reports[2].steps[0].bits:.3g} bits a weight" in (caught.value.hint or "")
+
+
 def test_a_folder_of_plain_floats_has_no_nearest_codes(mixed: Path) -> None:
     error = refusal(mixed, "hf")
-    assert error.hint == "Ask for their values with encode='*=bf16'."
+    assert error.hint == "Ask for their values with encode='*=bf16', exactly with encode='*=f32'."
     assert [finding.where for finding in error.findings] == ["ggml.q6_k", "ggml.q3_k", "ggml.q8_0"]
 
 
@@ -114,7 +131,7 @@ def partly_refused(tmp_path: Path) -> Path:
 def test_a_rule_for_all_keeps_the_matrices_that_the_target_holds(partly_refused: Path, tmp_path: Path) -> None:
     hint = refusal(partly_refused, "mlx").hint
     assert hint is not None
-    assert "with encode='*=bf16' encode='token_embd.weight=keep', or for " in hint
+    assert "with encode='*=bf16' encode='token_embd.weight=keep', exactly with encode='*=f32' " in hint
     squish.convert(partly_refused, tmp_path / "values", "mlx", ["*=bf16", "token_embd.weight=keep"])
     with squish.open(tmp_path / "values") as file:
         assert (file["token_embd.weight"].dtype, file["blk.0.attn_q.weight"].dtype) == ("f32", "bf16")
@@ -138,7 +155,7 @@ def test_patterns_match_only_the_layers_that_are_refused(tmp_path: Path) -> None
     squish.save(tmp_path / "mixed.gguf", arrays, encode=rules)
     hint = refusal(tmp_path / "mixed.gguf", "mlx").hint
     assert hint is not None
-    assert "with encode='blk.[25].ffn_down.weight=bf16' encode='blk.11.ffn_down.weight=bf16', or for " in hint
+    assert "with encode='blk.[25].ffn_down.weight=bf16' encode='blk.11.ffn_down.weight=bf16', exactly " in hint
 
 
 def test_a_rule_for_all_by_pattern_skips_vectors(partly_refused: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from squish_core.conversion.compatible import (
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
 from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.refusals import refused_codes
-from squish_core.conversion.rules import ALL, KEEP, Rule, expand, kind_of, rule_for
+from squish_core.conversion.rules import ALL, KEEP, Rule, expand, kind_of, rule_for, short_names
 from squish_core.conversion.step import KEPT, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
@@ -99,7 +99,7 @@ class Decision:
         """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
-            aliases = getattr(self.registry.containers[self.format].info, "aliases", {})
+            aliases = short_names(self.format, self.registry)
 
             def attempt(spec: TensorSpec, requested: CodecSpec) -> Step:
                 return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)

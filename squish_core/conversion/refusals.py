@@ -50,12 +50,22 @@ def refused_codes(
     nearest = _nearest_rules(
         file, {codec: [spec for spec, _ in group] for codec, group in groups.items()}, specs, aliases, attempt
     )
+    exact = _rules(_patterns([spec.name for spec, _ in refusals], specs), "f32")
+    exact = f", exactly with {exact}" if _is_exact([group[0][0] for group in groups.values()], attempt) else ""
     combined = TensorError(
         message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED,
-        hint=f"Ask for their values with {values}{nearest and ', or for '}{nearest}.",
+        hint=f"Ask for their values with {values}{exact}{nearest and ', or for '}{nearest}.",
     )  # fmt: skip
     combined.findings = tuple(findings)
     return combined
+
+
+def _is_exact(specs: Sequence[TensorSpec], attempt: Attempt) -> bool:
+    """Whether f32 has all values of these tensors."""
+    try:
+        return not any(attempt(spec, CodecSpec("f32")).is_lossy for spec in specs)
+    except SquishError:
+        return False
 
 
 def _nearest_rules(

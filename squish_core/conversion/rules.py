@@ -218,6 +218,12 @@ def kind_of(spec: CodecSpec, registry: Registry) -> str:
     return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
 
 
+def short_names(container: str, registry: Registry) -> list[str]:
+    """The short names of a container's encodings; those of all codecs if it has none of its own."""
+    own, *others = _alias_tables(container, registry)
+    return list(own) or [name for table in others for name in table]
+
+
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
     entries = (*registry.codecs.values(), *registry.encoders.values())
     infos = [registry.containers[container].info, *(entry.info for entry in entries)]

@@ -20,56 +20,57 @@ CREDENTIALS = {
 """Source id -> where its client looks for credentials."""
 MIRRORS = "Mirrors that have different tags: SQUISH_SOURCE=pin=size compares sizes alone."
 REPLACED = "Open it again; what was read before is of the old content."
-
-
 RENEW = (
     "What was read stays valid. Get a new address or credentials for the same content, and open it again; "
     "squish.open(evolve(file.source.pin, url=...)) makes sure that the content is the same."
 )
 
 
+ERRORS: dict[str, Callable[[str, Settings], SquishError]] = {
+    "missing": lambda *_: MissingFileError("no such file", code=ErrorCode.MISSING, hint="Check the address."),
+    "denied": lambda source_id, _: FileAccessError(
+        "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
+    ),
+    "expired": lambda *_: FileAccessError(
+        "the access expired while the file was open", code="expired", hint=RENEW
+    ),
+    "changed": lambda *_: FormatError(
+        "changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"
+    ),
+    "range": lambda *_: _not_a_range(),
+    "redirect": lambda *_: FileAccessError(
+        "the server redirects to an address that is not followed", code="redirect",
+        hint="Use the address that it leads to.",
+    ),
+    "host": lambda *_: FileAccessError(
+        "the server's name is unknown", code=ErrorCode.UNREACHABLE, hint="Check the address."
+    ),
+    "connection": lambda *_: FileAccessError(
+        "the connection is refused", code=ErrorCode.UNREACHABLE,
+        hint="Check the host and the port, and that the server runs.",
+    ),
+    "certificate": lambda *_: FileAccessError(
+        "the server's certificate is not trusted", code="certificate",
+        hint="SSL_CERT_FILE may name a file with the certificate of its authority.",
+    ),
+    "refused": lambda *_: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
+    "unreachable": lambda _, settings: FileAccessError(
+        f"cannot be reached within {settings.deadline:g} s", code=ErrorCode.UNREACHABLE,
+        hint="Try again; SQUISH_SOURCE=deadline=... allows more time.",
+    ),
+}  # fmt: skip
+"""Kind of a failed request -> its error, of a source id and settings."""
+
+
 def error_of(
     failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings, *, is_open: bool = False
 ) -> SquishError:
     """The error for a failed request; `is_open`: for a file that could be read before."""
-    errors: dict[str, Callable[[], SquishError]] = {
-        "missing": lambda: MissingFileError("no such file", code=ErrorCode.MISSING, hint="Check the address."),
-        "denied": lambda: FileAccessError(
-            "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
-        ),
-        "expired": lambda: FileAccessError(
-            "the access expired while the file was open", code="expired", hint=RENEW
-        ),
-        "changed": lambda: FormatError(
-            "changed while it was open", code=ErrorCode.CHANGED, hint=f"{REPLACED} {MIRRORS}"
-        ),
-        "range": _not_a_range,
-        "redirect": lambda: FileAccessError(
-            "the server redirects to an address that is not followed", code="redirect",
-            hint="Use the address that it leads to.",
-        ),
-        "host": lambda: FileAccessError(
-            "the server's name is unknown", code=ErrorCode.UNREACHABLE, hint="Check the address."
-        ),
-        "connection": lambda: FileAccessError(
-            "the connection is refused", code=ErrorCode.UNREACHABLE,
-            hint="Check the host and the port, and that the server runs.",
-        ),
-        "certificate": lambda: FileAccessError(
-            "the server's certificate is not trusted", code="certificate",
-            hint="SSL_CERT_FILE may name a file with the certificate of its authority.",
-        ),
-        "refused": lambda: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
-        "unreachable": lambda: FileAccessError(
-            f"cannot be reached within {settings.deadline:g} s", code=ErrorCode.UNREACHABLE,
-            hint="Try again; SQUISH_SOURCE=deadline=... allows more time.",
-        ),
-    }  # fmt: skip
     facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
     facts += [f"status {failure.status}"] if failure.status else []
     facts = facts or (["no complete answer"] if failure.kind == "unreachable" else [])
     kind = "expired" if failure.kind == "denied" and is_open else failure.kind
-    return errors[kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
+    return ERRORS[kind](source_id, settings).within(file=file, offset=offset, found=", ".join(facts) or None)
 
 
 def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:
