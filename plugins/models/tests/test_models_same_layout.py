@@ -82,12 +82,6 @@ def test_a_config_that_contradicts_the_tensors_of_a_folder_is_refused(
         (tokenizer(lambda stored: stored["model"]["vocab"].update(zz=1)), "tokenizer"),
         (tokenizer(lambda stored: stored["model"]["vocab"].update(zz=64)), "tokenizer"),
         (tokenizer(lambda stored: stored["model"]["vocab"].update(zz=10**12)), "count"),
-        (tokenizer(lambda stored: stored["model"]["merges"].append(["q", "r"])), "tokenizer"),
-        (tokenizer(lambda stored: stored["model"]["merges"].append(["a", "b", "ab"])), "tokenizer"),
-        (
-            tokenizer(lambda stored: stored["model"].update(byte_fallback=True, merges=[["a", "b"], ["q", "r"]])),
-            "tokenizer",
-        ),
         (tokenizer(lambda stored: stored.update(model=[])), "tokenizer"),
         (added(1), "tokenizer"),
         (added(10**12), "count"),
@@ -99,6 +93,20 @@ def test_a_tokenizer_that_contradicts_itself_is_refused(
 ) -> None:
     error = refusal(damaged(models / form, tmp_path / "model", "tokenizer.json", data), form)
     assert (error.code, error.part) == (code, "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"merges": [["a", "b"], ["q", "r"]]},
+        {"merges": [["a", "b", "ab"]]},
+        {"merges": [["a", "b"], ["q", "r"]], "byte_fallback": True},
+    ],
+)
+def test_merges_are_checked_towards_gguf(changes: dict[str, Any], models: Path, tmp_path: Path) -> None:
+    data = tokenizer(lambda stored: stored["model"].update(changes))
+    error = refusal(damaged(models / "hf", tmp_path / "model", "tokenizer.json", data), "gguf")
+    assert (error.code, error.part) == ("tokenizer", "tokenizer.json")
 
 
 @pytest.mark.parametrize("to", ["hf", "mlx", "uqff", "gguf"])

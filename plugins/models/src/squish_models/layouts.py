@@ -88,6 +88,7 @@ def carry_to_folder(
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
+    check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
     return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)

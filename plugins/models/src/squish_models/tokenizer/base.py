@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from enum import IntEnum
-from itertools import chain
 
 import numpy as np
 from attrs import field, frozen
@@ -173,15 +172,14 @@ def _check(vocabulary: Vocabulary) -> None:
         check_merges(vocabulary.merges, ids)
 
 
-def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
+def check_merges(merges: Sequence[tuple[str, str]], tokens: Mapping[str, int]) -> None:
     """Check that merges join and produce tokens."""
-    if all(map(tokens.__contains__, chain(chain.from_iterable(merges), map("".join, merges)))):
-        return
-    rank, pair = next((rank, pair) for rank, pair in enumerate(merges) if not tokens.keys() >= {*pair, "".join(pair)})
-    raise tokenizer_error(
-        f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
-        " ".join(repr(text[:40]) for text in pair), MERGES,
-    )  # fmt: skip
+    for rank, (left, right) in enumerate(merges):
+        if left not in tokens or right not in tokens or left + right not in tokens:
+            raise tokenizer_error(
+                f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
+                f"{left[:40]!r} {right[:40]!r}", MERGES,
+            )  # fmt: skip
 
 
 def _check_duplicates(vocabulary: Vocabulary) -> None:

@@ -64,12 +64,13 @@ def read_content(content: Content, config: Mapping[str, Any]) -> Tokenizer | Non
 
 
 def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Check the tokenizer in a folder's files, also one that GGUF cannot store; returns tokens without an embedding.
+    """Check the tokenizer in a folder's files that stay as they are; returns tokens without an embedding.
 
     Parameters
     ----------
     files, config
-        As in `read_huggingface`. Kinds other than BPE are not checked.
+        As in `read_huggingface`. Kinds other than BPE are not checked. Neither are merges, which would take longer than
+        all the rest: every engine of such a folder checks them when it loads it.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def check_huggingface(files: Mapping[str, bytes], config: Mapping[str, Any]) -> 
         content = parse_files({name: files[name] for name in names})
         if _is_other_kind(content):
             return ()
-        tokenizer = _read(content, config, scored="tokenizer.json" not in files)
+        tokenizer = _read(content, config, ranked=False)
     return () if tokenizer is None else tokenizer.left_out
 
 
@@ -102,20 +103,21 @@ def _typed_values(part: str) -> Iterator[None]:
         ).within(part="tokenizer.json") from None
 
 
-def _read(content: Content, config: Mapping[str, Any], *, scored: bool = True) -> Tokenizer | None:
-    """The tokenizer without the name of its pre-tokenizer; `scored`: with scores, if it is SentencePiece-style."""
+def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -> Tokenizer | None:
+    """The tokenizer without the name of its pre-tokenizer; of tokenizer.json without merges and scores unless
+    `ranked`."""
     settings = content.values
     stored = settings.get("tokenizer.json")
     if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
     table = TokenTable(config.get("vocab_size"))
-    if scored and is_sentencepiece(settings):
+    if is_sentencepiece(settings) and (ranked or stored is None):
         scores, space_prefix = _sentencepiece(content, table)
         rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
     else:
-        merges = _byte_level(settings["tokenizer.json"], table)
+        merges = _byte_level(settings["tokenizer.json"], table, ranked)
         rules = {"model": "bpe"}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges, checked_merges=True)
     listed = settings.get("special_tokens_map.json", {})
@@ -147,14 +149,14 @@ def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(map(tuple, pairs))
 
 
-def _byte_level(stored: Mapping[str, Any], table: TokenTable) -> tuple[tuple[str, str], ...]:
-    """Merges; the tokens go into the table."""
+def _byte_level(stored: Mapping[str, Any], table: TokenTable, ranked: bool) -> tuple[tuple[str, str], ...]:
+    """Merges, if `ranked`; the tokens go into the table."""
     model = stored.get("model") or {}
     if model.get("type", "BPE") != "BPE":
         raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
     texts, added = vocabulary_texts(stored, model)
     table.fill(texts, added)
-    merges = _merges(model)
+    merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
     mark_added(table, added)
     return merges
