@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
 
+from .texts import join, split, text_starts
 from .types import ARRAY_HEAD, MAX_DEPTH, MAX_KEY, SCALARS, VALUES
 
 if TYPE_CHECKING:
@@ -86,14 +87,14 @@ class GgufArray(Sequence[Any]):
         """All texts, decoded once: a vocabulary is read several times."""
         if self._decoded is None and self._count:
             starts = self._offsets()
-            at_once = _split(self.raw, starts)
+            at_once = split(self.raw, starts)
             self._decoded = at_once or [text(self.raw[start + 8 : end]) for start, end in pairwise(starts)]
         return self._decoded or []
 
     def _offsets(self) -> array[int]:
         """The start of each element, and the end of the last one."""
         if self._starts is None:
-            self._starts = _starts(self.raw, self._count) if self.kind == "str" else None
+            self._starts = text_starts(self.raw, self._count) if self.kind == "str" else None
         if self._starts is None:
             starts, at = array("Q", [0]), 0
             for _ in range(self._count):
@@ -101,44 +102,6 @@ class GgufArray(Sequence[Any]):
                 starts.append(at)
             self._starts = starts
         return self._starts
-
-
-def _starts(raw: bytes, count: int) -> array[int] | None:
-    """The start of each text and the end of the last, found where the zeros of a length end, then checked; None where
-    texts have zeros, too."""
-    import numpy as np
-
-    if not count:
-        return None
-    zero = np.frombuffer(raw + b"\1", np.uint8) == 0
-    ends = np.flatnonzero(zero[:-1] & ~zero[1:]) + 1
-    starts = ends[zero[ends - 4]] - 8  # a length such as 512 has a zero before its other byte
-    if len(starts) != count or starts[0] != 0:
-        return None
-    bounds = np.append(starts, len(raw)).astype(np.uint64)
-    is_chain = np.array_equal(bounds[:-1] + 8 + _lengths(raw)[starts], bounds[1:])
-    return array("Q", bounds.tobytes()) if is_chain else None
-
-
-def _lengths(raw: bytes | bytearray) -> np.ndarray:
-    """The 8 bytes from each place on as a number."""
-    import numpy as np
-
-    return np.ndarray(len(raw) - 7, "<u8", raw, strides=1)
-
-
-def _split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
-    """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
-    import numpy as np
-
-    zeroed = bytearray(raw)
-    _lengths(zeroed)[np.asarray(starts)[:-1]] = 0
-    if zeroed.count(0) != 8 * (len(starts) - 1):
-        return None
-    try:
-        return list(zeroed[8:].decode().split("\0" * 8))
-    except UnicodeDecodeError:
-        return None
 
 
 def _inner(kind: str) -> str:
@@ -316,15 +279,6 @@ def _array(kind: str, values: Any) -> bytes:
     return ARRAY_HEAD.pack(code, len(values)) + _elements(kind, values)
 
 
-def _encoded(values: Iterable[str | bytes]) -> list[bytes]:
-    """Texts in UTF-8; bytes, which are texts that were read and are not UTF-8, stay the same."""
-    texts = list(values)
-    try:
-        return list(map(str.encode, texts))  # type: ignore[arg-type]
-    except TypeError:
-        return [value if isinstance(value, bytes) else value.encode() for value in texts]
-
-
 def _elements(kind: str, values: Any) -> bytes:
     if isinstance(values, GgufArray) and values.kind == kind:
         return values.raw
@@ -333,8 +287,5 @@ def _elements(kind: str, values: Any) -> bytes:
             return bytes(values.tobytes())
         return b"".join(pack_scalar(kind, value) for value in values)
     if kind == "str":
-        texts = _encoded(values)
-        lengths = list(map(len, texts))
-        packed = {length: _U64.pack(length) for length in set(lengths)}
-        return b"".join(chain.from_iterable(zip(map(packed.__getitem__, lengths), texts)))
+        return join(list(values))
     return b"".join(_array(_inner(kind), inner) for inner in values)

@@ -85,7 +85,7 @@ class Vocabulary:
     tokens: tuple[str, ...]
     kinds: np.ndarray
     scores: np.ndarray | None = None
-    merges: tuple[tuple[str, str], ...] = ()
+    merges: Sequence[Sequence[str]] = ()
     checked: bool = False
     checked_merges: bool = False
 
@@ -147,7 +147,7 @@ class Tokenizer:
         return self.vocabulary.scores
 
     @property
-    def merges(self) -> tuple[tuple[str, str], ...]:
+    def merges(self) -> Sequence[Sequence[str]]:
         return self.vocabulary.merges
 
 
@@ -172,7 +172,7 @@ def _check(vocabulary: Vocabulary) -> None:
         check_merges(vocabulary.merges, ids)
 
 
-def check_merges(merges: Sequence[tuple[str, str]], tokens: Mapping[str, int]) -> None:
+def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
     """Check that merges join and produce tokens."""
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
@@ -245,7 +245,7 @@ def looks_special(token: str) -> bool:
     )
 
 
-def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> np.ndarray:
+def scores_of_merges(tokens: Sequence[str], merges: Sequence[Sequence[str]]) -> np.ndarray:
     """Scores with which merging by score equals merging by rank.
 
     A token's score is minus the rank of the first merge that produces it; single characters have 0.
@@ -256,7 +256,7 @@ def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -
     return np.array([-ranks.get(token, 0 if len(token) == 1 else len(merges) + 1) for token in tokens], np.float32)
 
 
-def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> tuple[tuple[str, str], ...]:
+def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> Sequence[Sequence[str]]:
     """Every split of a token into two tokens, the token of the highest rank first, then in order of the parts' ids."""
     numbers = np.flatnonzero(np.isin(kinds, (Kind.NORMAL, Kind.USER_DEFINED)))
     ids = {tokens[number]: number for number in numbers.tolist()}

@@ -182,15 +182,15 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
 
-def _pairs(merges: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    pairs: tuple[Any, ...] = tuple([tuple(merge.split(" ", 1)) for merge in merges])
+def _pairs(merges: Iterable[str]) -> Sequence[Sequence[str]]:
+    pairs = [merge.split(" ", 1) for merge in merges]
     if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
         text = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
         raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(text[:40]), MERGES)
     return pairs
 
 
-def _joined(merges: Sequence[tuple[str, str]]) -> list[str]:
+def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
     """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):

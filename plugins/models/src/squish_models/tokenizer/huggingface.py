@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -135,7 +135,7 @@ def _is_other_kind(content: Content) -> bool:
     return isinstance(model, dict) and model.get("type", "BPE") != "BPE"
 
 
-def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     """Merges: pairs, or text separated by a space in files from before 2024."""
     merges = model.get("merges") or []
     pairs = merges
@@ -146,10 +146,10 @@ def _merges(model: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         is_pair = [isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in pairs]
         rank = is_pair.index(False)
         raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", repr(merges[rank])[:60])
-    return tuple(map(tuple, pairs))
+    return list(pairs)
 
 
-def _byte_level(stored: Mapping[str, Any], table: TokenTable, ranked: bool) -> tuple[tuple[str, str], ...]:
+def _byte_level(stored: Mapping[str, Any], table: TokenTable, ranked: bool) -> Sequence[Sequence[str]]:
     """Merges, if `ranked`; the tokens go into the table."""
     model = stored.get("model") or {}
     if model.get("type", "BPE") != "BPE":

@@ -1,0 +1,78 @@
+"""Arrays of texts: each is its length, a u64, and UTF-8. Vocabularies have hundreds of thousands, so they are found,
+decoded and encoded as one array where no text contains a zero."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from .types import SCALARS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_U64 = SCALARS["u64"]
+
+
+def text_starts(raw: bytes, count: int) -> array[int] | None:
+    """The start of each text and the end of the last, found where the zeros of a length end, then checked; None where
+    texts have zeros, too."""
+    import numpy as np
+
+    if not count:
+        return None
+    zero = np.frombuffer(raw + b"\1", np.uint8) == 0
+    ends = np.flatnonzero(zero[:-1] & ~zero[1:]) + 1
+    starts = ends[zero[ends - 4]] - 8  # a length such as 512 has a zero before its other byte
+    if len(starts) != count or starts[0] != 0:
+        return None
+    bounds = np.append(starts, len(raw)).astype(np.uint64)
+    is_chain = np.array_equal(bounds[:-1] + 8 + _lengths(raw)[starts], bounds[1:])
+    return array("Q", bounds.tobytes()) if is_chain else None
+
+
+def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
+    """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
+    import numpy as np
+
+    zeroed = bytearray(raw)
+    _lengths(zeroed)[np.asarray(starts)[:-1]] = 0
+    if zeroed.count(0) != 8 * (len(starts) - 1):
+        return None
+    try:
+        return list(zeroed[8:].decode().split("\0" * 8))
+    except UnicodeDecodeError:
+        return None
+
+
+def join(texts: list[str | bytes]) -> bytes:
+    """The array of these texts; bytes, which are texts that were read and are not UTF-8, stay the same."""
+    joined = _join_valid(texts)
+    if joined is not None:
+        return joined
+    encoded = [value if isinstance(value, bytes) else value.encode() for value in texts]
+    return b"".join(chain.from_iterable((_U64.pack(len(raw)), raw) for raw in encoded))
+
+
+def _join_valid(texts: list[str | bytes]) -> bytes | None:
+    """The inverse of `split`; None for texts with zeros, and for bytes."""
+    import numpy as np
+
+    try:
+        data = bytearray(("\0" * 8).join(["", *texts]).encode())  # type: ignore[list-item]
+    except (TypeError, UnicodeEncodeError):
+        return None
+    zeros = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)
+    if not texts or len(zeros) != 8 * len(texts):
+        return None
+    starts = zeros[::8]
+    _lengths(data)[starts] = np.diff(starts, append=len(data)) - 8
+    return bytes(data)
+
+
+def _lengths(raw: bytes | bytearray) -> np.ndarray:
+    """The 8 bytes from each place on as a number."""
+    import numpy as np
+
+    return np.ndarray(len(raw) - 7, "<u8", raw, strides=1)
