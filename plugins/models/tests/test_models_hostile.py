@@ -143,6 +143,8 @@ def test_settings_that_no_model_has_are_refused(setting: str, value: Any, code: 
         ("deepseek2", {"num_hidden_layers": 4 * 10**9}, "count", "config.json"),
         ("deepseek2", {"n_routed_experts": 4 * 10**9}, "count", "config.json"),
         ("deepseek2", {"rope_scaling": 5}, "config", "config.json rope_scaling"),
+        ("deepseek2", {"num_nextn_predict_layers": 10**10}, "config", "config.json num_nextn_predict_layers"),
+        ("deepseek2", {"num_nextn_predict_layers": "1"}, "config", "config.json num_nextn_predict_layers"),
         ("lfm2", {"layer_types": None, "num_hidden_layers": 4 * 10**9}, "config", "config.json layer_types"),
         ("lfm2", {"layer_types": [[], []]}, "config", "config.json layer_types"),
         ("lfm2", {"layer_types": None, "full_attn_idxs": 1}, "config", "config.json full_attn_idxs"),
@@ -178,6 +180,25 @@ def test_keys_that_no_model_has_are_refused(family: str, key: str, value: int, c
     with pytest.raises(squish.SquishError) as caught:
         map_file(file, "hf", {}, naming_of(file))
     assert (caught.value.code, caught.value.part) == (code, family)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("factor", Typed("str", "x")),
+        ("factor", Typed("f32", float("inf"))),
+        ("original_context_length", Typed("str", "4096")),
+        ("original_context_length", Typed("f32", float("inf"))),
+    ],
+)
+def test_a_scaling_of_a_gguf_without_numbers_is_refused(key: str, value: Typed) -> None:
+    there = mapped(model_arrays(family_of("llama"), LLAMA), LLAMA)
+    scaling = {"type": Typed("str", "yarn"), "factor": Typed("f32", 2.0), key: value}
+    meta = {**there.index.meta, **{f"llama.rope.scaling.{name}": item for name, item in scaling.items()}}
+    file = in_memory({name: there[name].numpy() for name in there}, meta)
+    with pytest.raises(squish.SquishError) as caught:
+        map_file(file, "hf", {}, naming_of(file))
+    assert (caught.value.code, caught.value.part) == ("rope", f"llama.rope.scaling.{key}")
 
 
 def test_a_rotated_share_of_heads_without_values_is_no_division_by_zero() -> None:

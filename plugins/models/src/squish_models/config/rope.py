@@ -75,8 +75,9 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         )  # fmt: skip
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
     if kind == "yarn":
-        original = scaling.get("original_max_position_embeddings") or settings["max_position_embeddings"]
-        keys[f"{key}original_context_length"] = Typed("u32", int(original))
+        name = "original_max_position_embeddings"
+        length = int(_number(scaling, name)) if scaling.get(name) else settings["max_position_embeddings"]
+        keys[f"{key}original_context_length"] = Typed("u32", length)
         keys |= {
             f"{key}{name}": _f32(scaling, field) for field, name in _YARN.items() if scaling.get(field) is not None
         }
@@ -91,6 +92,10 @@ def rope_settings(
     stored = {
         name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)
     }
+    for name, value in stored.items():
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        if not isinstance(value, str) if name == "type" else not is_number:
+            raise FormatError("is no setting of a scaling", part=key + name, found=repr(value)[:60], code="rope")
     kind = stored.get("type", "none")
     if FACTORS in vectors:
         return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}

@@ -13,7 +13,7 @@ from ..config.keys import SIZES, VOCABULARY, Key
 from ..config.rope import rope_kind
 from ..family import TextModel
 from ..rules import fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import CONFIG
+from ..settings import CONFIG, MOST_BLOCKS
 from ..tables import BLOCK, LAYER, SWITCH, Row, embeddings, experts, gated_mlp, norm, router
 
 DENSE, EXPERTS = "dense", "experts"
@@ -115,7 +115,7 @@ class Deepseek(TextModel):
     unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
 
     def layer_kinds(self, settings: Mapping[str, Any]) -> Sequence[str]:
-        dense = settings["first_k_dense_replace"]
+        dense = settings["first_k_dense_replace"] or 0
         return [DENSE if layer < dense else EXPERTS for layer in range(settings["num_hidden_layers"])]
 
     def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
@@ -148,6 +148,12 @@ class Deepseek(TextModel):
                     f"has no {name}, and the model cannot be run without it", part=CONFIG, code=ErrorCode.CONFIG,
                     expected="a size", found=repr(settings.get(name))[:60],
                 )  # fmt: skip
+        further = settings.get("num_nextn_predict_layers") or 0
+        if type(further) is not int or not 0 <= further <= MOST_BLOCKS:
+            raise FormatError(
+                "is no number of layers", part=f"{CONFIG} num_nextn_predict_layers", code=ErrorCode.CONFIG,
+                expected=f"0 to {MOST_BLOCKS}", found=repr(further)[:60],
+            )  # fmt: skip
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
             "latent_heads": 1, "latent_key_size": latent + rotated, "latent_value_size": latent,
