@@ -72,9 +72,8 @@ def run(quick: bool) -> str:
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
         "interleaved runs with an idle disk and the source in memory. Squish syncs its output, the peers do not: "
         '"synced" is the peer and an fsync of what it wrote. '
-        "Most of what a map adds does not depend on the size of the tensors: to GGUF, 0.13 s of CPU time for the "
-        "vocabulary of 49,152 tokens (parse, check, compare with what could be rebuilt, write) and 0.02 s for imports; "
-        "moving rows takes 0.01 s. "
+        "Most of what a map adds does not depend on the size of the tensors: to GGUF, the vocabulary of "
+        "49,152 tokens (parse, check, compare with what could be rebuilt, write) and imports. "
         f"CPU time (user and system): {processor}. "
         f"Peak private memory: {memory} (target: 300 MB)."
     )

@@ -217,7 +217,7 @@ def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> 
     try:
         check_target(target, is_folder=model.registry.container(plan.format).writes_folder(plan.options))
     except FileAccessError as error:
-        notes = (f"without --dry-run, this is refused: {error}", *notes)
+        notes = (f"the conversion itself would be refused: {error}", *notes)
     return evolve(report, notes=(*report.notes, *notes))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .types import SCALARS
 
@@ -48,19 +48,19 @@ def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
 
 def join(texts: list[str | bytes]) -> bytes:
     """The array of these texts; bytes, which are texts that were read and are not UTF-8, stay the same."""
-    joined = _join_valid(texts)
+    joined = _join_at_once(texts)
     if joined is not None:
         return joined
     encoded = [value if isinstance(value, bytes) else value.encode() for value in texts]
     return b"".join(chain.from_iterable((_U64.pack(len(raw)), raw) for raw in encoded))
 
 
-def _join_valid(texts: list[str | bytes]) -> bytes | None:
+def _join_at_once(texts: list[Any]) -> bytes | None:
     """The inverse of `split`; None for texts with zeros, and for bytes."""
     import numpy as np
 
     try:
-        data = bytearray(("\0" * 8).join(["", *texts]).encode())  # type: ignore[list-item]
+        data = bytearray(("\0" * 8).join(["", *texts]).encode())
     except (TypeError, UnicodeEncodeError):
         return None
     zeros = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)

@@ -65,14 +65,14 @@ class GgufFiles(Mapping[str, bytes]):
     ) -> None:
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
-        beside = {name: data for name, data in model.assets.items() if name not in REPORTS}
-        check_assets(beside)
-        if model.config() and not config_agrees(family, model, beside[CONFIG]):
+        assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
+        check_assets(assets)
+        if model.config() and not config_agrees(family, model, assets[CONFIG]):
             raise FormatError(
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
-        self._files, self.vectors = {**kept, **beside}, None
+        self._files, self.vectors = {**kept, **assets}, None
         self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])

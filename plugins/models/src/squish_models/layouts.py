@@ -98,9 +98,11 @@ def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, 
     """A note about added tokens that the model has no embedding for."""
     if not tokens:
         return ()
-    more = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
-    size = settings["vocab_size"]
-    return (f"the added token {tokens[0][:40]!r}{more} has no embedding: its id is beyond the vocab_size of {size}",)
+    first, size = repr(tokens[0][:40]), settings["vocab_size"]
+    if len(tokens) == 1:
+        return (f"the added token {first} has no embedding: its id is beyond the vocab_size of {size}",)
+    count = f"{len(tokens)} added tokens"
+    return (f"{count} have no embedding, such as {first}: their ids are beyond the vocab_size of {size}",)
 
 
 def _has(meta: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:

@@ -94,8 +94,11 @@ def rope_settings(
     }
     for name, value in stored.items():
         is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if not isinstance(value, str) if name == "type" else not is_number:
-            raise FormatError("is no setting of a scaling", part=key + name, found=repr(value)[:60], code="rope")
+        if not (isinstance(value, str) if name == "type" else is_number):
+            raise FormatError(
+                "is not a valid setting of a scaling", part=key + name, found=repr(value)[:60], code="rope",
+                expected="text" if name == "type" else "a finite number",
+            )  # fmt: skip
     kind = stored.get("type", "none")
     if FACTORS in vectors:
         return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}

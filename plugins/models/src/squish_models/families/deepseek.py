@@ -148,11 +148,11 @@ class Deepseek(TextModel):
                     f"has no {name}, and the model cannot be run without it", part=CONFIG, code=ErrorCode.CONFIG,
                     expected="a size", found=repr(settings.get(name))[:60],
                 )  # fmt: skip
-        further = settings.get("num_nextn_predict_layers") or 0
-        if type(further) is not int or not 0 <= further <= MOST_BLOCKS:
+        predicting = settings.get("num_nextn_predict_layers") or 0
+        if type(predicting) is not int or not 0 <= predicting <= MOST_BLOCKS:
             raise FormatError(
-                "is no number of layers", part=f"{CONFIG} num_nextn_predict_layers", code=ErrorCode.CONFIG,
-                expected=f"0 to {MOST_BLOCKS}", found=repr(further)[:60],
+                "is not a number of layers", part=f"{CONFIG} num_nextn_predict_layers", code=ErrorCode.CONFIG,
+                expected=f"0 to {MOST_BLOCKS}", found=repr(predicting)[:60],
             )  # fmt: skip
         rotated, latent = settings["qk_rope_head_dim"], settings["kv_lora_rank"]
         settings |= {
