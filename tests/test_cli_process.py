@@ -28,9 +28,25 @@ def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", ["formats", "codecs", "backends", "plugins"])
 def test_listings_import_nothing_heavy(command: str) -> None:
-    heavy = "{'numpy', 'ml_dtypes', 'rich', 'cbor2'} & set(sys.modules)"
+    heavy = "{'numpy', 'ml_dtypes', 'rich', 'cbor2', 'pydantic'} & set(sys.modules)"
     ran = run("-c", f"import sys; from squish_core.cli import main; main(['{command}']); print('loaded', {heavy})")
     assert ran.stdout.splitlines()[-1] == "loaded set()"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "{model}", "out.zt", "--dry-run", "--quiet", "--only", "*", "--to", "ztensor"],
+        ["ls", "{model}", "*", "--sort", "size"],
+        ["bench", "--help"],
+        ["cache", "list"],
+    ],
+)
+def test_text_and_switches_need_no_pydantic(command: list[str]) -> None:
+    argv = [word.format(model=DATA / "sample.safetensors") for word in command]
+    ran = run("-c", f"import sys; from squish_core.cli import main; code = main({argv}); "
+                    "print('ended', code, 'pydantic' in sys.modules)")  # fmt: skip
+    assert ran.stdout.splitlines()[-1] == "ended 0 False", ran.stderr
 
 
 def test_the_module_is_the_command() -> None:

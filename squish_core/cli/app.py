@@ -14,6 +14,7 @@ import typer
 from squish_core.cli import bench, checks, cp, extras, jobs, listings, scaffold, views
 from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
+from squish_core.cli.parameters import App
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 
@@ -112,7 +113,7 @@ def usage(error: Any) -> SquishError:
 
 def build(argv: Sequence[str]) -> typer.Typer:
     """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
-    app = typer.Typer(
+    app = App(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from squish_core.cli.output import Answer
+from squish_core.cli.parameters import App
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
@@ -18,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 def cache_group() -> typer.Typer:
     """The group `squish cache`, to which plugins add commands."""
-    app = typer.Typer(help="List, clear and build caches.", no_args_is_help=True)
+    app = App(help="List, clear and build caches.", no_args_is_help=True)
     app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
     app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
     return app
