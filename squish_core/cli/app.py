@@ -6,34 +6,34 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import bench, checks, cp, extras, jobs, listings, scaffold, views
-from squish_core.cli.cache import cache_group
+from squish_core.cli import jobs
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.cli.parameters import App
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 
-# command -> (function, examples)
-COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
-    "ls": (views.ls, ("squish ls model.gguf", "squish ls -l model.gguf 'blk.0.*'", "squish ls model.gguf --sort size")),
+# command -> (module of the function with its name, examples); a command loads no other commands
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ls": ("views", ("squish ls model.gguf", "squish ls -l model.gguf 'blk.0.*'", "squish ls model.gguf --sort size")),
     "info": (
-        views.info,
+        "views",
         (
             "squish info model.gguf",
             "squish info model.gguf --meta tokenizer.chat_template",
             "squish info model.gguf blk.0.attn_q.weight",
         ),
     ),
-    "plan": (views.plan, ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
-    "verify": (checks.verify, ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
-    "diff": (checks.diff, ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
+    "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
+    "verify": ("checks", ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
+    "diff": ("checks", ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (
-        checks.convert,
+        "checks",
         (
             "squish convert model.gguf model.zt",
             "squish convert in.safetensors q8.gguf --encode q8_0 --encode '*embed*=keep'",
@@ -44,19 +44,19 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
         ),
     ),
     "cp": (
-        cp.cp,
+        "cp",
         (
             "squish cp https://example.org/model.gguf layer0.gguf --tensors 'blk.0.*'",
             "squish cp s3://models/moe/ expert3.safetensors --tensors '*.experts.3.*'",
         ),
     ),
-    "bench": (bench.bench, ("squish bench model.gguf", "squish bench --synthetic --json")),
-    "formats": (listings.formats, ("squish formats", "squish formats gguf")),
-    "codecs": (listings.codecs, ("squish codecs",)),
-    "backends": (listings.backends, ("squish backends",)),
-    "plugins": (listings.plugins, ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
-    "new-plugin": (scaffold.new_plugin, ("squish new-plugin my-format", "squish new-plugin my-format --out plugins")),
-    "doctor": (listings.doctor, ("squish doctor", "squish doctor models --clean")),
+    "bench": ("bench", ("squish bench model.gguf", "squish bench --synthetic --json")),
+    "formats": ("listings", ("squish formats", "squish formats gguf")),
+    "codecs": ("listings", ("squish codecs",)),
+    "backends": ("listings", ("squish backends",)),
+    "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
+    "new-plugin": ("scaffold", ("squish new-plugin my-format", "squish new-plugin my-format --out plugins")),
+    "doctor": ("listings", ("squish doctor", "squish doctor models --clean")),
 }
 
 
@@ -120,10 +120,14 @@ def build(argv: Sequence[str]) -> typer.Typer:
     app.callback()(squish)
     first = next((word for word in argv if not word.startswith("-")), None)
     for name in [first] if first in COMMANDS else COMMANDS:
-        function, examples = COMMANDS[name]
+        module, examples = COMMANDS[name]
+        function = getattr(import_module(f"squish_core.cli.{module}"), name.replace("-", "_"))
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
     if first not in COMMANDS and "--version" not in argv:
+        from squish_core.cli import extras
+        from squish_core.cli.cache import cache_group
+
         app.add_typer(cache_group(), name="cache")
         words = [word for word in argv if not word.startswith("-")]
         extras.check_known(app, words, extras.add_commands(app))
