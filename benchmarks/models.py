@@ -35,6 +35,7 @@ CONFIG = {
 }  # fmt: skip
 FACTS = "seconds", "synced", "processor", "peak"
 KEEP = ["--names", "keep"]
+MAPPED = "to gguf", "to mlx", "to hf"
 PIECE = 2 << 20
 COPY = "import os, shutil, sys; shutil.copyfile(*sys.argv[1:]); os.fsync(os.open(sys.argv[2], os.O_RDWR))"
 """What no conversion to the disk can beat."""
@@ -68,12 +69,13 @@ def run(quick: bool) -> str:
     ]
     memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in best.items())
     processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in best.items())
+    added = ", ".join(f"{name} {best[name]['seconds'] - best[f'{name}, kept']['seconds']:.2f} s" for name in MAPPED)
     note = (
         f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
         "interleaved runs with an idle disk and the source in memory. Squish syncs its output, the peers do not: "
         '"synced" is the peer and an fsync of what it wrote. '
-        "Most of what a map adds does not depend on the size of the tensors: to GGUF, the vocabulary of "
-        "49,152 tokens (parse, check, compare with what could be rebuilt, write) and imports. "
+        f"A map adds: {added}. Most of this does not depend on the size of the tensors: the vocabulary of 49,152 "
+        "tokens (parse, check, compare with what could be rebuilt, write) and imports. "
         f"CPU time (user and system): {processor}. "
         f"Peak private memory: {memory} (target: 300 MB)."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import cast
@@ -33,7 +32,6 @@ from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
-from squish_core.text import counted
 
 KEEP = "keep"
 
@@ -267,12 +265,8 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 
 def map_notes(file: File) -> tuple[str, ...]:
-    """Notes for the report: the family, the changes, and what the target's engine will lack."""
+    """Notes for the report: the family, and what the target's engine will lack."""
     if not isinstance(file, MappedFile):
         return ()
-    changes = Counter(word for name in file for word in file.change(name).words)
-    words = [f"{word} in {counted(count, 'tensor')}" for word, count in changes.items()]
-    line = f"mapped as {file.family} from {file.naming.layout} to {file.layout} names: {counted(len(file), 'tensor')}"
-    notes = ["; ".join((line, *words)), *file.carried.notes]
-    notes += [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
-    return tuple(notes)
+    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
+    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)

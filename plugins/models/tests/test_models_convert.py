@@ -45,7 +45,9 @@ def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path,
         expected = rows.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)
         np.testing.assert_array_equal(file["blk.0.attn_q.weight"].numpy(), expected)
         assert {file[name].dtype for name in file if "norm" in name} == {"f32"}
-    assert any("rows reordered within heads in 4 tensors" in note for note in report.notes)
+    moved = [step.name for step in report.steps if step.note == "rows reordered within heads"]
+    assert sorted(moved) == [f"blk.{layer}.attn_{kind}.weight" for layer in (0, 1) for kind in "kq"]
+    assert "mapped as llama from hf to gguf names" in report.notes
 
 
 def test_a_folder_comes_back_from_gguf_bit_for_bit(llama: Path, tmp_path: Path) -> None:
