@@ -1,4 +1,4 @@
-"""Commands that convert only values that need it: to check that text is text, typer 0.29 loads pydantic for 0.2 s."""
+"""Commands that convert only values that need it: typer 0.29 loads pydantic even for text, which takes 0.2 s."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import typer.core
 
 
-class _Value:
-    """How typer converts a parameter's value, unless the value has its type already."""
+class _Conversion:
+    """Typer's conversion of a parameter's value, unless the value has its type already."""
 
     def __init__(self, converter: Callable[[], Any]) -> None:
         self._converter = converter
@@ -23,22 +23,24 @@ class _Value:
         return value if type(value) is annotation else self._converter().coerce(value, param=param, ctx=ctx)
 
 
-class _Parameters:
+class _LazyParameters:
+    """Parameters with such conversions."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
             if converter is not None and "get_runtime_param" not in vars(parameter):
-                value = _Value(converter)
-                parameter.get_runtime_param = lambda value=value: value
+                conversion = _Conversion(converter)
+                parameter.get_runtime_param = lambda conversion=conversion: conversion
         return parameters
 
 
-class Command(_Parameters, typer.core.TyperCommand):
+class Command(_LazyParameters, typer.core.TyperCommand):
     """A command."""
 
 
-class Group(_Parameters, typer.core.TyperGroup):
+class Group(_LazyParameters, typer.core.TyperGroup):
     """A group of commands."""
 
 
@@ -49,4 +51,4 @@ class App(typer.Typer):
         super().__init__(cls=Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
-        return super().command(name, cls=Command, **options)
+        return super().command(name, **{"cls": Command, **options})
