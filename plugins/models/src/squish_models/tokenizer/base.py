@@ -165,20 +165,22 @@ def _check(vocabulary: Vocabulary) -> None:
     unknown = vocabulary.kinds[(vocabulary.kinds < min(Kind)) | (vocabulary.kinds > max(Kind))]
     if len(unknown):
         raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()), KINDS)
-    ids = dict(zip(vocabulary.tokens, range(count)))
-    if len(ids) < count:
+    if len(set(vocabulary.tokens)) < count:
         _check_duplicates(vocabulary)
     if not vocabulary.checked_merges:
-        check_merges(vocabulary.merges, ids)
+        check_merges(vocabulary.merges, dict(zip(vocabulary.tokens, range(count))))
 
 
 def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
-    """Check that merges join and produce tokens."""
+    """Check that merges are pairs, and join and produce tokens."""
+    if not {*map(type, merges)} <= {list, tuple} or not {*map(len, merges)} <= {2}:
+        rank = next(rank for rank, pair in enumerate(merges) if type(pair) not in (list, tuple) or len(pair) != 2)
+        raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", f"{merges[rank]!r:.60}", MERGES)
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
             raise tokenizer_error(
                 f"merge {rank} joins or makes a text that is not a token", "tokens of the vocabulary",
-                f"{left[:40]!r} {right[:40]!r}", MERGES,
+                f"{left!r:.40} {right!r:.40}", MERGES,
             )  # fmt: skip
 
 
