@@ -54,7 +54,7 @@ test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"
 
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
-	$(pytest) -m oracle
+	$(pytest) --no-loadscope-reorder -m oracle
 
 engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md
 	PYTHONPATH=tests:examples $(python) -m oracles.table --write

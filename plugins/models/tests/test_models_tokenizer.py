@@ -12,7 +12,9 @@ from squish_models.tokenizer import (
     Tokenizer,
     Vocabulary,
     gguf_keys,
+    huggingface_content,
     huggingface_files,
+    read_content,
     read_gguf,
     read_huggingface,
     sentencepiece,
@@ -114,8 +116,10 @@ def test_the_way_there_and_back_is_the_identity(form: Any) -> None:
     keys = read_gguf(gguf_keys(tokenizer))
     same(tokenizer, keys)
     assert keys is not None
-    back = read_huggingface(huggingface_files(keys), {"vocab_size": len(keys.tokens)})
+    config = {"vocab_size": len(keys.tokens)}
+    back = read_huggingface(huggingface_files(keys), config)
     same(tokenizer, back)
+    same(tokenizer, read_content(huggingface_content(keys), config))
     assert back is not None
     assert back.add == tokenizer.add
 
