@@ -53,6 +53,7 @@ demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma;
 test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"
 
+# In the order of the files: those with the fewest tests take the longest, and would come last.
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
 	$(pytest) --no-loadscope-reorder -m oracle
 

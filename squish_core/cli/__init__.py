@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 def process() -> int:
-    """`main` as a process of its own, which hardly searches its memory for garbage: that takes 80 ms."""
+    """`main` as a process of its own, which rarely collects garbage, since that takes 80 ms."""
     gc.set_threshold(50_000)
     code = main()
     gc.freeze()

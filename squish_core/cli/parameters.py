@@ -23,25 +23,28 @@ class _Conversion:
         return value if type(value) is annotation else self._converter().coerce(value, param=param, ctx=ctx)
 
 
-class _LazyParameters:
-    """Parameters with such conversions."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in parameters:
-            converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
-            if converter is not None and "get_runtime_param" not in vars(parameter):
-                conversion = _Conversion(converter)
-                parameter.get_runtime_param = lambda conversion=conversion: conversion
-        return parameters
+def _lazily(parameters: Any) -> Any:
+    """The parameters of a command, converted in this way."""
+    for parameter in parameters:
+        converter = getattr(parameter, "get_runtime_param", None)  # older versions do not load pydantic
+        if converter is not None and "get_runtime_param" not in vars(parameter):
+            conversion = _Conversion(converter)
+            parameter.get_runtime_param = lambda conversion=conversion: conversion
+    return parameters
 
 
-class Command(_LazyParameters, typer.core.TyperCommand):
+class Command(typer.core.TyperCommand):
     """A command."""
 
+    def get_params(self, ctx: Any) -> Any:
+        return _lazily(super().get_params(ctx))
 
-class Group(_LazyParameters, typer.core.TyperGroup):
+
+class Group(typer.core.TyperGroup):
     """A group of commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _lazily(super().get_params(ctx))
 
 
 class App(typer.Typer):

@@ -138,7 +138,7 @@ def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     """Merges, to be checked: pairs, or text separated by a space in files from before 2024."""
     merges = model.get("merges") or []
     if not isinstance(merges, (list, tuple)):
-        raise tokenizer_error("the merges are no list", "pairs of tokens", type(merges).__name__)
+        raise tokenizer_error("the merges are not a list", "pairs of tokens", type(merges).__name__)
     if str in {*map(type, merges)}:
         return [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     return merges
