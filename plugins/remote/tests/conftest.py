@@ -32,13 +32,15 @@ class Request:
 
 PATIENCE = 120.0
 """Seconds after which a wait counts as a fault, however loaded the machine is."""
+LARGE = 100_000
+"""Bytes of requests that are for tensors: one for a header comes alone."""
 
 
 @dataclass
 class FaultServer:
     """Serves `files` by name; `mode` is the path's first piece, `/ok/name` a faultless answer.
 
-    Until `gather` requests were in flight at once, none is answered. Requests that the server stalls wait for
+    Until `gather` requests were in flight at once, no LARGE one is answered. Requests that the server stalls wait for
     `released`, which comes after the test, or for PATIENCE.
     """
 
@@ -70,13 +72,13 @@ class FaultServer:
         self.requests.clear()
         self.most_in_flight = 0
 
-    def enter(self) -> None:
-        """Count a request, and wait for others to be in flight together."""
+    def enter(self, size: int) -> None:
+        """Count a request for so many bytes, and wait for others to be in flight together."""
         with self.lock:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self.lock.notify_all()
-            self.lock.wait_for(lambda: self.most_in_flight >= self.gather, PATIENCE)
+            self.lock.wait_for(lambda: size < LARGE or self.most_in_flight >= self.gather, PATIENCE)
 
     def leave(self) -> None:
         """Count a request no longer: before its answer, since a client that has it may send the next at once."""
@@ -113,7 +115,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         state: FaultServer = self.server.state
-        state.enter()
+        low, _, high = (self.headers.get("Range") or "").removeprefix("bytes=").partition("-")
+        state.enter(int(high) - int(low) if low and high else 0)
         time.sleep(state.latency)
         state.leave()
         self._answer(state)
