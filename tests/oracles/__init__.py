@@ -11,6 +11,7 @@ made, that is an error, never a skip.
 """
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import inspect
@@ -26,7 +27,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,12 @@ TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurem
 
 @frozen
 class Environment:
-    """What a peer needs: requirements, a Python version (None: the running one), and what installs it. `bare`: what pip
-    installs besides without its dependencies, which ask for versions that are not to be had. `checkout`: the core and
-    all plugins are there, too: those of the running environment where its Python has the same version."""
+    """What a peer needs: requirements and a Python version (None: the running one). `bare`: what is installed besides
+    without its dependencies, which ask for versions that are not to be had. `checkout`: the core and all plugins are
+    there, too: those of the running environment where its Python has the same version."""
 
     requirements: str
     python: str | None = None
-    installer: str = "uv"
     bare: str = ""
     checkout: bool = False
 
@@ -59,31 +59,29 @@ class Environment:
     def stamp(self) -> str:
         more = f"{self.bare}, bare\n" if self.bare else ""
         more += "this checkout\n" if self.checkout else ""
-        return f"{self.requirements}\n{more}Python {self.version}, by {self.installer}\n"
+        return f"{self.requirements}\n{more}Python {self.version}\n"
 
 
-# All that goes with one torch: a torch for each would take a minute and a gigabyte. pip, because its find-links setting
-# may be all that offers a CPU build of it. gptqmodel and its helpers ask for a later torch than there is.
+# All that goes with one torch. gptqmodel and its helpers ask for a later torch than there is.
 _TORCH = Environment(
     "torch==2.13.0 attrs numpy ml_dtypes safetensors==0.8.0 transformers==5.23.0 compressed-tensors==0.20.0 "
     "optimum==2.3.0 accelerate==1.15.0 bitsandbytes==0.50.2 hqq==0.2.8.post1 nvidia-modelopt==0.47.0 torchao==0.18.0 "
     "zipnn==0.5.4 setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl "
     "sentencepiece==0.2.3",
     python="3.11",
-    installer="pip",
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28 peft==0.21.2",
 )
 _SQUISH_TORCH = Environment(
     "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2 "
     "lm-eval==0.4.13 datasets==5.2.0",
-    python="3.11", installer="pip", checkout=True,
+    python="3.11", checkout=True,
 )  # fmt: skip
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
 _ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
-    "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", installer="pip", checkout=True),
+    "squish-ggml": Environment("ggml-python==0.0.45 gguf==0.19.0 numpy", checkout=True),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
     # compiled where it is installed, for that processor: minutes, so only a benchmark has it
@@ -96,15 +94,10 @@ ENVIRONMENTS = {
     "squish-torch-lowest": Environment(
         "torch==2.13.0 transformers==5.4.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
         python="3.11",
-        installer="pip",
         checkout=True,
     ),  # fmt: skip
-    "stores": Environment(
-        "moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", installer="pip", checkout=True
-    ),
-    "dask": Environment(
-        "dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", installer="pip", checkout=True
-    ),
+    "stores": Environment("moto[s3,server]==5.2.5 huggingface_hub==2.4.0 numpy ml_dtypes", checkout=True),
+    "dask": Environment("dask==2026.8.0 distributed==2026.8.0 moto[s3,server]==5.2.5 numpy ml_dtypes", checkout=True),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
     "onnxruntime-genai": Environment("onnxruntime-genai==0.18.0 onnxruntime==1.32.0 numpy"),
@@ -265,30 +258,45 @@ def _source(code: Callable[..., Any] | str) -> dict[str, str]:
 def _python_with(environment: Environment, folder: Path) -> Path:
     """The Python of the environment in `folder`, made anew unless complete for these requirements."""
     python, stamp = folder / "bin" / "python", folder / "complete"
-    folder.parent.mkdir(exist_ok=True)
-    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(folder):
         if python.exists() and stamp.exists() and stamp.read_text() == environment.stamp:
             return python
         shutil.rmtree(folder, ignore_errors=True)
         base = find_python(environment.version)
-        if environment.installer == "pip":
-            _install(base, "-m", "venv", folder)
-            pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # most of torch is never imported
-            _install(*pip, *environment.requirements.split())
-            if environment.bare:
-                _install(*pip, "--no-deps", "--no-build-isolation", *environment.bare.split())
-            if environment.checkout and environment.version == "{}.{}".format(*sys.version_info):
-                (packages,) = folder.glob("lib/python*/site-packages")
-                own = sysconfig.get_path("purelib")  # after the environment's own: its NumPy is the one that torch has
-                (packages / "checkout.pth").write_text(f"import site; site.addsitedir({own!r})\n")
-            elif environment.checkout:
-                _install(_uv(), "pip", "install", "--quiet", "--no-sources", "--python", python, *_checkout())
-        else:
-            _install(_uv(), "venv", "--quiet", "--python", base, folder)
-            _install(_uv(), "pip", "install", "--quiet", "--python", python, *environment.requirements.split())
+        _install(_uv(), "venv", "--quiet", "--python", base, folder)
+        install = (_uv(), "pip", "install", "--quiet", "--python", python)
+        requirements = environment.requirements.split()
+        _install(*install, *_torch(base, requirements), *requirements)
+        if environment.bare:
+            _install(*install, "--no-deps", "--no-build-isolation", *environment.bare.split())
+        if environment.checkout and environment.version == "{}.{}".format(*sys.version_info):
+            (packages,) = folder.glob("lib/python*/site-packages")
+            own = sysconfig.get_path("purelib")  # after the environment's own: its NumPy is the one that torch has
+            (packages / "checkout.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+        elif environment.checkout:
+            _install(*install, "--no-sources", *_checkout())
         stamp.write_text(environment.stamp)
     return python
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While other processes wait to make the same folder."""
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _torch(base: Path, requirements: Sequence[str]) -> tuple[str | Path, ...]:
+    """Where uv finds torch, if it is required: downloaded by pip, whose settings may be all that offers a CPU build."""
+    folder = ROOT / ".oracles" / "wheels"
+    needed = [each for each in requirements if each.startswith("torch==")]
+    if not needed:
+        return ()
+    with _locked(folder):
+        _install(base, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, *needed)
+    return "--find-links", folder
 
 
 def _checkout() -> list[str | Path]:

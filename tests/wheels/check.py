@@ -3,7 +3,7 @@
     python tests/wheels/check.py [plugin ...]       all of plugins/ unless some are named
 
 Each environment must list exactly what is installed in it and open a sample of its own format. As many are tried at
-once as there are cores.
+once as there are cores, and the longest first.
 """
 
 import json
@@ -208,10 +208,22 @@ def run_tests(python: Path, folder: Path) -> None:
         pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
 
 
+def is_compiled(source: Path) -> bool:
+    """Whether a plugin is compiled: its wheel takes longer to build than all others, and no plugin requires it."""
+    return (source / "CMakeLists.txt").exists()
+
+
+def duration(source: Path) -> tuple[bool, int]:
+    """A rank of the time that a plugin takes: the compiled one first, then by the size of the tests."""
+    return is_compiled(source), sum(path.stat().st_size for path in source.glob("tests/*.py"))
+
+
 def try_alone(names: list[str], source: Path | None, folder: Path, wheels: dict[str, Path]) -> str:
     """What fails when these distributions are installed alone; `source` is the plugin whose tests run there."""
     shown = " + ".join(names)
     try:
+        if source and is_compiled(source):
+            wheels = wheels | build({names[-1].partition("[")[0]: source}, folder.with_name(f"{folder.name}-wheels"))
         python = environment(folder, names, wheels)
         check(python, shown)
         if source:
@@ -248,15 +260,16 @@ def main(plugins: list[str]) -> None:
     }
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
+        sources = {names[each]: at for each, at in folders.items() if not is_compiled(at)}
+        wheels = build({"squish-core": ROOT, **sources}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
         core = "squish-core[testing]"
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            tried = [pool.submit(try_alone, [core], None, work / "env-core", wheels)]
-            tried += [
+            tried = [
                 pool.submit(try_alone, [core, names[each] + extras[each]], at, work / f"env-{each}", wheels)
-                for each, at in folders.items()
+                for each, at in sorted(folders.items(), key=lambda item: duration(item[1]), reverse=True)
             ]
+            tried.append(pool.submit(try_alone, [core], None, work / "env-core", wheels))
         failed = list(filter(None, (each.result() for each in tried)))
         check_example(work)
         if failed:
