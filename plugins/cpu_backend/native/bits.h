@@ -7,7 +7,9 @@
 #include <immintrin.h>
 #endif
 
+#ifndef INLINE
 #define INLINE inline __attribute__((always_inline))
+#endif
 // Unrolls loops over registers. Portable vectors are not registers, and unrolling them doubles compile time.
 #ifdef __AVX2__
 #define UNROLL _Pragma("GCC unroll 16")
