@@ -214,7 +214,7 @@ def is_compiled(source: Path) -> bool:
 
 
 def duration(source: Path) -> tuple[bool, int]:
-    """A rank of the time that a plugin takes: the compiled one first, then by the size of the tests."""
+    """A sort key for how long a plugin takes: the compiled one longest, then by the size of the tests."""
     return is_compiled(source), sum(path.stat().st_size for path in source.glob("tests/*.py"))
 
 

@@ -39,8 +39,8 @@ def run_compressed(path, texts, tokens):
 def run_onnx(path, ids, greedy):
     """Runs in the peer: logits after each row of ids, and greedy tokens, from the written graph.
 
-    The first row is continued token by token from its past. The others are run once with their expected continuation:
-    greedy tokens are equal if each is the most probable one after those before it.
+    Each row is continued from its past: the first token by token, the others by all expected tokens at once. Greedy
+    tokens are equal if each is the most probable one after those before it.
     """
     import onnxruntime
 
@@ -68,9 +68,10 @@ def run_onnx(path, ids, greedy):
         generated.append(int(scores[-1].argmax()))
     actual = [generated]
     for row, expected in zip(ids[1:], greedy[1:]):
-        scores, _ = run(row + expected[:-1], 0, empty)
-        logits.append(scores[len(row) - 1])
-        actual.append(scores[len(row) - 1 :].argmax(1).tolist())
+        scores, past = run(row, 0, empty)
+        logits.append(scores[-1])
+        more, _ = run(expected[:-1], len(row), past)
+        actual.append([int(scores[-1].argmax()), *more.argmax(1).tolist()])
     return {"logits": np.stack(logits), "greedy": actual}
 
 

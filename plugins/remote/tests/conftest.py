@@ -116,7 +116,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         state: FaultServer = self.server.state
         low, _, high = (self.headers.get("Range") or "").removeprefix("bytes=").partition("-")
-        state.enter(int(high) - int(low) if low and high else 0)
+        state.enter(int(high) - int(low) + 1 if low and high else 0)
         time.sleep(state.latency)
         state.leave()
         self._answer(state)
