@@ -264,9 +264,13 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
     return evolve(step, note=note, exactness=exactness)
 
 
-def map_notes(file: File) -> tuple[str, ...]:
-    """Notes for the report: the family, and what the target's engine will lack."""
+def map_notes(file: File, selected: int) -> tuple[str, ...]:
+    """Notes for the report: the family, and what the target's engine will lack if `selected` tensors are written."""
     if not isinstance(file, MappedFile):
         return ()
-    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
-    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
+    unselected = len(file) - selected
+    missing = (*file.carried.missing, *((f"{unselected} of {len(file)} tensors",) if unselected else ()))
+    return (
+        f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes,
+        *(f"{ENGINES[file.layout]} will lack {item}" for item in missing),
+    )  # fmt: skip

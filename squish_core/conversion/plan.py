@@ -239,6 +239,7 @@ class _Planner:
         )
         assets, undeclared = carried_assets(self.file, self.format)
         specs = select(self.file, only)
+        selected = len(specs)
         with computing(FormatError, "deciding", file=str(self.target)):
             omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
             specs = [spec for spec in specs if spec.name not in omitted]
@@ -261,7 +262,7 @@ class _Planner:
             metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
             children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
             notes=(
-                *map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped),
+                *map_notes(self.file, selected), *naming_notes, *layout.notes, *source_notes(self.file, dropped),
                 *overridden_rules(rules, steps),
             ),
             # Rules are often shared by many models, so a `keep` rule may match nothing.

@@ -364,3 +364,10 @@ def test_a_model_without_a_tokenizer_is_written_on_request(llama: Path, tmp_path
         (llama / name).unlink()
     report = squish.convert(llama, tmp_path / "m.gguf", rename="gguf")
     assert any("llama.cpp will lack tokenizer" in note for note in report.notes)
+
+
+def test_the_report_says_that_the_engine_will_lack_tensors(llama: Path, tmp_path: Path) -> None:
+    with squish.open(llama) as file:
+        count = len(file)
+    report = squish.convert(llama, tmp_path / "m.gguf", only="*.q_proj.weight")
+    assert f"llama.cpp will lack {count - len(report.steps)} of {count} tensors" in report.notes
