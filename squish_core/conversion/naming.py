@@ -264,13 +264,15 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
     return evolve(step, note=note, exactness=exactness)
 
 
-def map_notes(file: File, selected: int) -> tuple[str, ...]:
-    """Notes for the report: the family, and what the target's engine will lack if `selected` tensors are written."""
+def map_notes(file: File) -> tuple[str, ...]:
+    """Notes for the report: the family, and what the target's engine will lack."""
     if not isinstance(file, MappedFile):
         return ()
-    unselected = len(file) - selected
-    missing = (*file.carried.missing, *((f"{unselected} of {len(file)} tensors",) if unselected else ()))
-    return (
-        f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes,
-        *(f"{ENGINES[file.layout]} will lack {item}" for item in missing),
-    )  # fmt: skip
+    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
+    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
+
+
+def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
+    """A note for the report if the target is a model for an engine, and only `selected` tensors are written."""
+    absent = len(file) - selected
+    return (f"{ENGINES[layout]} will lack {absent} of {len(file)} tensors",) if layout and absent else ()

@@ -20,6 +20,7 @@ from squish_core.conversion.naming import (
     map_notes,
     mapped_step,
     select,
+    selection_notes,
     stored_parts,
     with_sources,
 )
@@ -262,8 +263,9 @@ class _Planner:
             metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
             children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
             notes=(
-                *map_notes(self.file, selected), *naming_notes, *layout.notes, *source_notes(self.file, dropped),
-                *overridden_rules(rules, steps),
+                *map_notes(self.file), *naming_notes,
+                *selection_notes(self.file, self.container.naming(self.options), selected), *layout.notes,
+                *source_notes(self.file, dropped), *overridden_rules(rules, steps),
             ),
             # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
