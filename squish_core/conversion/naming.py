@@ -273,6 +273,10 @@ def map_notes(file: File) -> tuple[str, ...]:
 
 
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
-    """A note for the report if the target is a model for an engine, and only `selected` tensors are written."""
-    absent = len(file) - selected
-    return (f"{ENGINES[layout]} will lack {absent} of {len(file)} tensors",) if layout and absent else ()
+    """A note for the report if only `selected` tensors are written for an engine that needs all.
+
+    There is none for Hugging Face's names: transformers loads a part and warns, and the graph of an ONNX file keeps the rest.
+    """
+    if layout in (None, HF) or selected == len(file):
+        return ()
+    return (f"{ENGINES[layout]} will lack {len(file) - selected} of {len(file)} tensors",)

@@ -372,4 +372,6 @@ def test_the_report_says_that_the_engine_will_lack_tensors(llama: Path, tmp_path
     note = f"llama.cpp will lack {count - 1} of {count} tensors"
     for source, name in ((llama, "model.embed_tokens.weight"), (whole, "token_embd.weight")):
         assert note in squish.convert(source, part, only=name, overwrite=True).notes
-    assert not any("will lack" in note for note in squish.convert(whole, tmp_path / "part.zt", only=name).notes)
+    for to in ("ztensor", "hf"):
+        report = squish.convert(whole, tmp_path / to, to, only=name)
+        assert not any("will lack" in note for note in report.notes)
