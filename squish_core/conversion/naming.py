@@ -275,7 +275,8 @@ def map_notes(file: File) -> tuple[str, ...]:
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
     """A note for the report if only `selected` tensors are written for an engine that needs all.
 
-    There is none for Hugging Face's names: transformers loads a part and warns, and the graph of an ONNX file keeps the rest.
+    There is none for Hugging Face's names: transformers loads a part and warns, and the graph of an ONNX file keeps the
+    rest.
     """
     if layout in (None, HF) or selected == len(file):
         return ()
