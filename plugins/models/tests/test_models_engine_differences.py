@@ -71,6 +71,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+UNKNOWN = {"rope_scaling": {"rope_type": "acme", "type": "acme", "factor": 2.0}}
 
 
 def written(name: str, settings: dict[str, Any], folder: Path, files: Any = TOKENIZER) -> Path:
@@ -113,6 +114,13 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = 
     ("qwen3moe", YARN, "mlx", "mlx", [("warning", "engine-result", ROPE)]),
     ("mixtral", LINEAR, "mlx", "mlx", [("warning", "engine-result", ROPE)]),
     ("qwen2", YARN, "mlx", "mlx", []),
+    ("llama", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
+    ("llama", UNKNOWN, "hf", "transformers", [("error", "engine-key", ROPE)]),
+    ("llama", DYNAMIC, "mlx", "mlx", []),
+    ("llama", DYNAMIC, "hf", "transformers", []),
+    ("mixtral", UNKNOWN, "mlx", "mlx", [("warning", "engine-result", ROPE)]),
+    ("mixtral", UNKNOWN, "hf", "transformers", [("error", "engine-key", ROPE)]),
+    ("qwen2vl", {}, "hf", "transformers", []),
     ("starcoder2", {}, "mlx", "mlx", []),
     ("starcoder2", {}, "uqff", "mistralrs", []),
     ("gemma2", {}, "mlx", "mlx", [("warning", "engine-result", "config.json")]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,21 @@ def test_the_check_says_what_mlx_lm_does(family: str, settings: dict[str, Any], 
     source, model = families.make(family, tmp_path / "model", **settings), tmp_path / "out"
     squish.convert(source, model, "mlx")
     assert (outcome(source, model, "mlx"), verdict(model, "mlx")) == (expected, expected)
+
+
+@pytest.mark.parametrize("kind", ["acme", "dynamic"])
+@pytest.mark.parametrize("engine", ["mlx", "transformers"])
+def test_the_check_knows_which_rope_scalings_an_engine_has(kind: str, engine: str, tmp_path: Path) -> None:
+    source, model = families.make("llama", tmp_path / "model"), tmp_path / "out"
+    config = json.loads((source / "config.json").read_text())
+    config |= {"rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, "factor": 2.0}}
+    del config["rope_parameters"]
+    (source / "config.json").write_text(json.dumps(config))
+    squish.convert(source, model, "mlx" if engine == "mlx" else "hf")
+    expected = "error" if kind == "acme" else ""
+    with pytest.raises(oracles.OracleError) if expected else nullcontext():
+        engines.ask(engine, model, [[1, 2, 3]], tokens=1)
+    assert verdict(model, engine) == expected
 
 
 @pytest.mark.parametrize(("to", "expected"), [("gguf", "warning"), ("uqff", "warning")])

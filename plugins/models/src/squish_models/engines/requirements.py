@@ -115,6 +115,10 @@ LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers",
 WINDOW = ("max_window_layers", "use_sliding_window")
 EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
 
+MLX_SCALINGS = ("linear", "dynamic", "llama3", "yarn", "deepseek_yarn", "longrope", "proportional", "mrope")
+"""Kinds that mlx-lm's own classes of RoPE have; it refuses the others."""
+SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+"""Kinds that Transformers has."""
 DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
 
 
@@ -181,9 +185,11 @@ MLX = Engine(
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
     },
+    scalings=dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "olmo2", "granite"), MLX_SCALINGS),
     unscaled={
         **dict.fromkeys(("mixtral", "qwen3_moe", "glm4", "starcoder2", "lfm2", "gemma2"), ()),
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
+        "phi3": ("linear", "longrope", "su"),
     },
     differences=differences.MLX,
     ignores="mlx",
@@ -203,6 +209,11 @@ TRANSFORMERS = Engine(
         "gemma3_text": {"tie_word_embeddings": True},
         "gpt2": {"tie_word_embeddings": True},
         "starcoder2": {"tie_word_embeddings": True},
+    },
+    scalings={
+        ANY: SCALINGS,
+        "phi3": (*SCALINGS, "su"),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*SCALINGS, "mrope")),
     },
     tokenizers=("tokenizer.json",),
     weights="model*.safetensors",
