@@ -120,6 +120,9 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = 
     ("llama", DYNAMIC, "hf", "transformers", []),
     ("mixtral", UNKNOWN, "mlx", "mlx", [("warning", "engine-result", ROPE)]),
     ("mixtral", UNKNOWN, "hf", "transformers", [("error", "engine-key", ROPE)]),
+    ("deepseek 3", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
+    ("gpt-oss", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
+    ("qwen2vl", {}, "mlx", "mlx", []),
     ("qwen2vl", {}, "hf", "transformers", []),
     ("starcoder2", {}, "mlx", "mlx", []),
     ("starcoder2", {}, "uqff", "mistralrs", []),
@@ -135,7 +138,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = 
     ("gpt2", {"n_inner": 96}, "mlx", "mlx", [("error", "engine-setting", "config.json n_inner")]),
     ("gpt2", {"n_inner": 128}, "mlx", "mlx", []),
     ("gpt-oss", YARN, "gguf", "llama.cpp", [("warning", "engine-result", "general.architecture")]),
-    ("gpt-oss", DYNAMIC, "mlx", "mlx", [("error", "engine-setting", ROPE)]),
+    ("gpt-oss", DYNAMIC, "mlx", "mlx", [("error", "engine-key", ROPE)]),
     ("gpt-oss", LINEAR, "uqff", "mistralrs", [
         ("note", "engine-result", "config.json model_type"), ("error", "engine-key", ROPE),
     ]),

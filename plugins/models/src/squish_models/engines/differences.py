@@ -86,10 +86,6 @@ MLX = (
         ("gemma3",), (FOLDER,), "note", "config.json hidden_size",
         "has a square root that mlx-lm rounds to bf16 when it scales the embeddings", _has_inexact_root,
     ),
-    Difference(
-        ("gpt-oss",), (FOLDER,), "error", "config.json rope_scaling", "is dynamic, which mlx-lm refuses for gpt-oss",
-        lambda settings: rope_kind(settings.get("rope_scaling")) == "dynamic",
-    ),
 )  # fmt: skip
 MISTRAL_RS = (
     Difference(

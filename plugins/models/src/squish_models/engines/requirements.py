@@ -115,10 +115,9 @@ LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers",
 WINDOW = ("max_window_layers", "use_sliding_window")
 EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
 
-MLX_SCALINGS = ("linear", "dynamic", "llama3", "yarn", "deepseek_yarn", "longrope", "proportional", "mrope")
-"""Kinds that mlx-lm's own classes of RoPE have; it refuses the others."""
-SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
-"""Kinds that Transformers has."""
+TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
+
 DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
 
 
@@ -185,7 +184,14 @@ MLX = Engine(
         "granite": {"rope_scaling": None, "tie_word_embeddings": True},
         "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
     },
-    scalings=dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "olmo2", "granite"), MLX_SCALINGS),
+    scalings={
+        **dict.fromkeys(
+            ("llama", "mistral", "qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "gemma3_text", "olmo2", "granite",
+             "deepseek_v3"),
+            MLX_SCALINGS,
+        ),
+        "gpt_oss": tuple(kind for kind in MLX_SCALINGS if kind != "dynamic"),
+    },
     unscaled={
         **dict.fromkeys(("mixtral", "qwen3_moe", "glm4", "starcoder2", "lfm2", "gemma2"), ()),
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
@@ -211,9 +217,9 @@ TRANSFORMERS = Engine(
         "starcoder2": {"tie_word_embeddings": True},
     },
     scalings={
-        ANY: SCALINGS,
-        "phi3": (*SCALINGS, "su"),
-        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*SCALINGS, "mrope")),
+        ANY: TRANSFORMERS_SCALINGS,
+        "phi3": (*TRANSFORMERS_SCALINGS, "su"),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
     tokenizers=("tokenizer.json",),
     weights="model*.safetensors",
