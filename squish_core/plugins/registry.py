@@ -187,7 +187,7 @@ class Registry(Plugins, Renamed):
         if kind not in self._tables:
             raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         entries = self._claims.of(kind)
-        legal = {name for info in (INFOS[kind], *(type(entry.info) for entry in entries)) for name in fields_dict(info)}
+        legal = {name for info in {INFOS[kind], *(type(entry.info) for entry in entries)} for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
             raise UsageError(
                 f"{kind} declarations have no such field", found=", ".join(unknown),
