@@ -116,6 +116,13 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, str, str]]]] = 
     ("qwen2", YARN, "mlx", "mlx", []),
     ("llama", UNKNOWN, "mlx", "mlx", [("error", "engine-key", ROPE)]),
     ("llama", UNKNOWN, "hf", "transformers", [("error", "engine-key", ROPE)]),
+    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "mlx", "mlx", [("error", "engine-key", f"{ROPE}.factor")]),
+    ("mixtral", {"rope_scaling": {"rope_type": "linear"}}, "mlx", "mlx", [
+        ("warning", "engine-result", ROPE), ("error", "engine-key", f"{ROPE}.factor"),
+    ]),
+    ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "hf", "transformers", [
+        ("error", "engine-key", f"{ROPE}.low_freq_factor"), ("error", "engine-key", f"{ROPE}.high_freq_factor"),
+    ]),
     ("llama", DYNAMIC, "mlx", "mlx", []),
     ("llama", DYNAMIC, "hf", "transformers", []),
     ("mixtral", UNKNOWN, "mlx", "mlx", [("warning", "engine-result", ROPE)]),

@@ -49,6 +49,8 @@ class Engine:
         `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
     scalings, key_scalings
         Kinds of RoPE scaling that it knows, by `model_type` of a folder and by architecture of a GGUF (no entry: any).
+    scaling_keys
+        Kind of RoPE scaling -> the numbers of it that a folder must state.
     unscaled
         Kinds of RoPE scaling that it applies, by `model_type` of a folder; it ignores the others (no entry: any).
     unsupported
@@ -75,6 +77,7 @@ class Engine:
     defaults: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     scalings: Fields = field(factory=dict)
     key_scalings: Fields = field(factory=dict)
+    scaling_keys: Fields = field(factory=dict)
     unscaled: Fields = field(factory=dict)
     differences: tuple[Difference, ...] = ()
     ignores: str = ""
@@ -117,6 +120,11 @@ EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_inte
 
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
+SCALING_KEYS: Fields = {
+    **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": ("short_factor", "long_factor"),
+}  # fmt: skip
+"""What Transformers checks, and mlx-lm by reading each tokenizer with it."""
 
 DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
 
@@ -192,6 +200,7 @@ MLX = Engine(
         ),
         "gpt_oss": tuple(kind for kind in MLX_SCALINGS if kind != "dynamic"),
     },
+    scaling_keys=SCALING_KEYS,
     unscaled={
         **dict.fromkeys(("mixtral", "qwen3_moe", "glm4", "starcoder2", "lfm2", "gemma2"), ()),
         **dict.fromkeys(("deepseek_v2", "deepseek_v3"), ("yarn",)),
@@ -221,6 +230,7 @@ TRANSFORMERS = Engine(
         "phi3": (*TRANSFORMERS_SCALINGS, "su"),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), (*TRANSFORMERS_SCALINGS, "mrope")),
     },
+    scaling_keys=SCALING_KEYS,
     tokenizers=("tokenizer.json",),
     weights="model*.safetensors",
 )
