@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from enum import IntEnum
-from itertools import chain
 
 import numpy as np
 from attrs import field, frozen
@@ -177,9 +176,6 @@ def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> 
     if not {*map(type, merges)} <= {list, tuple} or not {*map(len, merges)} <= {2}:
         rank = next(rank for rank, pair in enumerate(merges) if type(pair) not in (list, tuple) or len(pair) != 2)
         raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", f"{merges[rank]!r:.60}", MERGES)
-    is_token = tokens.__contains__
-    if all(map(is_token, chain.from_iterable(merges))) and all(map(is_token, map("".join, merges))):
-        return
     for rank, (left, right) in enumerate(merges):
         if left not in tokens or right not in tokens or left + right not in tokens:
             raise tokenizer_error(
