@@ -50,7 +50,7 @@ class Engine:
     scalings, key_scalings
         Kinds of RoPE scaling that it knows, by `model_type` of a folder and by architecture of a GGUF (no entry: any).
     scaling_keys
-        Kind of RoPE scaling -> the numbers of it that a folder must state.
+        Kind of RoPE scaling -> its settings that a folder must state.
     unscaled
         Kinds of RoPE scaling that it applies, by `model_type` of a folder; it ignores the others (no entry: any).
     unsupported
@@ -124,7 +124,7 @@ SCALING_KEYS: Fields = {
     **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "longrope": ("short_factor", "long_factor"),
 }  # fmt: skip
-"""What Transformers checks, and mlx-lm by reading each tokenizer with it."""
+"""What Transformers requires; mlx-lm, too, since it loads tokenizers with Transformers, which reads config.json."""
 
 DEEPSEEK = {"q_lora_rank": 1536, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0}
 
