@@ -7,9 +7,10 @@ from typing import Any
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codecs.base import Encoder
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, TensorError
-from squish_core.model import CodecSpec, Encoding
+from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.plugins.registry import Registry
 
 
@@ -74,6 +75,11 @@ def can_widen(answer: Encoding, encoding: Encoding) -> bool:
     return (bool(widened) or byteorder_differs) and other_params[0] == other_params[1] and same_shapes and all(
         _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in widened
     )  # fmt: skip
+
+
+def encoder_for(registry: Registry, codec: CodecSpec, spec: TensorSpec) -> Encoder:
+    """The encoder for a tensor; for a dense vector the codec: NumPy casts it before a compiled library is loaded."""
+    return registry.codec(codec) if codec.id == "dense" and len(spec.shape) < 2 else registry.encoder(codec)
 
 
 def encoder_problem(registry: Registry, codec: CodecSpec) -> str | None:

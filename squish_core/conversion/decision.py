@@ -14,6 +14,7 @@ from squish_core.concurrency import Pool
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
+    encoder_for,
     encoder_problem,
     keeps_values,
     needs_activations,
@@ -258,7 +259,7 @@ class Decision:
                 hint="SPEC and *=SPEC skip vectors; after a rule with another pattern, add NAME=keep for them.",
             )  # fmt: skip
         try:
-            params = self.registry.encoder(requested).params_for(spec, requested.params)
+            params = encoder_for(self.registry, requested, spec).params_for(spec, requested.params)
         except CodecError as error:
             if reason := encoder_problem(self.registry, requested):
                 error.message += f"; {reason}"

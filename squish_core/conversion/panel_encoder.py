@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.base import Encoder, MeasuringEncoder
+from squish_core.codecs.base import MeasuringEncoder
 from squish_core.codecs.bound import MEMORY_LIMIT, BoundEncoding
 from squish_core.codecs.regions import Region, sizes
+from squish_core.conversion.compatible import encoder_for
 from squish_core.conversion.overflow import changed, check
 from squish_core.file import File
 from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
@@ -37,7 +38,7 @@ def reader_of(
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:
         parts = {role: array[...] for role, array in arrays.items()}
-        encoder = file.registry.encoder(origin.codec)
+        encoder = encoder_for(file.registry, origin.codec, bound.spec)
         if isinstance(encoder, MeasuringEncoder):
             fill = encoder.decoder(bound.codec, parts, bound.spec, bound.params)
     if fill is None:
@@ -69,7 +70,7 @@ class PanelEncoder:
     ) -> None:
         registry, self._target, spec = file.registry, target, _typed(target.encodings[0].codec, target.dtype)
         self._spec, self._codec, self._params = spec, registry.codec(spec), spec.params
-        self._encoder: Encoder = registry.encoder(spec)
+        self._encoder = encoder_for(registry, spec, target)
         self._metrics = self._encoder if isinstance(self._encoder, MeasuringEncoder) else None
         self._activations, self._dense = activations, spec.id == "dense"
         own = self._codec.value_dtype(target, spec.params)

@@ -50,11 +50,13 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
                 data = np.asarray(content).tobytes()
             else:
                 data = repr(content).encode()
-            digest.update(f"\0{key} {value.type} {len(data)}\0".encode() + data)
+            digest.update(f"\0{key} {value.type} {len(data)}\0".encode())
+            digest.update(data)
     except (TypeError, ValueError):
         return None
     for name, data in sorted(files.items()):
-        digest.update(f"\0{name} {len(data)}\0".encode() + data)
+        digest.update(f"\0{name} {len(data)}\0".encode())
+        digest.update(data)
     return Typed("str", digest.hexdigest())
 
 

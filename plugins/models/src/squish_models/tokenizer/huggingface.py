@@ -24,7 +24,7 @@ from .base import (
 )
 from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
-from .token_table import TokenTable, mark_added, vocabulary_texts
+from .token_table import TokenTable, mark_added, place, vocabulary_texts
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
 CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
@@ -149,11 +149,10 @@ def _byte_level(stored: Mapping[str, Any], table: TokenTable, ranked: bool) -> S
     model = stored.get("model") or {}
     if model.get("type", "BPE") != "BPE":
         raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
-    texts, added = vocabulary_texts(stored, model)
-    table.fill(texts, added)
+    table.fill(*vocabulary_texts(stored, model))
     merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
-    mark_added(table, added)
+    mark_added(table, stored.get("added_tokens") or [])
     return merges
 
 
@@ -171,23 +170,26 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     """Scores and the space prefix; from tokenizer.model if it exists, since tokenizer.json has no scores."""
     settings, pieces = content.values, content.pieces
     stored = settings.get("tokenizer.json", {})
-    texts, added = vocabulary_texts(stored, stored.get("model") or {}) if stored else ({}, _added_tokens(settings))
+    texts, ids, added = (
+        vocabulary_texts(stored, stored.get("model") or {}) if stored else ([], {}, _added_tokens(settings))
+    )
     prefix = _prepends_space(stored)
     merges = _merges(stored["model"]) if stored else ()
     if merges:
         check_merges(merges, stored["model"]["vocab"])
     if pieces is not None:
         prefix = pieces.space_prefix
-        table.fill(
-            {**texts, **dict(enumerate(pieces.tokens)), **{each["id"]: each["content"] for each in added}}, added
-        )
+        texts[: len(pieces.tokens)] = pieces.tokens
+        for each in added:
+            place(texts, each["id"], each["content"])
+        table.fill(texts, {text: number for number, text in enumerate(texts) if text is not None}, added)
         scores = np.full(len(table.tokens), -10000, np.float32)
         scores[: len(pieces.scores)] = pieces.scores
         table.kinds[: len(pieces.kinds)] = pieces.kinds
         kinds = dict(enumerate(pieces.kinds.tolist()))
         mark_added(table, [each for each in added if kinds.get(each["id"], Kind.NORMAL) in _ADDABLE])
     else:
-        table.fill(texts, added)
+        table.fill(texts, ids, added)
         scores = scores_of_merges(table.tokens, merges)
         for number in range(256):
             table.mark(f"<0x{number:02X}>", Kind.BYTE)

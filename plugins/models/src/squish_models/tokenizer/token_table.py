@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from operator import eq
+from typing import Any, cast
 
 import numpy as np
 
 from squish_core.api import LimitError
 
 from .base import MOST_TOKENS, SPACE, Kind, looks_special, tokenizer_error
+
+Texts = list[str | None]
+"""Text by id; None for an id without a token."""
 
 
 class TokenTable:
@@ -27,32 +33,28 @@ class TokenTable:
         self.size = size if isinstance(size, int) and not isinstance(size, bool) else None
         self.tokens: list[str] = []
         self.kinds = np.empty(0, np.int32)
-        self.ids: dict[str, int] = {}
+        self.ids: Mapping[str, int] = {}
         self.beyond: dict[int, str] = {}
 
-    def fill(self, texts: Mapping[int, str], added: Iterable[Mapping[str, Any]]) -> None:
-        """Add tokens by id; ids without a token are padding. Added tokens without an embedding are left out."""
-        largest = max(texts, default=-1)
-        if min(texts, default=0) < 0 or largest >= MOST_TOKENS:
-            raise LimitError(
-                "a token's id is out of range", expected=f"0 to {MOST_TOKENS - 1}", found=largest, code="count"
-            )
-        if self.size is not None and largest >= self.size:
+    def fill(self, texts: Sequence[str | None], ids: Mapping[str, int], added: Iterable[Mapping[str, Any]]) -> None:
+        """Set the tokens; ids without a text are padding. Added tokens without an embedding are left out."""
+        if self.size is not None and len(texts) > self.size:
             self.beyond = {each["id"]: each["content"] for each in added if each["id"] >= self.size}
-            texts = {number: text for number, text in texts.items() if number not in self.beyond}
-            largest = max(texts, default=-1)
-        if self.size is not None and largest >= self.size:
-            raise tokenizer_error(
-                "the tokenizer has more tokens than the config", f"vocab_size {self.size}", largest + 1
-            )
-        count = self.size if self.size is not None and self.size <= MOST_TOKENS else largest + 1
-        in_order = len(texts) == count and list(texts) == list(range(count))
-        self.tokens = list(texts.values()) if in_order else [texts.get(number, "") for number in range(count)]
-        self.kinds = np.full(count, Kind.NORMAL, np.int32)
-        if len(texts) < count:
-            for number in set(range(count)).difference(texts):
-                self.tokens[number], self.kinds[number] = f"[PAD{number}]", Kind.UNUSED
-        self.ids = dict(zip(texts.values(), texts)) | {text: number for number, text in self.beyond.items()}
+            others = [number for number in range(self.size, len(texts))
+                      if texts[number] is not None and number not in self.beyond]  # fmt: skip
+            if others:
+                raise tokenizer_error(
+                    "the tokenizer has more tokens than the config", f"vocab_size {self.size}", others[-1] + 1
+                )
+            texts = texts[: self.size]
+        rows = self.size if self.size is not None and self.size <= MOST_TOKENS else len(texts)
+        padded: Texts = [*texts, *[None] * (rows - len(texts))]
+        missing = [number for number, text in enumerate(padded) if text is None] if None in padded else []
+        for number in missing:
+            padded[number] = f"[PAD{number}]"
+        self.tokens, self.kinds = cast("list[str]", padded), np.full(rows, Kind.NORMAL, np.int32)
+        self.kinds[missing] = Kind.UNUSED
+        self.ids = ids
 
     def mark(self, token: str, kind: Kind) -> bool:
         """Set the kind of a token, if the vocabulary has it."""
@@ -62,10 +64,18 @@ class TokenTable:
         return exists
 
 
+def place(texts: Texts, number: int, text: str) -> None:
+    """Set the text of an id; LimitError for one that no vocabulary has."""
+    if not 0 <= number < MOST_TOKENS:
+        raise LimitError("a token's id is out of range", expected=f"0 to {MOST_TOKENS - 1}", found=number, code="count")
+    texts += [None] * (number + 1 - len(texts))
+    texts[number] = text
+
+
 def vocabulary_texts(
     stored: Mapping[str, Any], model: Mapping[str, Any]
-) -> tuple[dict[int, str], list[dict[str, Any]]]:
-    """Text by id of the vocabulary and the added tokens, and the added tokens."""
+) -> tuple[Texts, Mapping[str, int], list[dict[str, Any]]]:
+    """Text by id and id by text of the vocabulary and the added tokens, and the added tokens."""
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
     if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
         raise tokenizer_error(
@@ -74,12 +84,15 @@ def vocabulary_texts(
     if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
                for each in added):  # fmt: skip
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
-    texts = dict(zip(vocabulary.values(), vocabulary))
-    repeated = vocabulary.items() if len(texts) < len(vocabulary) else ()
-    for text, number in (*repeated, *((each["content"], each["id"]) for each in added)):
-        if texts.setdefault(number, text) != text:
-            raise tokenizer_error(f"id {number} has two tokens", repr(texts[number][:40]), repr(text[:40]))
-    return texts, added
+    in_order = len(vocabulary) <= MOST_TOKENS and all(map(eq, vocabulary.values(), count()))
+    texts: Texts = [*vocabulary] if in_order else []
+    pairs = [(each["content"], each["id"]) for each in added]
+    for text, number in (*(() if in_order else vocabulary.items()), *pairs):
+        other = texts[number] if 0 <= number < len(texts) else None
+        if other is not None and other != text:
+            raise tokenizer_error(f"id {number} has two tokens", repr(other[:40]), repr(text[:40]))
+        place(texts, number, text)
+    return texts, ChainMap(dict(pairs), vocabulary), added
 
 
 def mark_added(table: TokenTable, added: list[dict[str, Any]]) -> None:
