@@ -57,7 +57,8 @@ def choose_map(
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     _check_files(file, naming, layout)
-    if not request and layout != HF and file.index.format == container.id:
+    is_copy = file.index.format == container.id and (layout != GGUF or naming.family is None)
+    if not request and layout != HF and is_copy:
         return None, _check_unmapped(file, naming, layout, options, request)
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))

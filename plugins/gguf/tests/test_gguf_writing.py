@@ -117,8 +117,8 @@ def test_a_python_value_gets_the_first_type_that_holds_it(tmp_path, value, kind)
     ],
 )  # fmt: skip
 def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
-    layout = squish.registry().container("gguf").plan_file([], {"k": value, "kept": 1}, {"config.json": None}, {})
-    assert layout.dropped == (Dropped("metadata", "k"), Dropped("asset", "config.json"))
+    layout = squish.registry().container("gguf").plan_file([], {"k": value, "kept": 1}, {}, {})
+    assert layout.dropped == (Dropped("metadata", "k"),)
 
 
 @pytest.mark.parametrize("value", [["a", "\u4e00", ""], [], Typed("array:str", ["a", b"\xff"])])

@@ -147,6 +147,19 @@ def test_names_are_kept_on_request(llama: Path, tmp_path: Path) -> None:
         assert "general.architecture" not in file.meta
 
 
+def test_a_gguf_with_unchanged_names_has_the_files_and_is_mapped_later(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "kept.gguf", rename="keep")
+    difference = squish.diff(llama, tmp_path / "kept.gguf")
+    assert {item.state for item in difference.tensors} == {"bytes"}
+    assert not difference.assets
+    squish.convert(tmp_path / "kept.gguf", tmp_path / "mapped.gguf")
+    squish.convert(llama, tmp_path / "direct.gguf")
+    assert (tmp_path / "mapped.gguf").read_bytes() == (tmp_path / "direct.gguf").read_bytes()
+    squish.convert(tmp_path / "kept.gguf", tmp_path / "back", FOLDER)
+    for name in ("config.json", "tokenizer.json"):
+        assert (tmp_path / "back" / name).read_bytes() == (llama / name).read_bytes()
+
+
 def test_the_command_names_its_own_option_for_names(
     llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
-from squish_models import keep
-from squish_models.keep import kept_files, restored_files
 from squish_models.tokenizer import read_gguf, read_huggingface
 from squish_models.tokenizer.sentencepiece import parse
 from test_models_bad_input import FIRST, family_of, mapped
@@ -294,14 +292,6 @@ def test_a_kind_of_a_piece_beyond_31_bits_is_unknown() -> None:
     with pytest.raises(squish.SquishError) as caught:
         read_huggingface({"tokenizer.model": data}, {})
     assert (caught.value.code, caught.value.found) == ("tokenizer", "-1")
-
-
-def test_kept_files_have_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep, "MOST", 1000)
-    assert restored_files(kept_files({"a": bytes(600), "b": bytes(400)}, []))[0].keys() == {"a", "b"}
-    with pytest.raises(squish.SquishError) as caught:
-        restored_files(kept_files({"a": bytes(600), "b": bytes(401)}, []))
-    assert (caught.value.code, caught.value.part) == ("kept", "squish.hf.b")
 
 
 def test_ten_million_pieces_are_too_many() -> None:

@@ -36,6 +36,7 @@ from squish_core.api import (
 )
 
 from . import writer
+from .kept_files import kept_files, pack_files, split_files
 from .presets import read_as_f32
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
@@ -72,6 +73,7 @@ class Gguf(Container):
         if len(heads) > 1:
             # Split keys describe the files, not the model: a converted model is one file.
             meta = {key: value for key, value in meta.items() if key not in KEYS}
+        meta, assets = split_files(meta)
         kind = heads[0].value("general.type")
         return Index(
             format="gguf",
@@ -80,6 +82,7 @@ class Gguf(Container):
             kind=kind if kind in _KINDS else "model",
             tensors=LazyTensors(records, build, extents),
             meta=meta,
+            assets=assets,
             problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared, *_scaled(records)),
         )
 
@@ -119,7 +122,10 @@ class Gguf(Container):
             raise UsageError(
                 "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
             )
-        return writer.plan_file(specs, meta, assets)
+        inline = {name: bytes(part.data) for name, part in assets.items() if part.data is not None}
+        kept = kept_files(meta, inline, options)
+        dropped = [name for name in assets if name not in kept]
+        return writer.plan_file(specs, {**meta, **pack_files(kept)}, dropped)
 
     def write(
         self,
@@ -129,7 +135,7 @@ class Gguf(Container):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
-        writer.write(sink, tensors, meta)
+        writer.write(sink, tensors, {**meta, **pack_files(kept_files(meta, assets, options))})
 
 
 def build(name: str, entry: Entry) -> DenseFields | TensorSpec:

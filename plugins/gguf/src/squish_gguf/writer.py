@@ -101,14 +101,15 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     return Encoding(codec=CodecSpec(codec), parts=parts)
 
 
-def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:
-    """Predict the exact size and the dropped metadata and assets; FormatError if a value does not fit its type."""
+def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], lost: Sequence[str]) -> WritePlan:
+    """Predict the exact size, and the metadata and assets (`lost`) that are dropped; FormatError if a value does not
+    fit its type."""
     sizes = {key: None if value is None else pair_size(key, value) for key, value in _described(meta, specs).items()}
     table = tensor_table(specs, meta)
     pairs = [size for size in sizes.values() if size is not None]
     head = len(_start(table, len(pairs))) + sum(pairs) + sum(map(len, table.entries))
     dropped = dropped_metadata(key for key, size in sizes.items() if size is None)
-    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *dropped_assets(assets)))
+    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *dropped_assets(lost)))
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:

@@ -8,30 +8,24 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-import zstandard
+from squish_gguf.api import FILE, pack_files, unpack_files
 
 from squish_core.api import FormatError, Model, Typed
 
 from .tokenizer import CONFIG_KEYS
 
-FILE, NAMES, DIGEST = "squish.hf.", "squish.files", "squish.tokenizer"
-"""GGUF keys for the source's files (u8, compressed with zstd), for the names of all its files, and for a digest of its
-tokenizer."""
+NAMES, DIGEST = "squish.files", "squish.tokenizer"
+"""GGUF keys for the names of all files of the source, and for a digest of its tokenizer."""
 KEYS_FILE = "squish.gguf.json"
 """File with the keys of a GGUF that cannot be rebuilt from config.json and the tokenizer."""
-MOST = 256 << 20
-"""Maximum size of all kept files, in bytes."""
 SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
 """Numbers of `general.file_type` for files of a single type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
-SMALL = 1 << 16
-"""Bytes of files that the slowest compression handles in no noticeable time."""
 
 
 def kept_files(files: Mapping[str, bytes], names: Sequence[str], digest: Typed | None = None) -> dict[str, Typed]:
     """GGUF keys for files, for the names of all files of the source, and for the digest of its tokenizer."""
-    pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 3).compress
-    packed = {f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8)) for name, data in files.items()}
-    return {**packed, NAMES: Typed("array:str", sorted(names)), **({DIGEST: digest} if digest is not None else {})}
+    digests = {DIGEST: digest} if digest is not None else {}
+    return {**pack_files(files), NAMES: Typed("array:str", sorted(names)), **digests}
 
 
 def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config: Mapping[str, Any]) -> Typed | None:
@@ -63,28 +57,9 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
 def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """The files in GGUF keys, and the names of all files of their source; FormatError for one that does not
     unpack."""
-    files: dict[str, bytes] = {}
-    space = MOST
-    for key, value in meta.items():
-        if key.startswith(FILE) and isinstance(value, Typed) and value.type == "array:u8":
-            data = _decompressed(key, np.asarray(value.value, np.uint8).tobytes(), space)
-            files[key.removeprefix(FILE)] = data
-            space -= len(data)
     names = meta.get(NAMES)
     listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
-    return files, tuple(map(str, listed))
-
-
-def _decompressed(key: str, packed: bytes, space: int) -> bytes:
-    """A kept file of at most `space` bytes."""
-    try:
-        if zstandard.frame_content_size(packed) <= space:
-            return zstandard.ZstdDecompressor().decompress(packed, max_output_size=space)
-    except zstandard.ZstdError as error:
-        raise FormatError(
-            "is a kept file that cannot be decompressed", part=key, found=str(error), code="kept"
-        ) from None
-    raise FormatError("is a kept file that is too large", part=key, expected=f"at most {space} bytes", code="kept")
+    return dict(unpack_files(meta)), tuple(map(str, listed))
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:

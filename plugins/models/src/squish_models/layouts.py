@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
+from squish_gguf.api import FILE
 
 from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
-from .keep import DIGEST, FILE, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
+from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     Tokenizer,

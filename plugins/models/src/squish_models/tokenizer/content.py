@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import parse_object, parse_text
+from squish_core.api import LazyAssets, parse_object, parse_text
 
 from . import sentencepiece
 from .sentencepiece import Pieces
@@ -46,7 +46,7 @@ class Content:
     def select(self, names: Container[str]) -> Content:
         """The content of these files alone."""
         return Content(
-            values={name: value for name, value in self.values.items() if name in names},
+            values=LazyAssets((name for name in self.values if name in names), self.values.__getitem__),
             pieces=self.pieces if "tokenizer.model" in names else None,
             templates={name: text for name, text in self.templates.items() if name in names},
         )
@@ -63,7 +63,8 @@ def parse_files(files: Mapping[str, bytes], base: Content | None = None) -> Cont
     templates = [name for name in files if name == "chat_template.jinja" or name.startswith(TEMPLATE_FOLDER)]
     texts = {name: parse_text(files[name], name) for name in templates if name.endswith(".jinja")}
     parsed = {name: parse_object(files[name], name) for name in FILES if name.endswith(".json") and name in files}
-    values, pieces = {**base.values, **parsed}, base.pieces
+    values = LazyAssets((*base.values, *parsed), lambda name: parsed[name] if name in parsed else base.values[name])
+    pieces = base.pieces
     if "tokenizer.model" in files and is_sentencepiece(values):
         pieces = sentencepiece.parse(files["tokenizer.model"])
     return Content(values=values, pieces=pieces, templates={**base.templates, **texts})

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from squish_core.api import LazyAssets
+
 from . import sentencepiece
 from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .content import TEMPLATE_FOLDER, Content
-from .pretokenizers import BY_NAME
+from .pretokenizers import BY_NAME, Pretokenizer
 from .sentencepiece import Pieces
+
+VERSION = {"version": "1.0"}
+ONE_LINE = json.dumps(VERSION)[:-1].encode()
+"""How a tokenizer.json on one line begins; other software indents it."""
 
 
 def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
@@ -39,12 +46,15 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
 
 
 def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content:
-    """The content of `huggingface_files`."""
-    values = {
-        "tokenizer.json": _byte_level(tokenizer) if tokenizer.model == "bpe" else _sentencepiece(tokenizer, gemma),
-        "tokenizer_config.json": _options(tokenizer, gemma),
-        "generation_config.json": _generation(tokenizer),
-    }
+    """The content of `huggingface_files`; of each JSON file when it is looked up."""
+    bpe = tokenizer.model == "bpe"
+    build: dict[str, Callable[[], dict[str, Any]]] = {
+        "tokenizer.json": partial(_byte_level, tokenizer, _pretokenizer(tokenizer)) if bpe
+                          else partial(_sentencepiece, tokenizer, gemma),
+        "tokenizer_config.json": partial(_options, tokenizer, gemma),
+        "generation_config.json": partial(_generation, tokenizer),
+    }  # fmt: skip
+    values = LazyAssets(build, lambda name: build[name]())
     templates = {f"{TEMPLATE_FOLDER}{name}.jinja": text for name, text in tokenizer.chat_templates.items() if name}
     pieces = None
     if tokenizer.scores is not None:
@@ -77,11 +87,9 @@ class EncodedFiles(Mapping[str, bytes]):
         return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
 
     def gives(self, name: str, data: bytes) -> bool:
-        """Whether a file has these bytes; a vocabulary is not encoded if the text before it differs."""
-        if name == "tokenizer.json" and name not in self._files and name in self._names:
-            head = {key: value for key, value in self._content.values[name].items() if key != "model"}
-            if not data.startswith(json.dumps(head, ensure_ascii=False)[:-1].encode()):
-                return False
+        """Whether a file has these bytes; a vocabulary is not encoded to see that it would be on one line."""
+        if name == "tokenizer.json" and name not in self._files and not data.startswith(ONE_LINE):
+            return False
         return self.get(name) == data
 
     def __iter__(self) -> Iterator[str]:
@@ -91,7 +99,8 @@ class EncodedFiles(Mapping[str, bytes]):
         return len(self._names)
 
 
-def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
+def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
+    """What tokenizer.json says of the pre-tokenizer."""
     pretokenizer = BY_NAME.get(tokenizer.pre or "default")
     if pretokenizer is None:
         raise tokenizer_error(
@@ -100,6 +109,10 @@ def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
             tokenizer.pre,
             "tokenizer.ggml.pre",
         )
+    return pretokenizer
+
+
+def _byte_level(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
     steps = [*pretokenizer.steps]
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
@@ -174,7 +187,7 @@ def _whole(
         for number in marked
     ]  # fmt: skip
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": steps["normalizer"],
+        **VERSION, "truncation": None, "padding": None, "added_tokens": added, "normalizer": steps["normalizer"],
         "pre_tokenizer": steps["pre_tokenizer"], "post_processor": _processor(tokenizer) or processor,
         "decoder": steps["decoder"], "model": model,
     }  # fmt: skip

@@ -1,0 +1,16 @@
+"""The interface of squish-gguf for other plugins; names are loaded on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from squish_core.api import lazy_exports
+
+_NAMES = {"squish_gguf.kept_files": ("FILE", "pack_files", "unpack_files")}
+
+if TYPE_CHECKING:
+    from .kept_files import FILE as FILE
+    from .kept_files import pack_files as pack_files
+    from .kept_files import unpack_files as unpack_files
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
