@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING
 
 from squish_core.api import lazy_exports
 
-_NAMES = {"squish_gguf.kept_files": ("FILE", "pack_files", "unpack_files")}
+_NAMES = {
+    "squish_gguf.kept_files": ("FILE", "pack_files", "unpack_files"),
+    "squish_gguf.values": ("pack_pair", "text_array"),
+}
 
 if TYPE_CHECKING:
     from .kept_files import FILE as FILE
     from .kept_files import pack_files as pack_files
     from .kept_files import unpack_files as unpack_files
+    from .values import pack_pair as pack_pair
+    from .values import text_array as text_array
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -4,6 +4,7 @@ decoded and encoded as one array where no text contains a zero."""
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
         return None
 
 
-def join(texts: list[str | bytes]) -> bytes:
+def join(texts: Sequence[str | bytes]) -> bytes:
     """The array of these texts; bytes, which are texts that were read and are not UTF-8, stay the same."""
     joined = _join_at_once(texts)
     if joined is not None:
@@ -55,7 +56,7 @@ def join(texts: list[str | bytes]) -> bytes:
     return b"".join(chain.from_iterable((_U64.pack(len(raw)), raw) for raw in encoded))
 
 
-def _join_at_once(texts: list[Any]) -> bytes | None:
+def _join_at_once(texts: Sequence[Any]) -> bytes | None:
     """The inverse of `split`; None for texts with zeros, and for bytes."""
     import numpy as np
 

@@ -34,7 +34,7 @@ class GgufArray(Sequence[Any]):
     def __init__(self, kind: str, count: int, raw: bytes) -> None:
         self.kind, self._count, self.raw = kind, count, raw
         self._starts: array[int] | None = None
-        self._decoded: list[str | bytes] | None = None
+        self._decoded: Sequence[str | bytes] | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -77,13 +77,15 @@ class GgufArray(Sequence[Any]):
     def _item(self, index: int) -> Any:
         if self.kind in SCALARS:
             return unpack(self.kind, self.raw, index * SCALARS[self.kind].size)
+        if self._decoded is not None:
+            return self._decoded[index]
         starts = self._offsets()
         item = self.raw[starts[index] : starts[index + 1]]
         if self.kind == "str":
             return text(item[8:])
         return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
 
-    def _texts(self) -> list[str | bytes]:
+    def _texts(self) -> Sequence[str | bytes]:
         """All texts, decoded once: a vocabulary is read several times."""
         if self._decoded is None and self._count:
             starts = self._offsets()
@@ -102,6 +104,34 @@ class GgufArray(Sequence[Any]):
                 starts.append(at)
             self._starts = starts
         return self._starts
+
+
+def text_array(texts: Sequence[str]) -> GgufArray:
+    """Return texts as an array that is packed already: a vocabulary is measured, hashed and written.
+
+    Parameters
+    ----------
+    texts
+        The texts, which must not be changed.
+
+    Returns
+    -------
+    GgufArray
+        The array.
+
+    Raises
+    ------
+    UnicodeEncodeError
+        A text contains half a character.
+
+    Examples
+    --------
+    >>> text_array(["a", "b"])[1]
+    'b'
+    """
+    packed = GgufArray("str", len(texts), join(texts))
+    packed._decoded = texts
+    return packed
 
 
 def _inner(kind: str) -> str:
@@ -187,7 +217,30 @@ def pack_string(value: Any) -> bytes:
 
 
 def pack_pair(key: str, value: Any) -> bytes | None:
-    """Pack a key and its value; None if GGUF has no type for it, FormatError if the value does not fit its type."""
+    """Pack a key and its value, as GGUF stores them.
+
+    Parameters
+    ----------
+    key
+        The key.
+    value
+        A `Typed` value, or a Python value, which gets the first type that holds it.
+
+    Returns
+    -------
+    bytes or None
+        The pair; None if GGUF has no type for the value.
+
+    Raises
+    ------
+    FormatError
+        The value does not fit its type (code `meta`).
+
+    Examples
+    --------
+    >>> pack_pair("a", True)
+    b'\\x01\\x00\\x00\\x00\\x00\\x00\\x00\\x00a\\x07\\x00\\x00\\x00\\x01'
+    """
     entry = typed(value)
     if entry is None or not _supported(entry.type):
         return None

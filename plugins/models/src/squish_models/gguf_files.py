@@ -131,14 +131,15 @@ class GgufFiles(Mapping[str, bytes]):
     @cached_property
     def _described(self) -> tuple[Mapping[str, bytes], Content]:
         """All files, and what those of the tokenizer contain: files that agree with the keys, else rebuilt ones."""
-        tokenizer = read_gguf(self._model.meta, self._vocabulary, checked=self._is_unchanged)
-        names, files = self._names, self._files
+        names, files, unchanged = self._names, self._files, self._is_unchanged
+        ranked = not unchanged or "tokenizer.json" not in files
+        tokenizer = read_gguf(self._model.meta, self._vocabulary, checked=unchanged, ranked=ranked)
         if tokenizer is None:
             return files, parse_files(files)
         content = huggingface_content(tokenizer, gemma=self._family.gemma_tokenizer)
         rebuilt = content.select(names) if names else content
         own = Content() if "tokenizer.json" in files and not names else rebuilt
-        if self._is_unchanged:
+        if unchanged:
             return EncodedFiles(tokenizer, own, files), own
         others = {name: data for name, data in files.items() if name not in FILES}
         if len(others) < len(files) and (agreeing := self._agreeing_content(files, own)) is not None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from squish_gguf.api import FILE, pack_files, unpack_files
+from squish_gguf.api import FILE, pack_files, pack_pair, unpack_files
 
 from squish_core.api import FormatError, Model, Typed
 
@@ -29,25 +29,20 @@ def kept_files(files: Mapping[str, bytes], names: Sequence[str], digest: Typed |
 
 
 def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config: Mapping[str, Any]) -> Typed | None:
-    """A digest of a tokenizer's keys, of its kept files, and of the settings it depends on; None if a key has another
-    type.
+    """A digest of a tokenizer's keys, of its kept files, and of the settings it depends on; None if GGUF cannot store
+    a key.
 
     While it stays the same, the files describe the tokenizer in the keys, so neither needs to be parsed.
     """
     digest = sha256(json.dumps([config.get(key) for key in CONFIG_KEYS]).encode())
-    try:
-        for key, value in sorted(keys.items()):
-            content = value.value
-            if value.type == "array:str":
-                data = "\0".join([str(len(content)), *content]).encode()
-            elif value.type.startswith("array:"):
-                data = np.asarray(content).tobytes()
-            else:
-                data = repr(content).encode()
-            digest.update(f"\0{key} {value.type} {len(data)}\0".encode())
-            digest.update(data)
-    except (TypeError, ValueError):
-        return None
+    for key, value in sorted(keys.items()):
+        try:
+            pair = pack_pair(key, value)
+        except FormatError:
+            return None
+        if pair is None:
+            return None
+        digest.update(pair)
     for name, data in sorted(files.items()):
         digest.update(f"\0{name} {len(data)}\0".encode())
         digest.update(data)

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from squish_gguf.api import text_array
 
 from squish_core.api import SquishError, Typed
 
@@ -51,7 +52,7 @@ END_TEXTS = frozenset((
 
 
 def read_gguf(
-    metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None, *, checked: bool = False
+    metadata: Mapping[str, Any], vocabulary: Vocabulary | None = None, *, checked: bool = False, ranked: bool = True
 ) -> Tokenizer | None:
     """The tokenizer in a GGUF file's metadata; None if there is none.
 
@@ -63,6 +64,8 @@ def read_gguf(
         The vocabulary in these keys, if it is read already.
     checked
         Whether the vocabulary was checked when it was stored.
+    ranked
+        Whether its merges are read.
 
     Raises
     ------
@@ -74,7 +77,7 @@ def read_gguf(
         if values is None:
             return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
-        vocabulary = vocabulary or _vocabulary(values, model, checked)
+        vocabulary = vocabulary or _vocabulary(values, model, checked, ranked)
         special = _special(values, model, len(vocabulary.tokens))
         templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
         templates |= {
@@ -89,12 +92,12 @@ def read_gguf(
         )  # fmt: skip
 
 
-def _vocabulary(values: Mapping[str, Any], model: str, checked: bool) -> Vocabulary:
+def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
     tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
     return Vocabulary(
         tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
         scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
-        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" else (), checked=checked,
+        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" and ranked else (), checked=checked,
     )  # fmt: skip
 
 
@@ -216,17 +219,17 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     >>> from squish_models.tokenizer import Tokenizer, Vocabulary, gguf_keys
     >>> vocabulary = Vocabulary(tokens=("a", "b", "ab"), kinds=np.ones(3, np.int32), merges=(("a", "b"),))
     >>> tiny = Tokenizer(model="bpe", vocabulary=vocabulary, pre="gpt-2", special={"eos": 2})
-    >>> {key: value.value for key, value in gguf_keys(tiny).items()}["tokenizer.ggml.merges"]
+    >>> list(gguf_keys(tiny)["tokenizer.ggml.merges"].value)
     ['a b']
     """
     bpe = tokenizer.model == "bpe"
     keys = {"model": Typed("str", "gpt2" if bpe else "llama"), "pre": Typed("str", tokenizer.pre or "default")}
-    keys["tokens"] = Typed("array:str", list(tokenizer.tokens))
+    keys["tokens"] = Typed("array:str", text_array(tokenizer.tokens))
     if tokenizer.scores is not None:
         keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
     keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))
     if bpe:
-        keys["merges"] = Typed("array:str", _joined(tokenizer.merges))
+        keys["merges"] = Typed("array:str", text_array(_joined(tokenizer.merges)))
     keys |= {IDS[role]: Typed("u32", number) for role, number in tokenizer.special.items()}
     keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
     if tokenizer.space_prefix is not None:
