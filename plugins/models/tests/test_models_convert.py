@@ -71,6 +71,7 @@ OPTIONS = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>",
         {**TOKENIZER, "generation_config.json": b'{"eos_token_id": 3, "temperature": 0.6}'},
         {**TOKENIZER, "special_tokens_map.json": b'{"eos_token": "<|end|>"}', "chat_template.jinja": b"{{ messages }}"},
         {**TOKENIZER, "tokenizer.json": json.dumps(json.loads(TOKENIZER["tokenizer.json"]), indent=1).encode()},
+        {**FILES, "chat_template.jinja": b"d", **{f"additional_chat_templates/{name}.jinja": b"t" for name in "ab"}},
         {**TOKENIZER, "merges.txt": b"a b", "vocab.json": b"{}", "notes.txt": b"any other file"},
     ],
 )
@@ -80,10 +81,51 @@ def test_the_files_of_a_folder_come_back_from_gguf_byte_for_byte(files: dict[str
     squish.convert(source, tmp_path / "m.gguf")
     squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
     contents = [
-        {path.name: path.read_bytes() for path in folder.iterdir() if "safetensors" not in path.name}
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*")
+         if path.is_file() and "safetensors" not in path.name}
         for folder in (source, tmp_path / "back")
-    ]
+    ]  # fmt: skip
     assert contents[1] == contents[0]
+
+
+TEMPLATES = {
+    "tokenizer.chat_template": Typed("str", "d"),
+    "tokenizer.chat_templates": Typed("array:str", ["rag", "t-1"]),
+    "tokenizer.chat_template.rag": Typed("str", "r"),
+    "tokenizer.chat_template.t-1": Typed("str", "t"),
+}
+
+
+@pytest.mark.parametrize("to", ["hf", "mlx", "uqff"])
+def test_named_chat_templates_of_a_gguf_come_back_from_a_folder(to: str, llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "plain.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "plain.gguf") as file:
+        arrays, meta = {name: file[name].numpy() for name in file}, dict(file.index.meta)
+    squish.save(tmp_path / "m.gguf", arrays, metadata=meta | TEMPLATES)
+    report = squish.convert(tmp_path / "m.gguf", tmp_path / "folder", to)
+    assert not report.dropped
+    squish.convert(tmp_path / "folder", tmp_path / "back.gguf")
+    with squish.open(tmp_path / "back.gguf") as file:
+        assert {key: value for key, value in file.meta.items() if "chat" in key} == {
+            key: value.value for key, value in TEMPLATES.items()
+        }
+
+
+def test_named_chat_templates_of_a_folder_become_keys(tmp_path: Path) -> None:
+    named = {"chat_template.jinja": b"d", "additional_chat_templates/rag.jinja": b"r",
+             "additional_chat_templates/t-1.jinja": b"t"}  # fmt: skip
+    source = write_model(tmp_path / "source", squish.registry().family("llama"), LLAMA, files={**FILES, **named})
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert {key: value for key, value in file.meta.items() if key.startswith("tokenizer.chat")} == {
+            key: value.value for key, value in TEMPLATES.items()
+        }
+        changed = {name: file[name].numpy() for name in file}, {**file.index.meta, "tokenizer.chat_template.rag": "new"}
+    squish.save(tmp_path / "changed.gguf", changed[0], metadata=changed[1])
+    squish.convert(tmp_path / "changed.gguf", tmp_path / "out", "hf")
+    assert not (tmp_path / "out" / "additional_chat_templates").exists()  # the old ones, which would win
+    templates = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["chat_template"]
+    assert {each["name"]: each["template"] for each in templates} == {"default": "d", "rag": "new", "t-1": "t"}
 
 
 def test_permuted_rows_are_written_in_large_pieces(llama: Path, tmp_path: Path) -> None:

@@ -62,6 +62,23 @@ def test_assets_lie_beside_the_model(model: Path) -> None:
         assert bytes(file.assets["config.json"].raw) == b'{"model_type":"x"}'
 
 
+def test_named_chat_templates_are_in_a_folder_of_their_own(model: Path, tmp_path: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ x }}")
+    assert "chat_template.jinja" in squish.open(model).assets
+    named = model / "additional_chat_templates"
+    named.mkdir()
+    for name in ("rag.jinja", "tool_use.jinja", "notes.txt", ".hidden.jinja"):
+        (named / name).write_text(name)
+    expected = {"additional_chat_templates/rag.jinja": b"rag.jinja",
+                "additional_chat_templates/tool_use.jinja": b"tool_use.jinja"}  # fmt: skip
+    squish.convert(model, tmp_path / "copy", "safetensors:max_shard_size=1GB")
+    for folder in (model, tmp_path / "copy"):
+        with squish.open(folder) as file:
+            found = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
+            assert {**found, **expected} == found
+            assert len(found) == 4
+
+
 def test_one_shard_by_name_opens_alone_with_a_note(model: Path) -> None:
     with squish.open(model / SHARDS[1]) as file:
         assert list(file) == ["c"]

@@ -190,6 +190,13 @@ def test_metadata_and_assets_dropped_by_a_single_file_are_listed() -> None:
     assert folder.dropped == (*texts, Dropped("asset", "extra.bin"))
 
 
+@pytest.mark.parametrize("name", ["../x.jinja", "a/b.jinja", ".jinja", "x.py", ".x.jinja", "a\\b.jinja", "x.jinja\0"])
+def test_a_file_of_another_kind_or_place_is_not_written(name: str) -> None:
+    path = f"additional_chat_templates/{name}"
+    plan = CONTAINER.plan_file([], {}, {path: Part(dtype="u8", shape=(2,))}, {"max_shard_size": "5GB"})
+    assert plan.dropped == (Dropped("asset", path),)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_is_accepted_under_the_codec_it_has(dtype: str) -> None:
     (spec,) = [tensor.spec for tensor in outgoing({"w": (dtype, (8,), bytes(8 * SUB_BYTE.get(dtype, 0) // 8))})]

@@ -141,11 +141,12 @@ class GgufFiles(Mapping[str, bytes]):
         own = Content() if "tokenizer.json" in files and not names else rebuilt
         if unchanged:
             return EncodedFiles(tokenizer, own, files), own
-        others = {name: data for name, data in files.items() if name not in FILES}
+        others = {name: data for name, data in files.items() if not describes_tokenizer(name)}
         if len(others) < len(files) and (agreeing := self._agreeing_content(files, own)) is not None:
             return EncodedFiles(tokenizer, own, files), agreeing
-        base = own if len(others) == len(files) else rebuilt
-        return EncodedFiles(tokenizer, base, others), parse_files(others, base)
+        if len(others) < len(files) and names:  # a template of the keys may be in none of these
+            own = content.select((*names, "tokenizer_config.json"))
+        return EncodedFiles(tokenizer, own, others), parse_files(others, own)
 
     def _agreeing_content(self, files: Mapping[str, bytes], own: Content) -> Content | None:
         """The content of files whose tokenizer agrees with the keys; None if it does not."""

@@ -27,7 +27,18 @@ from squish_core.api import (
 )
 
 from . import writer
-from .folder import INDEX_SUFFIX, MODEL_ASSETS, STANDARD, Shard, choose, part_of_set, read_set, set_index, unreadable
+from .folder import (
+    INDEX_SUFFIX,
+    MODEL_ASSETS,
+    STANDARD,
+    Shard,
+    choose,
+    model_assets,
+    part_of_set,
+    read_set,
+    set_index,
+    unreadable,
+)
 from .header import read_header, read_record
 
 
@@ -44,7 +55,7 @@ class Safetensors(Container):
             shards, problems = read_set(main, limits)
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
-        assets = [main.member(asset) for asset in MODEL_ASSETS if asset in members] if standard else []
+        assets = model_assets(main, members) if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -36,6 +36,9 @@ MODEL_ASSETS = (
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
 )  # fmt: skip
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+"""The default chat template, and the folder beside it in which Transformers saves others by name."""
+_NAMED_TEMPLATE = re.compile(rf"{TEMPLATES}/\w[\w.+ -]*\.jinja")
 MODEL_FILES = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
 """Names of a model's main file, tried if its folder cannot be listed."""
 
@@ -46,6 +49,34 @@ class Shard:
 
     source: Source
     header: Header
+
+
+def is_model_asset(name: str) -> bool:
+    """Tell whether a file beside the tensors describes a model.
+
+    Parameters
+    ----------
+    name : str
+        Its name, with the folder of a named chat template.
+
+    Returns
+    -------
+    bool
+        True for config, tokenizer, chat templates and the like.
+
+    Examples
+    --------
+    >>> is_model_asset("config.json"), is_model_asset("additional_chat_templates/rag.jinja"), is_model_asset("x.py")
+    (True, True, False)
+    """
+    return name in MODEL_ASSETS or _NAMED_TEMPLATE.fullmatch(name) is not None
+
+
+def model_assets(main: Source, members: Collection[str]) -> list[Source]:
+    """Open the files beside the tensors that describe a model."""
+    files = [main.member(asset) for asset in MODEL_ASSETS if asset in members]
+    named = main.members(TEMPLATES) if TEMPLATE in members else ()
+    return files + [main.member(name, TEMPLATES) for name in named if is_model_asset(f"{TEMPLATES}/{name}")]
 
 
 def choose(folder: Source) -> str:

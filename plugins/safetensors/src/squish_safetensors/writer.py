@@ -27,7 +27,7 @@ from squish_core.api import (
     dtypes,
 )
 
-from .folder import CONFIG_FILE, INDEX_SUFFIX, MODEL_ASSETS
+from .folder import CONFIG_FILE, INDEX_SUFFIX, is_model_asset
 from .header import DTYPE_ORDER, DTYPE_TAGS, METADATA, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
@@ -125,9 +125,10 @@ def write(
     for file in files:
         with sink.member(file.name) as member:
             _write_file(member, file, by_name)
-    for name in _carried_assets(assets, options):
-        with sink.member(name) as member:
-            member.write(assets[name])
+    for path in _carried_assets(assets, options):
+        folder, _, name = path.rpartition("/")
+        with sink.member(name, folder) as member:
+            member.write(assets[path])
     if not adapter:
         with sink.member("model" + INDEX_SUFFIX) as member:
             member.write(_index_json(files))
@@ -276,7 +277,7 @@ def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
 
 def _carried_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
     """Return the assets of a folder; a single file has none."""
-    return [name for name in assets if MAX_SHARD_SIZE in options and name in MODEL_ASSETS]
+    return [name for name in assets if MAX_SHARD_SIZE in options and is_model_asset(name)]
 
 
 def _encodable(text: str) -> bool:

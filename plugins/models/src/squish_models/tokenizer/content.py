@@ -18,6 +18,8 @@ FILES = (
 )  # fmt: skip
 """Files of a folder that define its tokenizer."""
 TEMPLATE_FOLDER = "additional_chat_templates/"
+DEFAULT_TEMPLATE = "default"
+"""The name of the default chat template among named ones."""
 
 
 @frozen(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from squish_core.api import LazyAssets
 
 from . import sentencepiece
 from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
-from .content import TEMPLATE_FOLDER, Content
+from .content import DEFAULT_TEMPLATE, Content
 from .pretokenizers import BY_NAME, Pretokenizer
 from .sentencepiece import Pieces
 
@@ -55,12 +55,11 @@ def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content
         "generation_config.json": partial(_generation, tokenizer),
     }  # fmt: skip
     values = LazyAssets(build, lambda name: build[name]())
-    templates = {f"{TEMPLATE_FOLDER}{name}.jinja": text for name, text in tokenizer.chat_templates.items() if name}
     pieces = None
     if tokenizer.scores is not None:
         texts = tuple(piece_texts(tokenizer))
         pieces = Pieces(texts, tokenizer.scores, tokenizer.kinds, bool(tokenizer.space_prefix))
-    return Content(values=values, pieces=pieces, templates=templates)
+    return Content(values=values, pieces=pieces)
 
 
 class EncodedFiles(Mapping[str, bytes]):
@@ -77,8 +76,6 @@ class EncodedFiles(Mapping[str, bytes]):
         return self._files[name]
 
     def _encode(self, name: str) -> bytes:
-        if name in self._content.templates:
-            return self._content.templates[name].encode()
         if name == "tokenizer.model":
             return sentencepiece.write(self._tokenizer)
         # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
@@ -227,8 +224,13 @@ def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
         options["add_prefix_space"] = tokenizer.space_prefix
     options |= {key: tokenizer.tokens[tokenizer.special[role]] for role, key in TOKEN_KEYS.items()
                 if role in tokenizer.special}  # fmt: skip
-    if "" in tokenizer.chat_templates:
-        options["chat_template"] = tokenizer.chat_templates[""]
+    templates = tokenizer.chat_templates
+    if [*templates] == [""]:
+        options["chat_template"] = templates[""]
+    elif templates:
+        options["chat_template"] = [
+            {"name": name or DEFAULT_TEMPLATE, "template": text} for name, text in templates.items()
+        ]
     return options
 
 

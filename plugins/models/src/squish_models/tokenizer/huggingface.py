@@ -22,7 +22,7 @@ from .base import (
     scores_of_merges,
     tokenizer_error,
 )
-from .content import TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
+from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .pretokenizers import find_pretokenizer, structure
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
 
@@ -279,7 +279,8 @@ def _templates(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
     if isinstance(template, list):
         entries = [each for each in template if isinstance(each, dict)]
         templates = {
-            "" if each.get("name") == "default" else str(each.get("name")): each.get("template") for each in entries
+            "" if each.get("name") == DEFAULT_TEMPLATE else str(each.get("name")): each.get("template")
+            for each in entries
         }
     elif template is not None:
         templates[""] = template

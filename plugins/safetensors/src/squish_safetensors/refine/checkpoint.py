@@ -18,7 +18,7 @@ from squish_core.api import (
 )
 
 from .. import writer
-from ..folder import CONFIG_FILE, DECLARING, MODEL_ASSETS
+from ..folder import CONFIG_FILE, DECLARING, is_model_asset
 from .declarations import declaration_paths, dropped_declarations
 from .files import read_config, readable_by_transformers, with_config
 
@@ -46,7 +46,7 @@ class Checkpoint(Refinement):
         part = assets.get(CONFIG_FILE)
         config = read_config(b"{}" if part is None or part.data is None else bytes(part.data))
         declared = declaration_paths(self.declare(config, specs, options))
-        dropped = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
+        dropped = dropped_assets(name for name in assets if name in DECLARING or not is_model_asset(name))
         undeclared = () if declared else dropped_declarations(config)
         return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *dropped, *undeclared))
 
