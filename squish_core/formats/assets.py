@@ -16,7 +16,7 @@ SUFFIXES = (".json", ".jinja", ".txt", ".model")
 """Suffixes of config, tokenizer and chat template; weights have others."""
 OBJECTS = (
     "adapter_config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "chat_template.json",
 )  # fmt: skip
 """Files of a model folder with one JSON object each, besides config.json."""
 TEXTS = ("merges.txt", "*.jinja")

@@ -111,6 +111,23 @@ def test_named_chat_templates_of_a_gguf_come_back_from_a_folder(to: str, llama: 
         }
 
 
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [({}, "p"), ({"chat_template.jinja": b"j"}, "j"), ({"tokenizer_config.json": b'{"chat_template": "c"}'}, "c")],
+)
+def test_a_processors_chat_template_counts_where_the_tokenizer_has_none(
+    others: dict[str, bytes], expected: str, tmp_path: Path
+) -> None:
+    files = {**FILES, "chat_template.json": b'{"chat_template": "p"}', **others}
+    source = write_model(tmp_path / "source", squish.registry().family("llama"), LLAMA, files=files)
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert file.meta["tokenizer.chat_template"] == expected
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    for name, data in files.items():
+        assert (tmp_path / "back" / name).read_bytes() == data
+
+
 def test_named_chat_templates_of_a_folder_become_keys(tmp_path: Path) -> None:
     named = {"chat_template.jinja": b"d", "additional_chat_templates/rag.jinja": b"r",
              "additional_chat_templates/t-1.jinja": b"t"}  # fmt: skip

@@ -34,7 +34,8 @@ MAX_JSON, MAX_ENTRY = 16 << 20, 4 << 20
 MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
+    "chat_template.json", "preprocessor_config.json", "processor_config.json", *DECLARING, "adapter_config.json",
+    "squish.gguf.json",
 )  # fmt: skip
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 """The default chat template, and the folder beside it in which Transformers saves others by name."""

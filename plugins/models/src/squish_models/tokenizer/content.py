@@ -14,7 +14,7 @@ from .sentencepiece import Pieces
 
 FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "generation_config.json", "chat_template.jinja",
+    "generation_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 """Files of a folder that define its tokenizer."""
 TEMPLATE_FOLDER = "additional_chat_templates/"

@@ -123,7 +123,7 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
     special = _special(table, (options, listed), (config, end), stored or {})
     return Tokenizer(
         vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
-        end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content.templates, options),
+        end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content),
         left_out=tuple(table.beyond.values()),
     )  # fmt: skip
 
@@ -272,10 +272,11 @@ def _added(
     }
 
 
-def _templates(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates from tokenizer_config.json, else from the template files."""
+def _templates(content: Content) -> dict[str, str]:
+    """Chat templates from tokenizer_config.json, else from the template files, else from that of a processor."""
     templates: dict[str, Any] = {}
-    template = options.get("chat_template")
+    files, settings = content.templates, content.values
+    template = settings.get("tokenizer_config.json", {}).get("chat_template")
     if isinstance(template, list):
         entries = [each for each in template if isinstance(each, dict)]
         templates = {
@@ -289,4 +290,7 @@ def _templates(files: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
     for name, text in files.items():
         if name.startswith(TEMPLATE_FOLDER):
             templates.setdefault(name[len(TEMPLATE_FOLDER) : -6], text)
+    processor = settings.get("chat_template.json", {}).get("chat_template")
+    if not templates and isinstance(processor, str):
+        templates[""] = processor
     return templates
