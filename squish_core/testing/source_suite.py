@@ -113,6 +113,8 @@ class SourceSuite(Suite):
             assert names <= set(members), (
                 f"members() gives {len(members)} names, {sorted(names - set(members))} are absent"
             )
+            below = source.members("no-such-folder")
+            assert below == (), f"members('no-such-folder') gives {len(below)} names, expected none"
             for name, content in self.files().items():
                 assert source.has(name), f"has({name!r}) is False, it has {len(content)} bytes"
                 data = source.member(name).read(0, len(content))

@@ -33,6 +33,14 @@ def test_a_file_and_a_folder_of_fsspec_open(memory: Any, address: str) -> None:
         assert sorted(file.assets) == ["config.json"]
 
 
+def test_a_subfolder_that_does_not_exist_has_no_files(memory: Any) -> None:
+    memory.pipe("/models/chat_template.jinja", b"{{ x }}")
+    assert "chat_template.jinja" in squish.open("memory://models/").assets
+    memory.pipe("/models/additional_chat_templates/rag.jinja", b"r")
+    with squish.open("memory://models/") as file:
+        assert bytes(file.assets["additional_chat_templates/rag.jinja"].raw) == b"r"
+
+
 def test_a_file_that_is_replaced_is_an_error(memory: Any) -> None:
     with squish.open("memory://models/model.safetensors") as file:
         memory.pipe("/models/model.safetensors", memory.cat("/models/model.safetensors"))

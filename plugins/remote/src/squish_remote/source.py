@@ -130,18 +130,18 @@ class Connection:
         return tuple(name for name, result in zip(names, results) if isinstance(result, OpenFile))
 
     async def names(self, folder: str) -> tuple[str, ...]:
-        """The files of a folder, listed once."""
+        """The files of a folder, listed once; none of a subfolder that does not exist."""
         if folder not in self._listings and self.root.listing is not None:
             return ()
         if folder not in self._listings:
+            failure, listing = None, list[str]()
             try:
                 listing = await self.root.store.names("/".join(filter(None, (self.root.prefix.rstrip("/"), folder))))
-            except RequestError as failure:
-                error = error_of(failure, self.address(folder), self.root.source_id, None, self.settings)
-            else:
-                self._listings[folder] = tuple(sorted(listing))
-                return self._listings[folder]
-            raise error
+            except RequestError as refusal:
+                failure = refusal
+            if failure is not None and not (folder and failure.kind == "missing"):
+                raise error_of(failure, self.address(folder), self.root.source_id, None, self.settings)
+            self._listings[folder] = tuple(sorted(listing))
         return self._listings[folder]
 
     async def request(self, file: OpenFile, start: int, stop: int) -> memoryview:
