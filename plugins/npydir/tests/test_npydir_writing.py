@@ -137,6 +137,17 @@ def test_dropped_assets_are_listed(tmp_path: Path) -> None:
     assert plan.dropped == (Dropped("asset", "x.bin"),)
 
 
+def test_a_models_files_survive_with_its_named_chat_templates(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "chat_template.jinja": b"d", "additional_chat_templates/rag.jinja": b"r"}
+    (tmp_path / "in" / "additional_chat_templates").mkdir(parents=True)
+    squish.save(tmp_path / "in" / "model.safetensors", {"a": np.ones((2, 32), np.float32)})
+    for name, data in files.items():
+        (tmp_path / "in" / name).write_bytes(data)
+    squish.convert(tmp_path / "in", tmp_path / "out", "npydir")
+    with squish.open(tmp_path / "out") as file:
+        assert {name: bytes(buffer.raw) for name, buffer in file.assets.items()} == files
+
+
 def test_typed_metadata_survives(tmp_path: Path) -> None:
     tokens = Typed("array:str", ["a", "b"])
     meta = {"general.architecture": Typed("str", "x"), "quant_label": "INT8", "tokenizer.ggml.tokens": tokens}

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.api import MODEL_ASSETS
+from squish_safetensors.api import MODEL_ASSETS, model_assets
 
 from squish_core.api import (
     DENSE,
@@ -267,9 +267,8 @@ def _dtype(encoding: Encoding) -> str:
 
 def _assets(folder: Folder) -> dict[str, Part]:
     assets = {}
-    for name in MODEL_ASSETS:
-        if folder.has(name):
-            source = folder.open(name)
-            segment = Segment(folder.number(name, source.size), 0, source.size)
-            assets[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
+    for name in model_assets(folder.source, [name for name in MODEL_ASSETS if folder.has(name)]):
+        source = folder.open(name)
+        segment = Segment(folder.number(name, source.size), 0, source.size)
+        assets[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
     return assets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from squish_core.api import lazy_exports
 
 _NAMES = {
-    "squish_safetensors.folder": ("CONFIG_FILE", "MODEL_ASSETS"),
+    "squish_safetensors.folder": ("CONFIG_FILE", "MODEL_ASSETS", "is_model_asset", "model_assets"),
     "squish_safetensors.header": (
         "DTYPE_ORDER", "DTYPE_TAGS", "TensorRecord", "dump_header", "read_header", "read_record", "spec_of_record",
     ),
@@ -26,6 +26,8 @@ _NAMES = {
 if TYPE_CHECKING:
     from .folder import CONFIG_FILE as CONFIG_FILE
     from .folder import MODEL_ASSETS as MODEL_ASSETS
+    from .folder import is_model_asset as is_model_asset
+    from .folder import model_assets as model_assets
     from .header import DTYPE_ORDER as DTYPE_ORDER
     from .header import DTYPE_TAGS as DTYPE_TAGS
     from .header import TensorRecord as TensorRecord

@@ -55,7 +55,7 @@ class Safetensors(Container):
             shards, problems = read_set(main, limits)
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
-        assets = model_assets(main, members) if standard else []
+        assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)
@@ -101,6 +101,12 @@ class Safetensors(Container):
         options: Options,
     ) -> None:
         writer.write(sink, tensors, meta, assets, options)
+
+
+def _member(source: Source, path: str) -> Source:
+    """Open a file of the folder, or of a folder in it."""
+    folder, _, name = path.rpartition("/")
+    return source.member(name, folder)
 
 
 def _merged(shards: Iterable[Shard]) -> tuple[dict[str, str], list[Problem]]:

@@ -73,11 +73,30 @@ def is_model_asset(name: str) -> bool:
     return name in MODEL_ASSETS or _NAMED_TEMPLATE.fullmatch(name) is not None
 
 
-def model_assets(main: Source, members: Collection[str]) -> list[Source]:
-    """Open the files beside the tensors that describe a model."""
-    files = [main.member(asset) for asset in MODEL_ASSETS if asset in members]
-    named = main.members(TEMPLATES) if TEMPLATE in members else ()
-    return files + [main.member(name, TEMPLATES) for name in named if is_model_asset(f"{TEMPLATES}/{name}")]
+def model_assets(folder: Source, members: Collection[str]) -> list[str]:
+    """List the files beside the tensors that describe a model.
+
+    Parameters
+    ----------
+    folder : Source
+        The folder, or a file in it.
+    members : collection of str
+        The names of its files.
+
+    Returns
+    -------
+    list of str
+        Names for which `is_model_asset` is true.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     model_assets(file.source, ["config.json", "README.md"])
+    ['config.json']
+    """
+    named = folder.members(TEMPLATES) if TEMPLATE in members else ()
+    paths = [*(name for name in MODEL_ASSETS if name in members), *(f"{TEMPLATES}/{name}" for name in named)]
+    return list(filter(is_model_asset, paths))
 
 
 def choose(folder: Source) -> str:

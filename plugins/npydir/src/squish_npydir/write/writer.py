@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from squish_safetensors.api import MODEL_ASSETS
+from squish_safetensors.api import is_model_asset
 
 from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dtypes, dump_meta
 
@@ -32,8 +32,8 @@ def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapp
         parts = encoding.parts.items()
         size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
         size += len(shape_array(spec.shape))
-    dropped = dropped_assets(name for name in assets if name not in MODEL_ASSETS)
-    return WritePlan(size=size + sum(assets[name] for name in assets if name in MODEL_ASSETS), dropped=dropped)
+    dropped = dropped_assets(name for name in assets if not is_model_asset(name))
+    return WritePlan(size=size + sum(assets[name] for name in assets if is_model_asset(name)), dropped=dropped)
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
@@ -47,9 +47,10 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
                 stream.write_to(member)
         with sink.member(f"{key}__shape.npy", "tensors") as member:
             member.write(shape_array(tensor.spec.shape))
-    for name, data in assets.items():
-        if name in MODEL_ASSETS:
-            with sink.member(name) as member:
+    for path, data in assets.items():
+        if is_model_asset(path):
+            folder, _, name = path.rpartition("/")
+            with sink.member(name, folder) as member:
                 member.write(data)
     for name, data in _described(specs, meta):
         with sink.member(name) as member:

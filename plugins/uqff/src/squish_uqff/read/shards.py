@@ -26,7 +26,7 @@ from squish_core.api import (
 SUFFIX, RESIDUAL, CONFIG, REPORT = ".uqff", "residual.safetensors", "config.json", "uqff_report.json"
 ASSETS = (
     CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "modules.json",
-    "chat_template.jinja",
+    "chat_template.jinja", "chat_template.json",
     "processor_config.json", "preprocessor_config.json", "squish.gguf.json", REPORT,
 )  # fmt: skip
 NUMBERED = re.compile(r"(.*)-(0|[1-9]\d{0,5})\.uqff", re.DOTALL)
