@@ -92,6 +92,12 @@ def test_a_folder_with_one_file_opens_it(tmp_path: Path) -> None:
     assert list(squish.open(tmp_path)) == ["a"]
 
 
+def test_a_folder_with_one_file_of_transformers_opens_it(tmp_path: Path) -> None:
+    (tmp_path / "consolidated.safetensors").write_bytes(shard(b=b"b"))
+    (tmp_path / "model.safetensors").write_bytes(shard(a=b"aa"))
+    assert list(squish.open(tmp_path)) == ["a"]
+
+
 def test_a_file_of_another_name_has_no_assets(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "lora.safetensors").write_bytes(shard(a=b"aa"))

@@ -106,6 +106,8 @@ def choose(folder: Source) -> str:
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
     candidates = indexes or [name for name in names if name.endswith(SUFFIX)]
+    if f"model{SUFFIX}" in candidates:  # as in Transformers; Mistral's own `consolidated.safetensors` may be beside it
+        return f"model{SUFFIX}"
     if candidates in ([], [UQFF_REST]):
         # The layers are next to the residual; the refinement determines the set.
         candidates = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or candidates
