@@ -102,12 +102,12 @@ def model_assets(folder: Source, members: Collection[str]) -> list[str]:
 def choose(folder: Source) -> str:
     """Return the file of a folder to open; FormatError if it is ambiguous."""
     names = folder.members(likely=MODEL_FILES)
+    # Transformers reads these two alone; Mistral's own `consolidated.safetensors` may lie beside them.
+    for name in (f"model{INDEX_SUFFIX}", f"model{SUFFIX}"):
+        if name in names:
+            return name
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    if "model" + INDEX_SUFFIX in indexes:
-        return "model" + INDEX_SUFFIX
     candidates = indexes or [name for name in names if name.endswith(SUFFIX)]
-    if f"model{SUFFIX}" in candidates:  # as in Transformers; Mistral's own `consolidated.safetensors` may be beside it
-        return f"model{SUFFIX}"
     if candidates in ([], [UQFF_REST]):
         # The layers are next to the residual; the refinement determines the set.
         candidates = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or candidates
