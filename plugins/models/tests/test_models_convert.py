@@ -113,9 +113,13 @@ def test_named_chat_templates_of_a_gguf_come_back_from_a_folder(to: str, llama: 
 
 @pytest.mark.parametrize(
     ("others", "expected"),
-    [({}, "p"), ({"chat_template.jinja": b"j"}, "j"), ({"tokenizer_config.json": b'{"chat_template": "c"}'}, "c")],
+    [
+        ({}, "p"),
+        ({"tokenizer_config.json": b'{"chat_template": "c"}'}, "c"),
+        ({"tokenizer_config.json": b'{"chat_template": "c"}', "chat_template.jinja": b"j"}, "j"),
+    ],
 )
-def test_a_processors_chat_template_counts_where_the_tokenizer_has_none(
+def test_a_chat_template_in_a_file_wins_as_in_transformers_and_a_processors_is_the_last(
     others: dict[str, bytes], expected: str, tmp_path: Path
 ) -> None:
     files = {**FILES, "chat_template.json": b'{"chat_template": "p"}', **others}

@@ -272,25 +272,20 @@ def _added(
     }
 
 
-def _templates(content: Content) -> dict[str, str]:
-    """Chat templates from tokenizer_config.json, else from the template files, else from that of a processor."""
-    templates: dict[str, Any] = {}
-    files, settings = content.templates, content.values
+def _templates(content: Content) -> dict[str, Any]:
+    """Chat templates by name, the default one as "": from their own files, which win in Transformers, else from
+    tokenizer_config.json, else that of a processor."""
+    if content.templates:
+        default = {"chat_template.jinja": ""}
+        return {default.get(name, name[len(TEMPLATE_FOLDER) : -6]): text for name, text in content.templates.items()}
+    settings = content.values
     template = settings.get("tokenizer_config.json", {}).get("chat_template")
     if isinstance(template, list):
         entries = [each for each in template if isinstance(each, dict)]
-        templates = {
+        return {
             "" if each.get("name") == DEFAULT_TEMPLATE else str(each.get("name")): each.get("template")
             for each in entries
         }
-    elif template is not None:
-        templates[""] = template
-    if "" not in templates and "chat_template.jinja" in files:
-        templates[""] = files["chat_template.jinja"]
-    for name, text in files.items():
-        if name.startswith(TEMPLATE_FOLDER):
-            templates.setdefault(name[len(TEMPLATE_FOLDER) : -6], text)
-    processor = settings.get("chat_template.json", {}).get("chat_template")
-    if not templates and isinstance(processor, str):
-        templates[""] = processor
-    return templates
+    if template is None and isinstance(processor := settings.get("chat_template.json", {}).get("chat_template"), str):
+        template = processor
+    return {} if template is None else {"": template}
