@@ -144,8 +144,8 @@ class GgufFiles(Mapping[str, bytes]):
         others = {name: data for name, data in files.items() if not describes_tokenizer(name)}
         if len(others) < len(files) and (agreeing := self._agreeing_content(files, own)) is not None:
             return EncodedFiles(tokenizer, own, files), agreeing
-        if len(others) < len(files) and names:  # a template of the keys may be in none of these
-            own = content.select((*names, "tokenizer_config.json"))
+        if len(others) < len(files):  # all are rebuilt; a changed chat template may belong to none of the names
+            own = content.select((*names, "tokenizer_config.json")) if names else content
         return EncodedFiles(tokenizer, own, others), parse_files(others, own)
 
     def _agreeing_content(self, files: Mapping[str, bytes], own: Content) -> Content | None:
