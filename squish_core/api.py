@@ -25,7 +25,7 @@ _NAMES = {
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.mapping.mapped": ("MappedFile", "Naming"),
-    "squish_core.formats.assets": ("LazyAssets", "check_assets", "parse_object", "parse_text"),
+    "squish_core.formats.assets": ("MAX_INLINE", "LazyAssets", "check_assets", "parse_object", "parse_text"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("BytesSource", "Source", "check_file_name", "closed"),
@@ -227,6 +227,7 @@ if TYPE_CHECKING:
     from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats import protobuf as protobuf
+    from squish_core.formats.assets import MAX_INLINE as MAX_INLINE
     from squish_core.formats.assets import LazyAssets as LazyAssets
     from squish_core.formats.assets import check_assets as check_assets
     from squish_core.formats.assets import parse_object as parse_object

@@ -15,6 +15,7 @@ import toys
 
 import squish_core as squish
 from squish_core import api
+from squish_core.conversion.compatible import encoder_for
 from squish_core.conversion.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
@@ -250,6 +251,9 @@ def test_another_distributions_encoder_is_used_or_else_the_codecs_own() -> None:
     ]
     registry = toys.registry(toys.plugin(squish_encoders=declared))
     assert type(registry.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
+    matrix, vector = (api.TensorSpec(name="w", shape=shape, dtype="f32") for shape in ((2, 3), (3,)))
+    assert type(encoder_for(registry, api.CodecSpec("dense"), matrix)).__name__ == "Shifted"
+    assert encoder_for(registry, api.CodecSpec("dense"), vector) is registry.codec("dense")
     assert registry.encoder(api.CodecSpec("toy.rows")) is registry.codec("toy.rows")
     assert expand(api.CodecSpec("shifted"), "toy.box", registry).id == "dense"
 

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from squish_core.errors import SquishError
 from squish_core.file import File
-from squish_core.formats.assets import LazyAssets
+from squish_core.formats.assets import MAX_INLINE, LazyAssets
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.model import Part
 
-INLINE = 16 << 20
-"""Assets up to this size can be inspected by the target format before a conversion."""
 _REASON = "describes the encoding of the source's tensors"
 
 
@@ -40,7 +38,7 @@ def carried_assets(file: File, target: str) -> tuple[Mapping[str, Part], tuple[D
 
     def read(name: str) -> Part:
         part = changed.get(name) or index.assets[name]
-        is_inline = part.data is not None or part.nbytes > INLINE
+        is_inline = part.data is not None or part.nbytes > MAX_INLINE
         return part if is_inline else _inline(bytes(file.assets[name].raw))
 
     return LazyAssets(names, read), tuple(dropped)

@@ -57,8 +57,9 @@ def choose_map(
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     _check_files(file, naming, layout)
-    is_copy = file.index.format == container.id and (layout != GGUF or naming.family is None)
-    if not request and layout != HF and is_copy:
+    # A GGUF may have the names of the checkpoint that it keeps.
+    may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
+    if not request and file.index.format == container.id and not may_be_renamed:
         return None, _check_unmapped(file, naming, layout, options, request)
     if (layout == GGUF) == (naming.layout == GGUF) and (
         layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))

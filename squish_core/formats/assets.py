@@ -23,6 +23,8 @@ TEXTS = ("merges.txt", "*.jinja")
 """Patterns of a model folder's files with text."""
 MAX_BYTES, MAX_NODES = 64 << 20, 4 << 20
 """Maximum bytes and values of a JSON file; twice those of the largest tokenizer.json in use."""
+MAX_INLINE = 16 << 20
+"""Files of up to this size come with their bytes when a conversion is planned, so that a format can look into them."""
 REPLACE = "Correct the file, or download it again."
 _Value = TypeVar("_Value")
 

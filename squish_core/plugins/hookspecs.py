@@ -92,7 +92,7 @@ class BackendInfo:
 
 @frozen(kw_only=True)
 class EncoderInfo:
-    """An alternative encoder with the id of a codec, used instead of the codec's own."""
+    """An alternative encoder with the id of a codec, used instead of the codec's own except for dense vectors."""
 
     id: str
     title: str

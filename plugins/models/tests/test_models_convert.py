@@ -210,6 +210,19 @@ def test_names_are_kept_on_request(llama: Path, tmp_path: Path) -> None:
         assert "general.architecture" not in file.meta
 
 
+def test_a_tokenizer_beside_a_gguf_that_contradicts_its_keys_is_not_taken(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf", "gguf:keep=no")
+    stored = json.loads(FILES["tokenizer.json"])
+    vocabulary = stored["model"]["vocab"]
+    first, second, *_ = vocabulary
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "tokenizer.json").write_text(json.dumps(stored))
+    squish.convert(tmp_path / "m.gguf", tmp_path / "out", "hf", assets=tmp_path / "beside")
+    expected = json.loads(FILES["tokenizer.json"])["model"]["vocab"]
+    assert json.loads((tmp_path / "out" / "tokenizer.json").read_text())["model"]["vocab"] == expected
+
+
 def test_a_gguf_with_unchanged_names_has_the_files_and_is_mapped_later(llama: Path, tmp_path: Path) -> None:
     squish.convert(llama, tmp_path / "kept.gguf", rename="keep")
     difference = squish.diff(llama, tmp_path / "kept.gguf")

@@ -92,8 +92,9 @@ def test_a_folder_with_one_file_opens_it(tmp_path: Path) -> None:
     assert list(squish.open(tmp_path)) == ["a"]
 
 
-def test_a_folder_with_one_file_of_transformers_opens_it(tmp_path: Path) -> None:
-    (tmp_path / "consolidated.safetensors").write_bytes(shard(b=b"b"))
+@pytest.mark.parametrize("other", ["consolidated.safetensors", "consolidated.safetensors.index.json"])
+def test_a_folder_opens_the_file_of_transformers_whatever_lies_beside_it(other: str, tmp_path: Path) -> None:
+    (tmp_path / other).write_bytes(shard(b=b"b"))
     (tmp_path / "model.safetensors").write_bytes(shard(a=b"aa"))
     assert list(squish.open(tmp_path)) == ["a"]
 

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from squish_core.api import (
     DENSE,
+    MAX_INLINE,
     CodecSpec,
     CodeLayout,
     Container,
@@ -32,11 +33,12 @@ from squish_core.api import (
     WritePlan,
     align_up,
     check_extents,
+    dropped_assets,
     single_value,
 )
 
 from . import writer
-from .kept_files import kept_files, pack_files, split_files
+from .kept_files import keeps_files, pack_files, small_files, split_files
 from .presets import read_as_f32
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
@@ -122,10 +124,11 @@ class Gguf(Container):
             raise UsageError(
                 "invalid value of the GGUF option keep", found=repr(keep), expected="yes or no", code=ErrorCode.OPTION
             )
-        inline = {name: bytes(part.data) for name, part in assets.items() if part.data is not None}
-        kept = kept_files(meta, inline, options)
-        dropped = [name for name in assets if name not in kept]
-        return writer.plan_file(specs, {**meta, **pack_files(kept)}, dropped)
+        if not keeps_files(meta, options):
+            return writer.plan_file(specs, meta, dropped_assets(assets))
+        files = small_files({name: bytes(part.data) for name, part in assets.items() if part.data is not None})
+        lost = dropped_assets((name for name in assets if name not in files), f"more than {MAX_INLINE >> 20} MiB")
+        return writer.plan_file(specs, {**meta, **pack_files(files)}, lost)
 
     def write(
         self,
@@ -135,7 +138,8 @@ class Gguf(Container):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
-        writer.write(sink, tensors, {**meta, **pack_files(kept_files(meta, assets, options))})
+        files = small_files(assets) if keeps_files(meta, options) else {}
+        writer.write(sink, tensors, {**meta, **pack_files(files)})
 
 
 def build(name: str, entry: Entry) -> DenseFields | TensorSpec:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import FormatError, LazyAssets, Options, Part, Typed
+from squish_core.api import MAX_INLINE, FormatError, LazyAssets, Options, Part, Typed
 
 FILE = "squish.hf."
 ARCHITECTURE = "general.architecture"
 """The key without which llama.cpp loads no model."""
 MOST = 256 << 20
 """Maximum size of all kept files, in bytes."""
-LARGEST = 16 << 20
-"""Maximum size of a file that comes with its bytes when a conversion is planned."""
 SMALL = 1 << 16
 """Bytes of files that the slowest compression handles in no noticeable time."""
 
@@ -89,11 +87,14 @@ def split_files(meta: dict[str, Any]) -> tuple[dict[str, Any], Mapping[str, Part
     return {key: value for key, value in meta.items() if not _is_file(key, meta)}, LazyAssets(files, read)
 
 
-def kept_files(meta: Mapping[str, Any], files: Mapping[str, bytes], options: Options) -> dict[str, bytes]:
-    """The files to store with these keys: none of a model, whose keys and own files describe it."""
-    if ARCHITECTURE in meta or options.get("keep") == "no":
-        return {}
-    return {name: data for name in files if len(data := files[name]) <= LARGEST}
+def keeps_files(meta: Mapping[str, Any], options: Options) -> bool:
+    """Whether files are stored with these keys: not those of a model, which the keys describe."""
+    return ARCHITECTURE not in meta and options.get("keep") != "no"
+
+
+def small_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files that a plan can look into, so that their packed size is known."""
+    return {name: data for name in files if len(data := files[name]) <= MAX_INLINE}
 
 
 def _is_file(key: str, meta: Mapping[str, Any]) -> bool:

@@ -107,7 +107,7 @@ class GgufArray(Sequence[Any]):
 
 
 def text_array(texts: Sequence[str]) -> GgufArray:
-    """Return texts as an array that is packed already: a vocabulary is measured, hashed and written.
+    """Return texts as an array, packed once: a vocabulary is measured, hashed and written.
 
     Parameters
     ----------

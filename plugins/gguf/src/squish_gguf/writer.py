@@ -11,6 +11,7 @@ from squish_ggml.api import blocks_for
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
+    Dropped,
     Encoding,
     FormatError,
     OutgoingTensor,
@@ -20,7 +21,6 @@ from squish_core.api import (
     TensorSpec,
     WritePlan,
     align_up,
-    dropped_assets,
     dropped_metadata,
 )
 
@@ -101,15 +101,15 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     return Encoding(codec=CodecSpec(codec), parts=parts)
 
 
-def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], lost: Sequence[str]) -> WritePlan:
-    """Predict the exact size, and the metadata and assets (`lost`) that are dropped; FormatError if a value does not
+def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], lost: Sequence[Dropped]) -> WritePlan:
+    """Predict the exact size, and what is dropped: metadata, and the assets in `lost`; FormatError if a value does not
     fit its type."""
     sizes = {key: None if value is None else pair_size(key, value) for key, value in _described(meta, specs).items()}
     table = tensor_table(specs, meta)
     pairs = [size for size in sizes.values() if size is not None]
     head = len(_start(table, len(pairs))) + sum(pairs) + sum(map(len, table.entries))
     dropped = dropped_metadata(key for key, size in sizes.items() if size is None)
-    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *dropped_assets(lost)))
+    return WritePlan(size=align_up(head, table.alignment) + table.size, dropped=(*dropped, *lost))
 
 
 def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:

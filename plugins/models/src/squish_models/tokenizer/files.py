@@ -19,7 +19,7 @@ from .sentencepiece import Pieces
 
 VERSION = {"version": "1.0"}
 ONE_LINE = json.dumps(VERSION)[:-1].encode()
-"""How a tokenizer.json on one line begins; other software indents it."""
+"""How our tokenizer.json begins, which is on one line."""
 
 
 def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
@@ -84,7 +84,7 @@ class EncodedFiles(Mapping[str, bytes]):
         return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
 
     def gives(self, name: str, data: bytes) -> bool:
-        """Whether a file has these bytes; a vocabulary is not encoded to see that it would be on one line."""
+        """Whether a file has these bytes. A tokenizer.json that is indented has not: ours would be on one line."""
         if name == "tokenizer.json" and name not in self._files and not data.startswith(ONE_LINE):
             return False
         return self.get(name) == data
