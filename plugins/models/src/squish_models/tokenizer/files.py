@@ -46,7 +46,7 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
 
 
 def huggingface_content(tokenizer: Tokenizer, *, gemma: bool = False) -> Content:
-    """The content of `huggingface_files`; of each JSON file when it is looked up."""
+    """The content of `huggingface_files`. That of a JSON file is built when it is looked up."""
     bpe = tokenizer.model == "bpe"
     build: dict[str, Callable[[], dict[str, Any]]] = {
         "tokenizer.json": partial(_byte_level, tokenizer, _pretokenizer(tokenizer)) if bpe
