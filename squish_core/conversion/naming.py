@@ -130,8 +130,10 @@ def _check_files(file: File, naming: Naming, layout: str) -> None:
     """Raise FormatError for a file that the model's engine could not read; of a whole model, the family reads them."""
     if naming.error is not None:
         raise naming.error.within(file=file.name)
+    if GGUF in (layout, naming.layout):
+        return
     is_whole = naming.family is not None and not naming.adapter and not missing_tensors(file, naming)
-    if layout != GGUF and naming.layout != GGUF and not is_whole:
+    if not is_whole:
         try:
             check_assets({name: bytes(buffer.raw) for name, buffer in file.assets.items()})
         except SquishError as error:

@@ -26,6 +26,7 @@ from .base import (
     check_count,
     tokenizer_error,
 )
+from .json_file import Merges
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -195,6 +196,8 @@ def _pairs(merges: Iterable[str]) -> Sequence[Sequence[str]]:
 
 def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
     """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
+    if isinstance(merges, Merges):
+        return merges.lines
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):
         return texts
