@@ -33,7 +33,7 @@ struct Json {
 
     bool take(char mark) {
         skip_space();
-        if (at == end || *at != mark) return false;
+        if (at >= end || *at != mark) return false;
         at++;
         return true;
     }
@@ -104,12 +104,14 @@ bool append(Text text, char*& out) {
     return true;
 }
 
-// A set of texts; `seed` is random, so that no file can be made of texts that collide.
+// The tokens; `seed` is random, so that no file can be made of texts whose hashes collide.
 class Tokens {
   public:
-    Tokens(std::vector<Text>& texts, uint64_t seed) : texts(texts), seed(seed) {}
+    std::vector<Text> texts;
 
-    // Fills the table; false for a text that appears twice.
+    explicit Tokens(uint64_t seed) : seed(seed) {}
+
+    // Makes the tokens known; false for one that appears twice.
     bool index() {
         size_t size = 64;
         while (size < 2 * texts.size()) size *= 2;
@@ -122,7 +124,14 @@ class Tokens {
         return true;
     }
 
-    bool has(Text text) { return find(text) != 0; }
+    // Whether a line is two tokens with a space between, which make a token.
+    bool has_merge(Text line) {
+        const size_t space = line.find(' ');
+        if (space == 0 || space >= line.size() - 1 || line.find(' ', space + 1) != Text::npos) return false;
+        const Text left = line.substr(0, space), right = line.substr(space + 1);
+        joined.assign(left).append(right);
+        return find(left) && find(right) && find(joined);
+    }
 
   private:
     uint32_t& find(Text text) {
@@ -143,15 +152,15 @@ class Tokens {
         return size_t(sum);
     }
 
-    std::vector<Text>& texts;
     uint64_t seed;
     std::vector<uint32_t> slots;
+    std::string joined;
 };
 
 // Reads the file; the texts go to `out`.
 class Scan {
   public:
-    Scan(Json json, uint64_t seed, char* out) : json(json), start(json.at), out(out), known(texts, seed) {}
+    Scan(Json json, uint64_t seed, char* out) : json(json), start(json.at), out(out), tokens(seed) {}
 
     bool run(Vocabulary& found) {
         Text key;
@@ -172,9 +181,9 @@ class Scan {
             const int64_t place = json.at - start;
             char* const first = out;
             if (key == "vocab") {
-                if (found.vocab_end || !vocabulary() || !known.index()) return false;
+                if (found.vocab_end || !vocabulary() || !tokens.index()) return false;
                 found.vocab_start = place, found.vocab_end = json.at - start;
-                found.tokens = int64_t(texts.size()), found.tokens_size = out - first;
+                found.tokens = int64_t(tokens.texts.size()), found.tokens_size = out - first;
                 return true;
             }
             if (key == "merges") {
@@ -193,9 +202,9 @@ class Scan {
         Text key;
         return json.take('{') && json.items('}', [&] {
             char* const first = out;
-            if (texts.size() == MOST_TOKENS || !json.key(key) || !append(key, out)) return false;
-            if (!json.number(int64_t(texts.size()))) return false;
-            texts.emplace_back(first, size_t(out - first));
+            if (tokens.texts.size() == MOST_TOKENS || !json.key(key) || !append(key, out)) return false;
+            if (!json.number(int64_t(tokens.texts.size()))) return false;
+            tokens.texts.emplace_back(first, size_t(out - first));
             *out++ = 0;
             return true;
         });
@@ -214,20 +223,14 @@ class Scan {
             return false;
         }
         const Text line(first, size_t(out - first));
-        const size_t space = line.find(' ');
-        if (space == Text::npos || line.find(' ', space + 1) != Text::npos || line.find('\n') != Text::npos) return false;
-        left = line.substr(0, space), right = line.substr(space + 1);
-        joined.assign(left).append(right);
         *out++ = '\n';
-        return !left.empty() && !right.empty() && known.has(left) && known.has(right) && known.has(joined);
+        return line.find('\n') == Text::npos && tokens.has_merge(line);
     }
 
     Json json;
     const char* start;
     char* out;
-    std::vector<Text> texts;
-    Tokens known;
-    std::string joined;
+    Tokens tokens;
 };
 
 // Appends a text as Python's json writes it.
@@ -269,6 +272,19 @@ API int squish_read_vocabulary(const char* data, int64_t size, uint64_t seed, ch
     try {
         *found = {};
         return Scan({data, data + size}, seed, out).run(*found);
+    } catch (...) {
+        return 0;
+    }
+}
+
+// Whether tokens are different, and merges join and make tokens.
+API int squish_check_vocabulary(const char* texts, int64_t texts_size, const char* merges, int64_t merges_size, uint64_t seed) {
+    try {
+        Tokens tokens(seed);
+        each(texts, texts + texts_size, 0, [&](Text text, int64_t) { tokens.texts.push_back(text); });
+        bool good = tokens.index();
+        each(merges, merges + merges_size, '\n', [&](Text line, int64_t) { good = good && tokens.has_merge(line); });
+        return good;
     } catch (...) {
         return 0;
     }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_cpu.api import ScannedVocabulary, read_vocabulary, write_vocabulary
+from squish_cpu.api import ScannedVocabulary, check_vocabulary, read_vocabulary, write_vocabulary
 
 from squish_core.api import SquishError, parse_object
 from squish_core.testing import mutant
@@ -147,6 +147,26 @@ def test_texts_that_cannot_be_written() -> None:
         write_vocabulary(["a\0b"], "")
     with pytest.raises(ValueError, match="surrogates"):
         write_vocabulary(["\ud800"], "")
+    assert not check_vocabulary(["a\0b"], "")
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(PARTS, PARTS), max_size=9), st.lists(PARTS), st.randoms())
+def test_merges_are_checked(pairs: list[tuple[str, str]], others: list[str], random: Any) -> None:
+    tokens = [*tokenizer(pairs, others)["model"]["vocab"]]
+    lines = [" ".join(pair) for pair in pairs]
+    assert check_vocabulary(tokens, "\n".join(lines))
+    if tokens:
+        assert not check_vocabulary([*tokens, random.choice(tokens)], "\n".join(lines))
+    if pairs:
+        used = {text for left, right in pairs for text in (left, right, left + right)}
+        missing = random.choice(sorted(used))
+        assert not check_vocabulary([token for token in tokens if token != missing], "\n".join(lines))
+
+
+@pytest.mark.parametrize("merges", ["a", "a ", " a", "a  a", "a a a", "\n", "a a\n", "aa", "a b"])
+def test_lines_that_are_no_merges(merges: str) -> None:
+    assert not check_vocabulary(["a", "aa", "", " ", "a a"], merges)
 
 
 def test_many_tokens_are_left_to_python() -> None:

@@ -84,6 +84,7 @@ class Library(NamedTuple):
     compare: Function
     tally: Function
     read_vocabulary: Function
+    check_vocabulary: Function
     write_vocabulary: Function
     fill: Function
     read: Function
@@ -136,7 +137,7 @@ def _open() -> Library:
     triple = (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     vocabulary = (c_char_p, c_int64, c_uint64, c_void_p, ctypes.POINTER(Vocabulary))
-    texts = (c_char_p, c_int64, c_char_p, c_int64, c_void_p, ctypes.POINTER(c_int64))
+    texts = (c_char_p, c_int64, c_char_p, c_int64)
     return Library(
         _declare(loaded.squish_decode, *rows),
         _declare(loaded.squish_multiply, *products),
@@ -149,7 +150,8 @@ def _open() -> Library:
         _declare(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
         _declare(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
         _declare(loaded.squish_read_vocabulary, *vocabulary, result=c_int),
-        _declare(loaded.squish_write_vocabulary, *texts, result=c_int64),
+        _declare(loaded.squish_check_vocabulary, *texts, c_uint64, result=c_int),
+        _declare(loaded.squish_write_vocabulary, *texts, c_void_p, ctypes.POINTER(c_int64), result=c_int64),
         _declare(loaded.squish_fill, c_void_p, c_int64),
         _declare(loaded.squish_read, c_void_p, c_int64, result=c_float),
         available,

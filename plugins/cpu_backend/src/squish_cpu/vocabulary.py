@@ -57,8 +57,8 @@ def read_vocabulary(data: bytes) -> ScannedVocabulary | None:
     >>> scanned.tokens, scanned.merges, scanned.rest
     (['a', 'b', 'ab'], 'a b', b'{"model": {"vocab": {}, "merges": []}}')
     """
-    out, found, seed = np.empty(len(data), np.uint8), Vocabulary(), int.from_bytes(os.urandom(8))
-    if not library().read_vocabulary(data, len(data), seed, out.ctypes.data, ctypes.byref(found)):
+    out, found = np.empty(len(data), np.uint8), Vocabulary()
+    if not library().read_vocabulary(data, len(data), _seed(), out.ctypes.data, ctypes.byref(found)):
         return None
     texts = out[: found.tokens_size], out[found.tokens_size : found.tokens_size + found.merges_size]
     try:
@@ -69,6 +69,38 @@ def read_vocabulary(data: bytes) -> ScannedVocabulary | None:
     return ScannedVocabulary(
         tokens.split("\0") if found.tokens else [], merges, rest + b"[]" + data[found.merges_end :]
     )
+
+
+def check_vocabulary(tokens: Sequence[str], merges: str) -> bool:
+    """Whether tokens are different, and merges join and make tokens.
+
+    Parameters
+    ----------
+    tokens
+        Text by id.
+    merges
+        A line for each merge, two tokens with a space between.
+
+    Returns
+    -------
+    bool
+        False also for tokens that contain a zero.
+
+    Raises
+    ------
+    UnicodeEncodeError
+        A token contains half a character.
+    SquishError
+        The library cannot be loaded (code `library`).
+
+    Examples
+    --------
+    >>> check_vocabulary(["a", "b", "ab"], "a b"), check_vocabulary(["a", "b", "ab"], "b a")
+    (True, False)
+    """
+    ends, lines = _encode(tokens, merges)
+    are_texts = ends.count(b"\0") == len(tokens)
+    return are_texts and bool(library().check_vocabulary(ends, len(ends), lines, len(lines), _seed()))
 
 
 def write_vocabulary(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
@@ -98,10 +130,19 @@ def write_vocabulary(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
     >>> write_vocabulary(["a", "b", "ab"], "a b")
     (b'{"a": 0, "b": 1, "ab": 2}', b'[["a", "b"]]')
     """
-    ends, lines = "\0".join((*tokens, "")).encode(), f"{merges}\n".encode() if merges else b""
+    ends, lines = _encode(tokens, merges)
     if ends.count(b"\0") != len(tokens):
         raise ValueError("a token contains a zero")
     out = np.empty(6 * (len(ends) + len(lines)) + 16 * (len(tokens) + lines.count(b"\n") + 1), np.uint8)
     size = ctypes.c_int64()
     first = library().write_vocabulary(ends, len(ends), lines, len(lines), out.ctypes.data, ctypes.byref(size))
     return out[:first].tobytes(), out[first : size.value].tobytes()
+
+
+def _encode(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
+    """The texts as the library takes them: a zero after each token, a line feed after each merge."""
+    return "\0".join((*tokens, "")).encode(), f"{merges}\n".encode() if merges else b""
+
+
+def _seed() -> int:
+    return int.from_bytes(os.urandom(8))

@@ -101,6 +101,18 @@ def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
     return parsed
 
 
+def merges_of_lines(lines: Sequence[str], tokens: Sequence[str]) -> Merges | None:
+    """Merges as GGUF has them, if the compiled library can check them and finds nothing wrong."""
+    try:
+        from squish_cpu.api import check_vocabulary
+
+        text = "\n".join(lines)
+        is_valid = text != "" and text.count("\n") + 1 == len(lines) and check_vocabulary(tokens, text)
+    except (ImportError, SquishError, TypeError):  # the last for texts that are not UTF-8, which are bytes
+        return None
+    return Merges(text) if is_valid else None
+
+
 def dump_tokenizer(content: Mapping[str, Any]) -> bytes:
     """A tokenizer.json on one line, whose vocabulary and merges come last; with an indent, Python's json takes twenty
     times as long."""
