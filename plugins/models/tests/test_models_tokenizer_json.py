@@ -98,6 +98,18 @@ def test_both_ways_give_the_same_error(changes: dict[str, Any], monkeypatch: pyt
     assert first.value.code == second.value.code
 
 
+@pytest.mark.parametrize("end", [b', "x": tru}', b', "x": "\xff"}', b', "x": 1, "x": 2}', b"} {}", b', "model": 1}'])
+def test_both_ways_name_the_same_place(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(document()).encode()[:-1] + end
+    with pytest.raises(SquishError) as first:
+        parse_tokenizer(data, NAME)
+    monkeypatch.setitem(sys.modules, "squish_cpu.api", None)
+    with pytest.raises(SquishError) as second:
+        parse_tokenizer(data, NAME)
+    assert str(first.value) == str(second.value)
+    assert first.value.offset == second.value.offset
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -90,11 +90,11 @@ def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
         from squish_cpu.api import read_vocabulary
 
         scanned = read_vocabulary(data)
-    except (ImportError, SquishError):  # not installed, or not usable, which `squish doctor` explains
-        scanned = None
-    if scanned is None:
+        parsed = None if scanned is None else parse_object(scanned.rest, name)
+    except (ImportError, SquishError):  # not installed, not usable, or an error that has another place in the file
+        scanned = parsed = None
+    if scanned is None or parsed is None:
         return parse_object(data, name)
-    parsed = parse_object(scanned.rest, name)
     parsed["model"]["vocab"] = TokenIds(scanned.tokens)
     if scanned.merges:
         parsed["model"]["merges"] = Merges(scanned.merges)
