@@ -102,7 +102,7 @@ def test_on_a_backend_layers_hold_weights() -> None:
 
 
 def test_stopping_early_leaves_no_thread() -> None:
-    before = set(threading.enumerate())  # the loop of a remote file that another test left ends with its garbage
+    before = set(threading.enumerate())  # a remote file of another test may not be collected yet
     layers = squish.iter_layers(model(layers=30))
     next(layers)
     layers.close()  # type: ignore[attr-defined]
