@@ -35,16 +35,17 @@ def loaded(folder: str) -> Any:
     """Runs in the peer: what loading left over, the class of a layer, and all layers' weights by name."""
     import torch
     from compressed_tensors.compressors import decompress_module
-    from gptqmodel.nn_modules.qlinear import torch_cpu_avx512
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AwqConfig, GPTQConfig
 
-    # A kernel that is compiled when it is first chosen, for minutes; the weights are the same with any.
-    torch_cpu_avx512.has_avx512_bf16 = lambda: False
-    model, info = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu", output_loading_info=True)
+    # The plain kernels: which one is chosen otherwise depends on the processor, and one is compiled for minutes.
+    kernels = {"gptq": GPTQConfig(4, backend="gptq_torch"), "awq": AwqConfig(backend="torch_awq")}
+    method = AutoConfig.from_pretrained(folder).quantization_config["quant_method"]
+    choice = {"quantization_config": kernels[method]} if method in kernels else {}
+    model, info = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu", output_loading_info=True, **choice)
     weights, kinds = {}, set()
     for name, layer in model.named_modules():
-        if hasattr(layer, "dequantize_weight"):
-            values = layer.dequantize_weight().T
+        if type(layer).__module__.startswith("gptqmodel."):
+            values = layer(torch.eye(layer.in_features, dtype=torch.float16)).T
         elif getattr(layer, "quantization_scheme", None):
             decompress_module(layer)
             values = layer.weight
