@@ -10,6 +10,8 @@ from attrs import field, frozen
 
 from squish_core.api import FormatError, LimitError
 
+from .json_file import Merges
+
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
 MOST_MERGES = 8 << 20
@@ -173,6 +175,8 @@ def _check(vocabulary: Vocabulary) -> None:
 
 def check_merges(merges: Sequence[Sequence[str]], tokens: Mapping[str, int]) -> None:
     """Check that merges are pairs, and join and produce tokens."""
+    if isinstance(merges, Merges):
+        return
     if not {*map(type, merges)} <= {list, tuple} or not {*map(len, merges)} <= {2}:
         rank = next(rank for rank, pair in enumerate(merges) if type(pair) not in (list, tuple) or len(pair) != 2)
         raise tokenizer_error(f"merge {rank} is not a pair", "two tokens", f"{merges[rank]!r:.60}", MERGES)

@@ -14,6 +14,7 @@ from squish_core.api import LazyAssets
 from . import sentencepiece
 from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
 from .content import DEFAULT_TEMPLATE, Content
+from .json_file import TokenIds, dump_tokenizer
 from .pretokenizers import BY_NAME, Pretokenizer
 from .sentencepiece import Pieces
 
@@ -78,10 +79,10 @@ class EncodedFiles(Mapping[str, bytes]):
     def _encode(self, name: str) -> bytes:
         if name == "tokenizer.model":
             return sentencepiece.write(self._tokenizer)
-        # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
-        indent = None if name == "tokenizer.json" else 2
         content = self._content.values[name]
-        return json.dumps(content, ensure_ascii=False, check_circular=False, indent=indent).encode()
+        if name == "tokenizer.json":
+            return dump_tokenizer(content)
+        return json.dumps(content, ensure_ascii=False, check_circular=False, indent=2).encode()
 
     def gives(self, name: str, data: bytes) -> bool:
         """Whether a file has these bytes. A tokenizer.json that is indented has not: ours would be on one line."""
@@ -110,11 +111,12 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
 
 
 def _byte_level(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
-    steps = [*pretokenizer.steps]
+    steps, are_distinct = [*pretokenizer.steps], Kind.UNUSED not in tokenizer.kinds
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-        "ignore_merges": pretokenizer.ignore_merges, "vocab": _vocabulary(tokenizer, tokenizer.tokens),
+        "ignore_merges": pretokenizer.ignore_merges,
+        "vocab": TokenIds(tokenizer.tokens) if are_distinct else _vocabulary(tokenizer, tokenizer.tokens),
         "merges": tokenizer.merges,
     }  # fmt: skip
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

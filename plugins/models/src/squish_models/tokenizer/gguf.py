@@ -26,6 +26,7 @@ from .base import (
     check_count,
     tokenizer_error,
 )
+from .json_file import Merges, merges_of_lines
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -94,10 +95,11 @@ def read_gguf(
 
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
     tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
+    merges = _pairs(values.get(f"{PREFIX}merges") or (), tokens) if model == "bpe" and ranked else ()
     return Vocabulary(
         tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
         scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
-        merges=_pairs(values.get(f"{PREFIX}merges") or ()) if model == "bpe" and ranked else (), checked=checked,
+        merges=merges, checked=checked,
     )  # fmt: skip
 
 
@@ -185,8 +187,11 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
 
-def _pairs(merges: Iterable[str]) -> Sequence[Sequence[str]]:
-    pairs = [merge.split(" ", 1) for merge in merges]
+def _pairs(merges: Iterable[str], tokens: Sequence[str]) -> Sequence[Sequence[str]]:
+    lines = [*merges]
+    if (as_text := merges_of_lines(lines, tokens)) is not None:
+        return as_text
+    pairs = [line.split(" ", 1) for line in lines]
     if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
         text = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
         raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(text[:40]), MERGES)
@@ -195,6 +200,8 @@ def _pairs(merges: Iterable[str]) -> Sequence[Sequence[str]]:
 
 def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
     """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
+    if isinstance(merges, Merges):
+        return merges.lines
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):
         return texts

@@ -13,6 +13,7 @@ import numpy as np
 from squish_core.api import LimitError
 
 from .base import MOST_TOKENS, SPACE, Kind, looks_special, tokenizer_error
+from .json_file import TokenIds
 
 Texts = list[str | None]
 """Text by id; None for an id without a token."""
@@ -77,14 +78,15 @@ def vocabulary_texts(
 ) -> tuple[Texts, Mapping[str, int], list[dict[str, Any]]]:
     """Text by id and id by text of the vocabulary and the added tokens, and the added tokens."""
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
-    if not isinstance(vocabulary, dict) or not {*map(type, vocabulary.values())} <= {int}:
+    is_ordered = isinstance(vocabulary, TokenIds)
+    if not isinstance(vocabulary, (dict, TokenIds)) or not (is_ordered or {*map(type, vocabulary.values())} <= {int}):
         raise tokenizer_error(
             "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
         )
     if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
                for each in added):  # fmt: skip
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
-    in_order = len(vocabulary) <= MOST_TOKENS and all(map(eq, vocabulary.values(), count()))
+    in_order = len(vocabulary) <= MOST_TOKENS and (is_ordered or all(map(eq, vocabulary.values(), count())))
     texts: Texts = [*vocabulary] if in_order else []
     pairs = [(each["content"], each["id"]) for each in added]
     for text, number in (*(() if in_order else vocabulary.items()), *pairs):
@@ -92,7 +94,7 @@ def vocabulary_texts(
         if other is not None and other != text:
             raise tokenizer_error(f"id {number} has two tokens", repr(other[:40]), repr(text[:40]))
         place(texts, number, text)
-    return texts, ChainMap(dict(pairs), vocabulary), added
+    return texts, ChainMap(dict(pairs), cast("dict[str, int]", vocabulary)), added
 
 
 def mark_added(table: TokenTable, added: list[dict[str, Any]]) -> None:
