@@ -55,6 +55,8 @@ def test_the_compiled_library_reads_a_usual_file() -> None:
     assert model["merges"][-1] == ('"', "\\")
     assert model["merges"][:2] == [("a", "b"), ("\u0120", "ab")]
     assert len(model["merges"]) == 3
+    assert model["merges"] == [*map(tuple, MERGES)]
+    assert model["merges"] != [("a", "b")]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

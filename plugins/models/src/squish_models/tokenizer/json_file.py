@@ -58,7 +58,7 @@ class Merges(Sequence[tuple[str, str]]):
         self.text = text
         self._count = text.count("\n") + 1
 
-    @property
+    @cached_property
     def lines(self) -> list[str]:
         """The merges as GGUF has them."""
         return self.text.split("\n")
@@ -76,6 +76,11 @@ class Merges(Sequence[tuple[str, str]]):
     def __getitem__(self, index: int | slice) -> Any:
         lines = self.lines[index]
         return _pair(lines) if isinstance(lines, str) else [*map(_pair, lines)]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Merges):
+            return self.text == other.text
+        return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
 
 
 def _pair(line: str) -> tuple[str, str]:
