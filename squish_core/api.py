@@ -25,9 +25,7 @@ _NAMES = {
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.mapping.mapped": ("MappedFile", "Naming"),
-    "squish_core.formats.assets": (
-        "MAX_INLINE", "LazyAssets", "check_assets", "check_json_size", "parse_object", "parse_text",
-    ),
+    "squish_core.formats.assets": ("MAX_INLINE", "LazyAssets", "check_assets", "parse_object", "parse_text"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("BytesSource", "Source", "check_file_name", "closed"),
@@ -232,7 +230,6 @@ if TYPE_CHECKING:
     from squish_core.formats.assets import MAX_INLINE as MAX_INLINE
     from squish_core.formats.assets import LazyAssets as LazyAssets
     from squish_core.formats.assets import check_assets as check_assets
-    from squish_core.formats.assets import check_json_size as check_json_size
     from squish_core.formats.assets import parse_object as parse_object
     from squish_core.formats.assets import parse_text as parse_text
     from squish_core.formats.base import Container as Container

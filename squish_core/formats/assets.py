@@ -102,7 +102,10 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     >>> parse_object(b'{"eos_token_id": 2}', "generation_config.json")
     {'eos_token_id': 2}
     """
-    check_json_size(data, name)
+    nodes = data.count(b",") + data.count(b"[") + data.count(b"{") if len(data) <= MAX_BYTES else 0
+    for code, count, limit, unit in (("size", len(data), MAX_BYTES, "bytes"), ("count", nodes, MAX_NODES, "values")):
+        if count > limit:
+            raise LimitError(f"has too many {unit}", part=name, expected=f"at most {limit}", found=count, code=code)
     text = parse_text(data, name, "json")
     try:
         with gc_paused():  # a vocabulary has 100,000 values
@@ -122,31 +125,6 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
             hint=REPLACE,
         )  # fmt: skip
     return parsed
-
-
-def check_json_size(data: bytes, name: str) -> None:
-    """Check that a model's JSON file is not larger than any in use.
-
-    Parameters
-    ----------
-    data
-        Content of the file.
-    name
-        Name of the file, for errors.
-
-    Raises
-    ------
-    LimitError
-        It has more than MAX_BYTES bytes (code `size`) or MAX_NODES values (code `count`).
-
-    Examples
-    --------
-    >>> check_json_size(b"{}", "tokenizer.json")
-    """
-    nodes = data.count(b",") + data.count(b"[") + data.count(b"{") if len(data) <= MAX_BYTES else 0
-    for code, count, limit, unit in (("size", len(data), MAX_BYTES, "bytes"), ("count", nodes, MAX_NODES, "values")):
-        if count > limit:
-            raise LimitError(f"has too many {unit}", part=name, expected=f"at most {limit}", found=count, code=code)
 
 
 def check_assets(assets: Mapping[str, bytes]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,8 +33,10 @@ from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-RECENT = 8
-"""Specs to cache: permuted tensors have one segment per row."""
+CACHED = 1 << 24
+"""Bytes of all cached specs: permuted tensors may have a segment per row, others may be in memory."""
+SEGMENT = 64
+"""Approximate size of a segment."""
 
 
 @frozen(kw_only=True)
@@ -95,7 +96,8 @@ class MappedTensors(Mapping[str, TensorSpec]):
         self.targets = _targets(family, coverage, setting)
         self.dtypes: dict[str, str] = {}
         self.changes: dict[str, Change] = {}
-        self._recent: OrderedDict[str, TensorSpec] = OrderedDict()
+        self._specs: dict[str, TensorSpec] = {}
+        self._cached = 0
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.targets)
@@ -107,11 +109,15 @@ class MappedTensors(Mapping[str, TensorSpec]):
         return name in self.targets
 
     def __getitem__(self, name: str) -> TensorSpec:
-        spec = self._recent.get(name)
+        spec = self._specs.get(name)
         if spec is None:
-            spec = self._recent[name] = self._spec(name, self.targets[name])
-            if len(self._recent) > RECENT:
-                self._recent.popitem(last=False)
+            spec = self._spec(name, self.targets[name])
+            size = _size(spec)
+            if self._cached + size > CACHED:
+                self._specs.clear()
+                self._cached = 0
+            self._specs[name] = spec
+            self._cached += size
         return spec
 
     def _spec(self, name: str, target: Target) -> TensorSpec:
@@ -152,6 +158,11 @@ class MappedTensors(Mapping[str, TensorSpec]):
             dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
         if dtype is not None:
             self.dtypes[spec.name] = dtype
+
+
+def _size(spec: TensorSpec) -> int:
+    parts = [part for encoding in spec.encodings for part in encoding.parts.values()]
+    return sum(SEGMENT * len(part.segments) if part.data is None else memoryview(part.data).nbytes for part in parts)
 
 
 class _Builder:

@@ -1,5 +1,5 @@
-// The vocabulary and the merges of a tokenizer.json as two texts: tokens in order of their ids, each with a zero after it, and a
-// line for each merge, two tokens with a space between. Reading checks them; what is not as `tokenizers` writes it is left to
+// The vocabulary and the merges of a tokenizer.json as two lists of texts, each with a zero after it: tokens in order of their
+// ids, and merges as two tokens with a space between. Reading checks them; what is not as `tokenizers` writes it is left to
 // Python, which also says what is wrong.
 #include <cstdint>
 #include <cstring>
@@ -21,11 +21,12 @@ struct Vocabulary {
 namespace {
 
 constexpr int DEEPEST = 64;
-constexpr size_t MOST_TOKENS = 1 << 20;
+constexpr int64_t MOST_BYTES = 64 << 20, MOST_TEXTS = 1 << 20;    // more is left to Python, which has the limits
 
 // A JSON text, read once from its start. Every function returns false for what it does not expect.
 struct Json {
     const char *at, *end;
+    bool escaped = false;    // whether the last string has escapes
 
     void skip_space() {
         while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
@@ -41,13 +42,38 @@ struct Json {
     // The text between quotes, with its escapes.
     bool string(Text& text) {
         if (!take('"')) return false;
-        const char* start = at;
-        while (at < end && *at != '"') {
-            if (uint8_t(*at) < 0x20) return false;
-            at += *at == '\\' ? 2 : 1;
+        const char *start = at, *stop = at;
+        escaped = false;
+        while (stop < end && *stop != '"') {
+            if (uint8_t(*stop) < 0x20) return false;
+            escaped |= *stop == '\\';
+            stop += *stop == '\\' ? 2 : 1;
         }
-        if (at >= end) return false;
-        text = Text(start, size_t(at++ - start));
+        if (stop >= end) return false;
+        text = Text(start, size_t(stop - start));
+        at = stop + 1;
+        return true;
+    }
+
+    // Appends the text between quotes without its escapes; false for \u, which is left to Python.
+    bool string(char*& out) {
+        static const char marks[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+        Text text;
+        if (!string(text)) return false;
+        if (!escaped) {
+            memcpy(out, text.data(), text.size());
+            out += text.size();
+            return true;
+        }
+        for (size_t i = 0; i < text.size(); i++) {
+            if (text[i] != '\\') {
+                *out++ = text[i];
+                continue;
+            }
+            const char* mark = strchr(marks, text[++i]);
+            if (!mark || !*mark) return false;
+            *out++ = values[mark - marks];
+        }
         return true;
     }
 
@@ -84,26 +110,6 @@ struct Json {
     }
 };
 
-// Appends a text without its escapes; false for \u, which is left to Python.
-bool append(Text text, char*& out) {
-    static const char marks[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (text.find('\\') == Text::npos) {
-        memcpy(out, text.data(), text.size());
-        out += text.size();
-        return true;
-    }
-    for (size_t i = 0; i < text.size(); i++) {
-        if (text[i] != '\\') {
-            *out++ = text[i];
-            continue;
-        }
-        const char* mark = strchr(marks, text[++i]);
-        if (!mark || !*mark) return false;
-        *out++ = values[mark - marks];
-    }
-    return true;
-}
-
 // The tokens; `seed` is random, so that no file can be made of texts whose hashes collide.
 class Tokens {
   public:
@@ -115,33 +121,47 @@ class Tokens {
     bool index() {
         size_t size = 64;
         while (size < 2 * texts.size()) size *= 2;
-        slots.assign(size, 0);
+        slots.assign(size, {});
         for (size_t i = 0; i < texts.size(); i++) {
-            uint32_t& slot = find(texts[i]);
-            if (slot) return false;
-            slot = uint32_t(i + 1);
+            Slot& slot = find(texts[i]);
+            if (slot.number) return false;
+            slot = {tag(hash(texts[i])), uint32_t(i + 1)};
         }
         return true;
     }
 
-    // Whether a line is two tokens with a space between, which make a token.
-    bool has_merge(Text line) {
-        const size_t space = line.find(' ');
-        if (space == 0 || space >= line.size() - 1 || line.find(' ', space + 1) != Text::npos) return false;
-        const Text left = line.substr(0, space), right = line.substr(space + 1);
+    // Whether a text is two tokens with a space between, which make a token: often the one after that of the merge before.
+    bool has_merge(Text merge) {
+        const size_t space = merge.find(' ');
+        if (space == 0 || space >= merge.size() - 1 || merge.find(' ', space + 1) != Text::npos) return false;
+        const Text left = merge.substr(0, space), right = merge.substr(space + 1);
+        if (!find(left).number || !find(right).number) return false;
+        if (made < texts.size() && texts[made].size() == merge.size() - 1 && texts[made].substr(0, space) == left &&
+            texts[made].substr(space) == right) {
+            made++;
+            return true;
+        }
         joined.assign(left).append(right);
-        return find(left) && find(right) && find(joined);
+        made = find(joined).number;
+        return made > 0;
     }
 
   private:
-    uint32_t& find(Text text) {
-        for (size_t at = hash(text);; at++) {
-            uint32_t& slot = slots[at & (slots.size() - 1)];
-            if (!slot || texts[slot - 1] == text) return slot;
+    struct Slot {
+        uint32_t tag, number;    // part of the hash, and 1 + the id; 0 if free
+    };
+
+    Slot& find(Text text) {
+        const uint64_t sum = hash(text);
+        for (uint64_t at = sum;; at++) {
+            Slot& slot = slots[size_t(at) & (slots.size() - 1)];
+            if (!slot.number || (slot.tag == tag(sum) && texts[slot.number - 1] == text)) return slot;
         }
     }
 
-    size_t hash(Text text) const {
+    static uint32_t tag(uint64_t sum) { return uint32_t(sum >> 32); }
+
+    uint64_t hash(Text text) const {
         uint64_t sum = seed ^ text.size();
         for (size_t i = 0; i < text.size(); i += 8) {
             uint64_t word = 0;
@@ -149,11 +169,12 @@ class Tokens {
             const unsigned __int128 product = (unsigned __int128)(sum ^ word) * 0x9E3779B97F4A7C15u;
             sum = uint64_t(product) ^ uint64_t(product >> 64);
         }
-        return size_t(sum);
+        return sum;
     }
 
     uint64_t seed;
-    std::vector<uint32_t> slots;
+    size_t made = 0;
+    std::vector<Slot> slots;
     std::string joined;
 };
 
@@ -188,7 +209,7 @@ class Scan {
             }
             if (key == "merges") {
                 if (!found.vocab_end || found.merges_end || !json.take('[')) return false;
-                if (!json.items(']', [&] { return found.merges++, merge(); })) return false;
+                if (!json.items(']', [&] { return found.merges++ < MOST_TEXTS && merge(); })) return false;
                 found.merges_start = place, found.merges_end = json.at - start;
                 found.merges_size = out - first;
                 return true;
@@ -199,10 +220,9 @@ class Scan {
 
     // Tokens in order of their ids, each with a zero after it.
     bool vocabulary() {
-        Text key;
         return json.take('{') && json.items('}', [&] {
             char* const first = out;
-            if (tokens.texts.size() == MOST_TOKENS || !json.key(key) || !append(key, out)) return false;
+            if (tokens.texts.size() == MOST_TEXTS || !json.string(out) || !json.take(':')) return false;
             if (!json.number(int64_t(tokens.texts.size()))) return false;
             tokens.texts.emplace_back(first, size_t(out - first));
             *out++ = 0;
@@ -210,21 +230,19 @@ class Scan {
         });
     }
 
-    // A line of two tokens with a space between, from a pair or from such a text.
+    // Two tokens with a space between, from a pair or from such a text.
     bool merge() {
-        Text left, right;
         char* const first = out;
         if (json.take('[')) {
-            if (!json.string(left) || !json.take(',') || !json.string(right) || !json.take(']')) return false;
-            if (!append(left, out)) return false;
+            if (!json.string(out) || !json.take(',')) return false;
             *out++ = ' ';
-            if (!append(right, out)) return false;
-        } else if (!json.string(left) || !append(left, out)) {
+            if (!json.string(out) || !json.take(']')) return false;
+        } else if (!json.string(out)) {
             return false;
         }
-        const Text line(first, size_t(out - first));
-        *out++ = '\n';
-        return line.find('\n') == Text::npos && tokens.has_merge(line);
+        const Text merge(first, size_t(out - first));
+        *out++ = 0;
+        return tokens.has_merge(merge);
     }
 
     Json json;
@@ -238,14 +256,13 @@ void quote(Text text, char*& out) {
     static const char marks[] = "\"\\bfnrt", values[] = "\"\\\b\f\n\r\t", digits[] = "0123456789abcdef";
     *out++ = '"';
     for (const char c : text) {
-        const char* value = c ? strchr(values, c) : nullptr;
-        if (value) {
+        if (uint8_t(c) >= 0x20 && c != '"' && c != '\\') {
+            *out++ = c;
+        } else if (const char* value = c ? strchr(values, c) : nullptr) {
             *out++ = '\\', *out++ = marks[value - values];
-        } else if (uint8_t(c) < 0x20) {
+        } else {
             memcpy(out, "\\u00", 4);
             out[4] = digits[c >> 4], out[5] = digits[c & 15], out += 6;
-        } else {
-            *out++ = c;
         }
     }
     *out++ = '"';
@@ -255,10 +272,10 @@ void append(const char* text, char*& out) {
     while (*text) *out++ = *text++;
 }
 
-// Calls `item(text, index)` for each text that ends with `mark`.
-template <class Item> void each(const char* at, const char* end, char mark, const Item& item) {
+// Calls `item(text, index)` for each text that ends with a zero.
+template <class Item> void each(const char* at, const char* end, const Item& item) {
     for (int64_t index = 0; at < end; index++) {
-        const char* stop = (const char*)memchr(at, mark, size_t(end - at));
+        const char* stop = (const char*)memchr(at, 0, size_t(end - at));
         item(Text(at, size_t(stop - at)), index);
         at = stop + 1;
     }
@@ -271,7 +288,7 @@ template <class Item> void each(const char* at, const char* end, char mark, cons
 API int squish_read_vocabulary(const char* data, int64_t size, uint64_t seed, char* out, Vocabulary* found) {
     try {
         *found = {};
-        return Scan({data, data + size}, seed, out).run(*found);
+        return size <= MOST_BYTES && Scan({data, data + size}, seed, out).run(*found);
     } catch (...) {
         return 0;
     }
@@ -281,9 +298,9 @@ API int squish_read_vocabulary(const char* data, int64_t size, uint64_t seed, ch
 API int squish_check_vocabulary(const char* texts, int64_t texts_size, const char* merges, int64_t merges_size, uint64_t seed) {
     try {
         Tokens tokens(seed);
-        each(texts, texts + texts_size, 0, [&](Text text, int64_t) { tokens.texts.push_back(text); });
+        each(texts, texts + texts_size, [&](Text text, int64_t) { tokens.texts.push_back(text); });
         bool good = tokens.index();
-        each(merges, merges + merges_size, '\n', [&](Text line, int64_t) { good = good && tokens.has_merge(line); });
+        each(merges, merges + merges_size, [&](Text merge, int64_t) { good = good && tokens.has_merge(merge); });
         return good;
     } catch (...) {
         return 0;
@@ -296,7 +313,7 @@ API int64_t squish_write_vocabulary(const char* tokens, int64_t tokens_size, con
                                     int64_t* size) {
     char* const start = out;
     *out++ = '{';
-    each(tokens, tokens + tokens_size, 0, [&](Text token, int64_t id) {
+    each(tokens, tokens + tokens_size, [&](Text token, int64_t id) {
         if (id) append(", ", out);
         quote(token, out);
         append(": ", out);
@@ -305,12 +322,12 @@ API int64_t squish_write_vocabulary(const char* tokens, int64_t tokens_size, con
     *out++ = '}';
     const int64_t first = out - start;
     *out++ = '[';
-    each(merges, merges + merges_size, '\n', [&](Text line, int64_t rank) {
-        const size_t space = line.find(' ');
+    each(merges, merges + merges_size, [&](Text merge, int64_t rank) {
+        const size_t space = merge.find(' ');
         append(rank ? ", [" : "[", out);
-        quote(line.substr(0, space), out);
+        quote(merge.substr(0, space), out);
         append(", ", out);
-        quote(line.substr(space + 1), out);
+        quote(merge.substr(space + 1), out);
         *out++ = ']';
     });
     *out++ = ']';

@@ -72,7 +72,7 @@ def test_values_are_read_once_to_find_the_dtype_of_a_vector(tmp_path: Path, monk
     source = write_model(tmp_path / "source", squish.registry().family("llama"), config, files=TOKENIZER)
     squish.convert(source, tmp_path / "model.gguf")
     checked: list[str] = []
-    monkeypatch.setattr(tensors, "RECENT", 1)
+    monkeypatch.setattr(tensors, "CACHED", 0)
     monkeypatch.setattr(tensors, "fits", lambda file, spec, dtype: checked.append(spec.name) or fits(file, spec, dtype))
     with squish.open(tmp_path / "model.gguf") as file:
         target = map_file(file, "hf", {}, naming_of(file))

@@ -115,9 +115,9 @@ def test_both_ways_name_the_same_place(end: bytes, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "content",
     [
-        document(), document(merges=[]), document(vocab=TokenIds([*VOCAB]), merges=Merges("a b\n\u0120 ab")),
+        document(), document(merges=[]), document(vocab=TokenIds([*VOCAB]), merges=Merges("a b\0\u0120 ab\0".encode())),
         document(vocab=TokenIds([*VOCAB]), merges=[("a", "b")]), {**document(), "model": {"vocab": {}, "merges": []}},
-        document(vocab=TokenIds(["a\0"]), merges=Merges("a a")),
+        document(vocab=TokenIds(["a\0"]), merges=Merges(b"a a\0")),
     ],
 )  # fmt: skip
 def test_a_file_is_written_as_json_writes_it(content: dict[str, Any]) -> None:

@@ -21,13 +21,14 @@ class ScannedVocabulary:
     tokens
         Text by id; none appears twice.
     merges
-        A line for each merge, two tokens with a space between. Both, and what they make, are among the tokens.
+        Two tokens with a space between, in UTF-8, and a zero after each merge. Both, and what they make, are among the
+        tokens.
     rest
         The file with an empty object and an empty list in their places.
     """
 
     tokens: list[str]
-    merges: str
+    merges: bytes
     rest: bytes
 
 
@@ -55,23 +56,22 @@ def read_vocabulary(data: bytes) -> ScannedVocabulary | None:
     >>> data = b'{"model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}'
     >>> scanned = read_vocabulary(data)
     >>> scanned.tokens, scanned.merges, scanned.rest
-    (['a', 'b', 'ab'], 'a b', b'{"model": {"vocab": {}, "merges": []}}')
+    (['a', 'b', 'ab'], b'a b\\x00', b'{"model": {"vocab": {}, "merges": []}}')
     """
     out, found = np.empty(len(data), np.uint8), Vocabulary()
     if not library().read_vocabulary(data, len(data), _seed(), out.ctypes.data, ctypes.byref(found)):
         return None
-    texts = out[: found.tokens_size], out[found.tokens_size : found.tokens_size + found.merges_size]
+    size = found.tokens_size
     try:
-        tokens, merges = (text[:-1].tobytes().decode() for text in texts)
+        tokens = out[:size].tobytes().decode().split("\0")[:-1]
     except UnicodeDecodeError:
         return None
+    merges = out[size : size + found.merges_size].tobytes()
     rest = b"{}".join((data[: found.vocab_start], data[found.vocab_end : found.merges_start]))
-    return ScannedVocabulary(
-        tokens.split("\0") if found.tokens else [], merges, rest + b"[]" + data[found.merges_end :]
-    )
+    return ScannedVocabulary(tokens, merges, rest + b"[]" + data[found.merges_end :])
 
 
-def check_vocabulary(tokens: Sequence[str], merges: str) -> bool:
+def check_vocabulary(tokens: Sequence[str], merges: bytes) -> bool:
     """Whether tokens are different, and merges join and make tokens.
 
     Parameters
@@ -79,7 +79,7 @@ def check_vocabulary(tokens: Sequence[str], merges: str) -> bool:
     tokens
         Text by id.
     merges
-        A line for each merge, two tokens with a space between.
+        As in `ScannedVocabulary`.
 
     Returns
     -------
@@ -95,15 +95,15 @@ def check_vocabulary(tokens: Sequence[str], merges: str) -> bool:
 
     Examples
     --------
-    >>> check_vocabulary(["a", "b", "ab"], "a b"), check_vocabulary(["a", "b", "ab"], "b a")
+    >>> check_vocabulary(["a", "b", "ab"], b"a b\\0"), check_vocabulary(["a", "b", "ab"], b"b a\\0")
     (True, False)
     """
-    ends, lines = _encode(tokens, merges)
-    are_texts = ends.count(b"\0") == len(tokens)
-    return are_texts and bool(library().check_vocabulary(ends, len(ends), lines, len(lines), _seed()))
+    texts = _encode(tokens)
+    are_texts = texts.count(0) == len(tokens) and merges[-1:] in (b"", b"\0")
+    return are_texts and bool(library().check_vocabulary(texts, len(texts), merges, len(merges), _seed()))
 
 
-def write_vocabulary(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
+def write_vocabulary(tokens: Sequence[str], merges: bytes) -> tuple[bytes, bytes]:
     """The JSON of tokens and merges, as `json.dumps` writes it without ASCII escapes.
 
     Parameters
@@ -127,21 +127,21 @@ def write_vocabulary(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
 
     Examples
     --------
-    >>> write_vocabulary(["a", "b", "ab"], "a b")
+    >>> write_vocabulary(["a", "b", "ab"], b"a b\\0")
     (b'{"a": 0, "b": 1, "ab": 2}', b'[["a", "b"]]')
     """
-    ends, lines = _encode(tokens, merges)
-    if ends.count(b"\0") != len(tokens):
+    texts = _encode(tokens)
+    if texts.count(0) != len(tokens):
         raise ValueError("a token contains a zero")
-    out = np.empty(6 * (len(ends) + len(lines)) + 16 * (len(tokens) + lines.count(b"\n") + 1), np.uint8)
+    out = np.empty(6 * (len(texts) + len(merges)) + 16 * (len(tokens) + merges.count(0) + 1), np.uint8)
     size = ctypes.c_int64()
-    first = library().write_vocabulary(ends, len(ends), lines, len(lines), out.ctypes.data, ctypes.byref(size))
+    first = library().write_vocabulary(texts, len(texts), merges, len(merges), out.ctypes.data, ctypes.byref(size))
     return out[:first].tobytes(), out[first : size.value].tobytes()
 
 
-def _encode(tokens: Sequence[str], merges: str) -> tuple[bytes, bytes]:
-    """The texts as the library takes them: a zero after each token, a line feed after each merge."""
-    return "\0".join((*tokens, "")).encode(), f"{merges}\n".encode() if merges else b""
+def _encode(tokens: Sequence[str]) -> bytes:
+    """The tokens as the library takes them: a zero after each."""
+    return "\0".join((*tokens, "")).encode()
 
 
 def _seed() -> int:

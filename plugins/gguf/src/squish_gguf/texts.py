@@ -13,7 +13,7 @@ from .types import SCALARS
 if TYPE_CHECKING:
     import numpy as np
 
-_U64 = SCALARS["u64"]
+_U64, _ZEROS = SCALARS["u64"], "\0" * 8
 
 
 def text_starts(raw: bytes, count: int) -> array[int] | None:
@@ -42,7 +42,7 @@ def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
     if zeroed.count(0) != 8 * (len(starts) - 1):
         return None
     try:
-        return list(zeroed[8:].decode().split("\0" * 8))
+        return list(zeroed[8:].decode().split(_ZEROS))
     except UnicodeDecodeError:
         return None
 
@@ -58,16 +58,23 @@ def join(texts: Sequence[str | bytes]) -> bytes:
 
 def _join_at_once(texts: Sequence[Any]) -> bytes | None:
     """The inverse of `split`; None for texts with zeros, and for bytes."""
-    import numpy as np
-
     try:
-        data = bytearray(("\0" * 8).join(["", *texts]).encode())
+        data = bytearray(_ZEROS.join(["", *texts]).encode())
     except (TypeError, UnicodeEncodeError):
         return None
-    zeros = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)
-    if not texts or len(zeros) != 8 * len(texts):
-        return None
-    starts = zeros[::8]
+    return _with_lengths(data) if texts and data.count(0) == 8 * len(texts) else None
+
+
+def join_encoded(texts: bytes) -> bytes:
+    """The array of texts in UTF-8 with a zero after each."""
+    return _with_lengths(bytearray(b"\0" + texts).replace(b"\0", _ZEROS.encode())[:-8])
+
+
+def _with_lengths(data: bytearray) -> bytes:
+    """Texts with 8 zeros before each, which become its length."""
+    import numpy as np
+
+    starts = np.flatnonzero(np.frombuffer(data, np.uint8) == 0)[::8]
     _lengths(data)[starts] = np.diff(starts, append=len(data)) - 8
     return bytes(data)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
 
-from .texts import join, split, text_starts
+from .texts import join, join_encoded, split, text_starts
 from .types import ARRAY_HEAD, MAX_DEPTH, MAX_KEY, SCALARS, VALUES
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ class GgufArray(Sequence[Any]):
         return self._starts
 
 
-def text_array(texts: Sequence[str]) -> GgufArray:
+def text_array(texts: Sequence[str] | bytes) -> GgufArray:
     """Return texts as an array, packed once: a vocabulary is measured, hashed and written.
 
     Parameters
     ----------
     texts
-        The texts, which must not be changed.
+        The texts, which must not be changed; or their UTF-8, with a zero after each.
 
     Returns
     -------
@@ -126,9 +126,11 @@ def text_array(texts: Sequence[str]) -> GgufArray:
 
     Examples
     --------
-    >>> text_array(["a", "b"])[1]
-    'b'
+    >>> text_array(["a", "b"])[1], text_array(b"a\\0b\\0")[1]
+    ('b', 'b')
     """
+    if isinstance(texts, bytes):
+        return GgufArray("str", texts.count(0), join_encoded(texts))
     packed = GgufArray("str", len(texts), join(texts))
     packed._decoded = texts
     return packed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def tokenizer_digest(keys: Mapping[str, Any], files: Mapping[str, bytes], config
 
     While it stays the same, the files describe the tokenizer in the keys, so neither needs to be parsed.
     """
-    digest = sha256(json.dumps([config.get(key) for key in CONFIG_KEYS]).encode())
+    digest = blake2b(json.dumps([config.get(key) for key in CONFIG_KEYS]).encode(), digest_size=32)
     for key, value in sorted(keys.items()):
         try:
             pair = pack_pair(key, value)

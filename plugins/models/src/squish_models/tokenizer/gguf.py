@@ -26,7 +26,7 @@ from .base import (
     check_count,
     tokenizer_error,
 )
-from .json_file import Merges, merges_of_lines
+from .json_file import Merges, merges_of_texts
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
@@ -188,20 +188,21 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
 
 
 def _pairs(merges: Iterable[str], tokens: Sequence[str]) -> Sequence[Sequence[str]]:
-    lines = [*merges]
-    if (as_text := merges_of_lines(lines, tokens)) is not None:
-        return as_text
-    pairs = [line.split(" ", 1) for line in lines]
+    texts = [*merges]
+    if (checked := merges_of_texts(texts, tokens)) is not None:
+        return checked
+    pairs = [text.split(" ", 1) for text in texts]
     if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
-        text = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
-        raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(text[:40]), MERGES)
+        wrong = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
+        raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(wrong[:40]), MERGES)
     return pairs
 
 
-def _joined(merges: Sequence[Sequence[str]]) -> list[str]:
-    """Merges as texts; a space inside a token is written as in the byte-level vocabulary, so each has one space."""
+def _joined(merges: Sequence[Sequence[str]]) -> list[str] | bytes:
+    """Merges as texts, or encoded; a space inside a token is written as in the byte-level vocabulary, so each has one
+    space."""
     if isinstance(merges, Merges):
-        return merges.lines
+        return merges.encoded
     texts = list(map(" ".join, merges))
     if "".join(texts).count(" ") == len(texts):
         return texts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
-from squish_core.api import SquishError, check_json_size, parse_object
+from squish_core.api import SquishError, parse_object
 
 _EMPTY, _WRITTEN = b'"vocab": {}, "merges": []', b'%s"vocab": %s, "merges": %s%s'
 
@@ -45,52 +45,49 @@ class Merges(Sequence[tuple[str, str]]):
 
     Parameters
     ----------
-    text
-        A line for each merge, as in merges.txt: two tokens, and a space between.
+    encoded
+        Two tokens with a space between, in UTF-8, and a zero after each merge.
 
     Examples
     --------
-    >>> list(Merges("a b\\nab c"))
+    >>> list(Merges(b"a b\\0ab c\\0"))
     [('a', 'b'), ('ab', 'c')]
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._count = text.count("\n") + 1
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
 
     @cached_property
-    def lines(self) -> list[str]:
-        """The merges as GGUF has them."""
-        return self.text.split("\n")
+    def _texts(self) -> list[str]:
+        return self.encoded.decode().split("\0")[:-1]
 
     def __len__(self) -> int:
-        return self._count
+        return self.encoded.count(0)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return map(_pair, self.lines)
+        return map(_pair, self._texts)
 
     @overload
     def __getitem__(self, index: int) -> tuple[str, str]: ...
     @overload
     def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        lines = self.lines[index]
-        return _pair(lines) if isinstance(lines, str) else [*map(_pair, lines)]
+        texts = self._texts[index]
+        return _pair(texts) if isinstance(texts, str) else [*map(_pair, texts)]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Merges):
-            return self.text == other.text
+            return self.encoded == other.encoded
         return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
 
 
-def _pair(line: str) -> tuple[str, str]:
-    left, _, right = line.partition(" ")
+def _pair(text: str) -> tuple[str, str]:
+    left, _, right = text.partition(" ")
     return left, right
 
 
 def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
     """Parse a tokenizer.json like `parse_object`, with `TokenIds` and `Merges` where the compiled library reads it."""
-    check_json_size(data, name)
     try:
         from squish_cpu.api import read_vocabulary
 
@@ -106,16 +103,16 @@ def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
     return parsed
 
 
-def merges_of_lines(lines: Sequence[str], tokens: Sequence[str]) -> Merges | None:
+def merges_of_texts(texts: Sequence[str], tokens: Sequence[str]) -> Merges | None:
     """Merges as GGUF has them, if the compiled library can check them and finds nothing wrong."""
     try:
         from squish_cpu.api import check_vocabulary
 
-        text = "\n".join(lines)
-        is_valid = text != "" and text.count("\n") + 1 == len(lines) and check_vocabulary(tokens, text)
-    except (ImportError, SquishError, TypeError):  # the last for texts that are not UTF-8, which are bytes
+        encoded = "\0".join((*texts, "")).encode()
+        is_valid = 0 < encoded.count(0) == len(texts) and check_vocabulary(tokens, encoded)
+    except (ImportError, SquishError, TypeError, UnicodeEncodeError):  # the last two for what UTF-8 cannot hold
         return None
-    return Merges(text) if is_valid else None
+    return Merges(encoded) if is_valid else None
 
 
 def dump_tokenizer(content: Mapping[str, Any]) -> bytes:
@@ -127,7 +124,7 @@ def dump_tokenizer(content: Mapping[str, Any]) -> bytes:
         from squish_cpu.api import write_vocabulary
 
         before, after = _dump({**content, "model": {**model, "vocab": {}, "merges": []}}).rsplit(_EMPTY, 1)
-        return _WRITTEN % (before, *write_vocabulary(vocab.tokens, merges.text), after)
+        return _WRITTEN % (before, *write_vocabulary(vocab.tokens, merges.encoded), after)
     return _dump(content)
 
 
