@@ -276,6 +276,7 @@ void append(const char* text, char*& out) {
 template <class Item> void each(const char* at, const char* end, const Item& item) {
     for (int64_t index = 0; at < end; index++) {
         const char* stop = (const char*)memchr(at, 0, size_t(end - at));
+        if (!stop) stop = end;
         item(Text(at, size_t(stop - at)), index);
         at = stop + 1;
     }

@@ -34,16 +34,16 @@ def tokenizer(pairs: list[tuple[str, str]], others: list[str], *, as_text: bool 
     return {**BEFORE, "model": model}
 
 
-def encoded(merges: Iterable[str]) -> bytes:
-    return "".join(f"{merge}\0" for merge in merges).encode()
+def encoded(texts: Iterable[str]) -> bytes:
+    return "".join(f"{text}\0" for text in texts).encode()
 
 
 def check(scanned: ScannedVocabulary, data: bytes) -> None:
     """Compare with Python's parser, and with the rules for merges."""
     document = parse_object(data, "tokenizer.json")
     model = document["model"]
-    assert dict(zip(scanned.tokens, range(len(scanned.tokens)))) == model["vocab"]
-    assert len(scanned.tokens) == len(model["vocab"])
+    assert scanned.tokens == encoded(model["vocab"])
+    assert [*model["vocab"].values()] == [*range(len(model["vocab"]))]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     assert scanned.merges == encoded(merges)
     for merge in merges:
@@ -72,7 +72,7 @@ def test_usual_files_are_read(pairs: list[tuple[str, str]], others: list[str], l
        exclude_categories=["Cs"]))))  # fmt: skip
 def test_what_is_written_is_what_json_writes(pairs: list[tuple[str, str]], others: list[str]) -> None:
     model = tokenizer(pairs, others)["model"]
-    vocab, merges = write_vocabulary(list(model["vocab"]), encoded(map(" ".join, pairs)))
+    vocab, merges = write_vocabulary(encoded(model["vocab"]), encoded(map(" ".join, pairs)))
     assert vocab == json.dumps(model["vocab"], ensure_ascii=False).encode()
     assert merges == json.dumps(model["merges"], ensure_ascii=False).encode()
 
@@ -90,8 +90,8 @@ def test_damage_is_left_to_python(layout: Any) -> None:
                 check(scanned, damaged)
                 read += 1
             except SquishError:  # in what Python still parses
-                with pytest.raises(SquishError):
-                    parse_object(scanned.rest, "rest")
+                with pytest.raises((SquishError, UnicodeDecodeError)):
+                    parse_object(scanned.rest, scanned.tokens.decode())
     assert read > 10
 
 
@@ -131,7 +131,7 @@ def test_vocabularies_that_are_left_to_python(model: str) -> None:
     "data",
     [
         b"", b"{", b"{}", b'{"model": {"vocab": {"a', b'{"model": {"vocab": {"a": 0}, "merges": []}',
-        b'{"model": {"vocab": {"a": 0}, "merges": []}} {}', b'{"model": {"vocab": {"\xff": 0}, "merges": []}}',
+        b'{"model": {"vocab": {"a": 0}, "merges": []}} {}',
         b'{"x": ' + b"[" * 100_000,
     ],
     ids=lambda data: data[:60].decode(errors="replace"),
@@ -142,16 +142,13 @@ def test_files_that_are_left_to_python(data: bytes) -> None:
 
 def test_an_empty_vocabulary_is_read_and_written() -> None:
     scanned = read_vocabulary(b'{"model": {"vocab": {}, "merges": []}}')
-    assert scanned == ScannedVocabulary([], b"", b'{"model": {"vocab": {}, "merges": []}}')
-    assert write_vocabulary([], b"") == (b"{}", b"[]")
+    assert scanned == ScannedVocabulary(b"", b"", b'{"model": {"vocab": {}, "merges": []}}')
+    assert write_vocabulary(b"", b"") == (b"{}", b"[]")
 
 
-def test_texts_that_cannot_be_written() -> None:
-    with pytest.raises(ValueError, match="zero"):
-        write_vocabulary(["a\0b"], b"")
-    with pytest.raises(ValueError, match="surrogates"):
-        write_vocabulary(["\ud800"], b"")
-    assert not check_vocabulary(["a\0b"], b"")
+def test_a_zero_after_the_last_text_may_be_absent() -> None:
+    assert write_vocabulary(b"a\0b", b"a b") == (b'{"a": 0, "b": 1}', b'[["a", "b"]]')
+    assert check_vocabulary(b"a\0aa", b"a a")
 
 
 @settings(deadline=None)
@@ -159,27 +156,27 @@ def test_texts_that_cannot_be_written() -> None:
 def test_merges_are_checked(pairs: list[tuple[str, str]], others: list[str], random: Any) -> None:
     tokens = [*tokenizer(pairs, others)["model"]["vocab"]]
     merges = encoded(map(" ".join, pairs))
-    assert check_vocabulary(tokens, merges)
+    assert check_vocabulary(encoded(tokens), merges)
     if tokens:
-        assert not check_vocabulary([*tokens, random.choice(tokens)], merges)
+        assert not check_vocabulary(encoded([*tokens, random.choice(tokens)]), merges)
     if pairs:
         used = {text for left, right in pairs for text in (left, right, left + right)}
         missing = random.choice(sorted(used))
-        assert not check_vocabulary([token for token in tokens if token != missing], merges)
+        assert not check_vocabulary(encoded(token for token in tokens if token != missing), merges)
 
 
 @pytest.mark.parametrize("merge", ["a", "a ", " a", "a  a", "a a a", "", "a a\0", "aa", "a b"])
 def test_texts_that_are_no_merges(merge: str) -> None:
-    assert not check_vocabulary(["a", "aa", "", " ", "a a"], encoded([merge]))
-    assert not check_vocabulary(["a", "aa", "", " ", "a a"], encoded(["a a", merge, "a a"]))
+    tokens = encoded(["a", "aa", "", " ", "a a"])
+    assert not check_vocabulary(tokens, encoded([merge]))
+    assert not check_vocabulary(tokens, encoded(["a a", merge, "a a"]))
 
 
 def test_merges_in_another_order_than_their_tokens() -> None:
-    tokens = ["a", "b", "ab", "ba", "aab", "abb"]
+    tokens = encoded(["a", "b", "ab", "ba", "aab", "abb"])
     merges = ["b a", "a ab", "a b", "ab b", "a b"]
     assert check_vocabulary(tokens, encoded(merges))
     assert not check_vocabulary(tokens, encoded([*merges, "b b"]))
-    assert not check_vocabulary(tokens, b"a b")
 
 
 def test_many_tokens_are_left_to_python() -> None:

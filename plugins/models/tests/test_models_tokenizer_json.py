@@ -40,6 +40,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+def ids(tokens: list[str]) -> TokenIds:
+    return TokenIds(tokens, "".join(f"{token}\0" for token in tokens).encode())
+
+
 def document(**changes: Any) -> dict[str, Any]:
     model = {"type": "BPE", "byte_fallback": False, "vocab": VOCAB, "merges": MERGES} | changes
     return {"version": "1.0", "added_tokens": ADDED, "pre_tokenizer": BYTE_LEVEL, "model": model}
@@ -90,7 +94,7 @@ def test_both_ways_give_the_same_keys(
     ids=str,
 )  # fmt: skip
 def test_both_ways_give_the_same_error(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {NAME: json.dumps(document(**changes)).encode()}
+    files = {NAME: json.dumps(document(**changes), ensure_ascii=False).encode()}
     with pytest.raises(SquishError) as first:
         read_huggingface(files, {"vocab_size": 11})
     monkeypatch.setitem(sys.modules, "squish_cpu.api", None)
@@ -100,9 +104,15 @@ def test_both_ways_give_the_same_error(changes: dict[str, Any], monkeypatch: pyt
     assert first.value.code == second.value.code
 
 
-@pytest.mark.parametrize("end", [b', "x": tru}', b', "x": "\xff"}', b', "x": 1, "x": 2}', b"} {}", b', "model": 1}'])
-def test_both_ways_name_the_same_place(end: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = json.dumps(document()).encode()[:-1] + end
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"]}}", end) for end in
+        (b']}, "x": tru}', b']}, "x": "\xff"}', b']}, "x": 1, "x": 2}', b"]}}} {}", b']}, "model": 1}')
+    ] + [(b'"ab"', b'"a\xff"'), (b'"ab": 2', b'"ab": 2, "\xff": 3'), (b"1.0", b"\xff")],
+)  # fmt: skip
+def test_both_ways_name_the_same_place(old: bytes, new: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(document(), ensure_ascii=False).encode().replace(old, new)
     with pytest.raises(SquishError) as first:
         parse_tokenizer(data, NAME)
     monkeypatch.setitem(sys.modules, "squish_cpu.api", None)
@@ -115,9 +125,8 @@ def test_both_ways_name_the_same_place(end: bytes, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "content",
     [
-        document(), document(merges=[]), document(vocab=TokenIds([*VOCAB]), merges=Merges("a b\0\u0120 ab\0".encode())),
-        document(vocab=TokenIds([*VOCAB]), merges=[("a", "b")]), {**document(), "model": {"vocab": {}, "merges": []}},
-        document(vocab=TokenIds(["a\0"]), merges=Merges(b"a a\0")),
+        document(), document(merges=[]), document(vocab=ids([*VOCAB]), merges=Merges("a b\0\u0120 ab\0".encode())),
+        document(vocab=ids([*VOCAB]), merges=[("a", "b")]), {**document(), "model": {"vocab": {}, "merges": []}},
     ],
 )  # fmt: skip
 def test_a_file_is_written_as_json_writes_it(content: dict[str, Any]) -> None:

@@ -1,10 +1,10 @@
-"""The vocabulary and the merges of a tokenizer.json, read and written by the compiled library."""
+"""The vocabulary and the merges of a tokenizer.json, read and written by the compiled library. Both are texts in UTF-8
+with a zero after each."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 
 import numpy as np
 from attrs import frozen
@@ -19,15 +19,14 @@ class ScannedVocabulary:
     Parameters
     ----------
     tokens
-        Text by id; none appears twice.
+        The tokens in order of their ids; none appears twice. That they are UTF-8 is not checked.
     merges
-        Two tokens with a space between, in UTF-8, and a zero after each merge. Both, and what they make, are among the
-        tokens.
+        The merges by rank: two tokens with a space between. Both, and what they make, are among the tokens.
     rest
         The file with an empty object and an empty list in their places.
     """
 
-    tokens: list[str]
+    tokens: bytes
     merges: bytes
     rest: bytes
 
@@ -56,61 +55,49 @@ def read_vocabulary(data: bytes) -> ScannedVocabulary | None:
     >>> data = b'{"model": {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}'
     >>> scanned = read_vocabulary(data)
     >>> scanned.tokens, scanned.merges, scanned.rest
-    (['a', 'b', 'ab'], b'a b\\x00', b'{"model": {"vocab": {}, "merges": []}}')
+    (b'a\\x00b\\x00ab\\x00', b'a b\\x00', b'{"model": {"vocab": {}, "merges": []}}')
     """
     out, found = np.empty(len(data), np.uint8), Vocabulary()
     if not library().read_vocabulary(data, len(data), _seed(), out.ctypes.data, ctypes.byref(found)):
         return None
     size = found.tokens_size
-    try:
-        tokens = out[:size].tobytes().decode().split("\0")[:-1]
-    except UnicodeDecodeError:
-        return None
-    merges = out[size : size + found.merges_size].tobytes()
+    tokens, merges = out[:size].tobytes(), out[size : size + found.merges_size].tobytes()
     rest = b"{}".join((data[: found.vocab_start], data[found.vocab_end : found.merges_start]))
     return ScannedVocabulary(tokens, merges, rest + b"[]" + data[found.merges_end :])
 
 
-def check_vocabulary(tokens: Sequence[str], merges: bytes) -> bool:
+def check_vocabulary(tokens: bytes, merges: bytes) -> bool:
     """Whether tokens are different, and merges join and make tokens.
 
     Parameters
     ----------
-    tokens
-        Text by id.
-    merges
+    tokens, merges
         As in `ScannedVocabulary`.
 
     Returns
     -------
     bool
-        False also for tokens that contain a zero.
+        Whether it is so.
 
     Raises
     ------
-    UnicodeEncodeError
-        A token contains half a character.
     SquishError
         The library cannot be loaded (code `library`).
 
     Examples
     --------
-    >>> check_vocabulary(["a", "b", "ab"], b"a b\\0"), check_vocabulary(["a", "b", "ab"], b"b a\\0")
+    >>> check_vocabulary(b"a\\0b\\0ab\\0", b"a b\\0"), check_vocabulary(b"a\\0b\\0ab\\0", b"b a\\0")
     (True, False)
     """
-    texts = _encode(tokens)
-    are_texts = texts.count(0) == len(tokens) and merges[-1:] in (b"", b"\0")
-    return are_texts and bool(library().check_vocabulary(texts, len(texts), merges, len(merges), _seed()))
+    return bool(library().check_vocabulary(tokens, len(tokens), merges, len(merges), _seed()))
 
 
-def write_vocabulary(tokens: Sequence[str], merges: bytes) -> tuple[bytes, bytes]:
+def write_vocabulary(tokens: bytes, merges: bytes) -> tuple[bytes, bytes]:
     """The JSON of tokens and merges, as `json.dumps` writes it without ASCII escapes.
 
     Parameters
     ----------
-    tokens
-        Text by id.
-    merges
+    tokens, merges
         As in `ScannedVocabulary`.
 
     Returns
@@ -120,28 +107,18 @@ def write_vocabulary(tokens: Sequence[str], merges: bytes) -> tuple[bytes, bytes
 
     Raises
     ------
-    ValueError
-        A token contains a zero or half a character.
     SquishError
         The library cannot be loaded (code `library`).
 
     Examples
     --------
-    >>> write_vocabulary(["a", "b", "ab"], b"a b\\0")
+    >>> write_vocabulary(b"a\\0b\\0ab\\0", b"a b\\0")
     (b'{"a": 0, "b": 1, "ab": 2}', b'[["a", "b"]]')
     """
-    texts = _encode(tokens)
-    if texts.count(0) != len(tokens):
-        raise ValueError("a token contains a zero")
-    out = np.empty(6 * (len(texts) + len(merges)) + 16 * (len(tokens) + merges.count(0) + 1), np.uint8)
+    out = np.empty(6 * (len(tokens) + len(merges)) + 16 * (tokens.count(0) + merges.count(0) + 3), np.uint8)
     size = ctypes.c_int64()
-    first = library().write_vocabulary(texts, len(texts), merges, len(merges), out.ctypes.data, ctypes.byref(size))
+    first = library().write_vocabulary(tokens, len(tokens), merges, len(merges), out.ctypes.data, ctypes.byref(size))
     return out[:first].tobytes(), out[first : size.value].tobytes()
-
-
-def _encode(tokens: Sequence[str]) -> bytes:
-    """The tokens as the library takes them: a zero after each."""
-    return "\0".join((*tokens, "")).encode()
 
 
 def _seed() -> int:

@@ -106,13 +106,15 @@ class GgufArray(Sequence[Any]):
         return self._starts
 
 
-def text_array(texts: Sequence[str] | bytes) -> GgufArray:
+def text_array(texts: Sequence[str] | bytes, decoded: Sequence[str] | None = None) -> GgufArray:
     """Return texts as an array, packed once: a vocabulary is measured, hashed and written.
 
     Parameters
     ----------
     texts
         The texts, which must not be changed; or their UTF-8, with a zero after each.
+    decoded
+        The texts, if they are at hand besides their UTF-8.
 
     Returns
     -------
@@ -130,9 +132,10 @@ def text_array(texts: Sequence[str] | bytes) -> GgufArray:
     ('b', 'b')
     """
     if isinstance(texts, bytes):
-        return GgufArray("str", texts.count(0), join_encoded(texts))
-    packed = GgufArray("str", len(texts), join(texts))
-    packed._decoded = texts
+        packed = GgufArray("str", texts.count(0), join_encoded(texts))
+    else:
+        packed, decoded = GgufArray("str", len(texts), join(texts)), texts
+    packed._decoded = decoded
     return packed
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from attrs import field, frozen
 
 from squish_core.api import FormatError, LimitError
 
-from .json_file import Merges
+from .json_file import Merges, encode_texts
 
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""
@@ -95,6 +96,11 @@ class Vocabulary:
         if not self.checked:
             _check(self)
 
+    @cached_property
+    def encoded(self) -> bytes | None:
+        """The tokens in UTF-8 with a zero after each; None if one contains a zero."""
+        return encode_texts(self.tokens)
+
 
 @frozen(kw_only=True, eq=False)
 class Tokenizer:
@@ -163,7 +169,7 @@ def _check(vocabulary: Vocabulary) -> None:
             raise tokenizer_error(
                 f"the tokenizer has a different number of {name} than of tokens", count, len(values), part
             )
-    _check_text("token", vocabulary.tokens, TOKENS)
+    _check_text("token", lambda: vocabulary.encoded, TOKENS)
     unknown = vocabulary.kinds[(vocabulary.kinds < min(Kind)) | (vocabulary.kinds > max(Kind))]
     if len(unknown):
         raise tokenizer_error("a token has an unknown kind", "1 to 6", min(unknown.tolist()), KINDS)
@@ -208,13 +214,13 @@ def _check_templates(templates: Mapping[str, str]) -> None:
                 "a chat template is too long", part=TEMPLATE, code="size",
                 expected=f"at most {MOST_TEMPLATE} characters", found=len(text),
             )  # fmt: skip
-    _check_text("chat template", templates.values(), TEMPLATE)
+    _check_text("chat template", lambda: "".join(templates.values()).encode(), TEMPLATE)
 
 
-def _check_text(what: str, texts: Iterable[str], part: str) -> None:
+def _check_text(what: str, encode: Callable[[], object], part: str) -> None:
     """Check for texts that cannot be written as UTF-8."""
     try:
-        "".join(texts).encode()
+        encode()
     except UnicodeEncodeError as error:
         raise FormatError(
             f"a {what} contains half a character (a surrogate)", part=part, expected="text that UTF-8 can hold",

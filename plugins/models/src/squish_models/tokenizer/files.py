@@ -111,12 +111,14 @@ def _pretokenizer(tokenizer: Tokenizer) -> Pretokenizer:
 
 
 def _byte_level(tokenizer: Tokenizer, pretokenizer: Pretokenizer) -> dict[str, Any]:
-    steps, are_distinct = [*pretokenizer.steps], Kind.UNUSED not in tokenizer.kinds
+    steps = [*pretokenizer.steps]
+    encoded = None if Kind.UNUSED in tokenizer.kinds else tokenizer.vocabulary.encoded
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
         "ignore_merges": pretokenizer.ignore_merges,
-        "vocab": TokenIds(tokenizer.tokens) if are_distinct else _vocabulary(tokenizer, tokenizer.tokens),
+        "vocab": _vocabulary(tokenizer, tokenizer.tokens) if encoded is None
+                 else TokenIds(tokenizer.tokens, encoded),
         "merges": tokenizer.merges,
     }  # fmt: skip
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}

@@ -232,7 +232,8 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
     """
     bpe = tokenizer.model == "bpe"
     keys = {"model": Typed("str", "gpt2" if bpe else "llama"), "pre": Typed("str", tokenizer.pre or "default")}
-    keys["tokens"] = Typed("array:str", text_array(tokenizer.tokens))
+    tokens, encoded = tokenizer.tokens, tokenizer.vocabulary.encoded
+    keys["tokens"] = Typed("array:str", text_array(tokens) if encoded is None else text_array(encoded, tokens))
     if tokenizer.scores is not None:
         keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
     keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))

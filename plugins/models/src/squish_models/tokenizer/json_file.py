@@ -20,10 +20,12 @@ class TokenIds(Mapping[str, int]):
     ----------
     tokens
         Text by id.
+    encoded
+        The tokens in UTF-8, with a zero after each.
     """
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: Sequence[str], encoded: bytes) -> None:
+        self.tokens, self.encoded = tokens, encoded
 
     @cached_property
     def by_token(self) -> dict[str, int]:
@@ -46,7 +48,7 @@ class Merges(Sequence[tuple[str, str]]):
     Parameters
     ----------
     encoded
-        Two tokens with a space between, in UTF-8, and a zero after each merge.
+        The merges in UTF-8, two tokens with a space between, with a zero after each merge.
 
     Examples
     --------
@@ -59,7 +61,7 @@ class Merges(Sequence[tuple[str, str]]):
 
     @cached_property
     def _texts(self) -> list[str]:
-        return self.encoded.decode().split("\0")[:-1]
+        return decode_texts(self.encoded)
 
     def __len__(self) -> int:
         return self.encoded.count(0)
@@ -81,6 +83,17 @@ class Merges(Sequence[tuple[str, str]]):
         return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
 
 
+def encode_texts(texts: Sequence[str]) -> bytes | None:
+    """Texts in UTF-8 with a zero after each; None for texts with zeros."""
+    encoded = "\0".join((*texts, "")).encode()
+    return encoded if encoded.count(0) == len(texts) else None
+
+
+def decode_texts(encoded: bytes) -> list[str]:
+    """The inverse of `encode_texts`."""
+    return encoded.decode().split("\0")[:-1]
+
+
 def _pair(text: str) -> tuple[str, str]:
     left, _, right = text.partition(" ")
     return left, right
@@ -91,16 +104,15 @@ def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
     try:
         from squish_cpu.api import read_vocabulary
 
-        scanned = read_vocabulary(data)
-        parsed = None if scanned is None else parse_object(scanned.rest, name)
-    except (ImportError, SquishError):  # not installed, not usable, or an error that has another place in the file
-        scanned = parsed = None
-    if scanned is None or parsed is None:
-        return parse_object(data, name)
-    parsed["model"]["vocab"] = TokenIds(scanned.tokens)
-    if scanned.merges:
-        parsed["model"]["merges"] = Merges(scanned.merges)
-    return parsed
+        if (scanned := read_vocabulary(data)) is not None:
+            parsed = parse_object(scanned.rest, name)
+            parsed["model"]["vocab"] = TokenIds(decode_texts(scanned.tokens), scanned.tokens)
+            if scanned.merges:
+                parsed["model"]["merges"] = Merges(scanned.merges)
+            return parsed
+    except (ImportError, SquishError, UnicodeDecodeError):
+        pass  # not installed, not usable, or an error that has another place in the file
+    return parse_object(data, name)
 
 
 def merges_of_texts(texts: Sequence[str], tokens: Sequence[str]) -> Merges | None:
@@ -108,11 +120,11 @@ def merges_of_texts(texts: Sequence[str], tokens: Sequence[str]) -> Merges | Non
     try:
         from squish_cpu.api import check_vocabulary
 
-        encoded = "\0".join((*texts, "")).encode()
-        is_valid = 0 < encoded.count(0) == len(texts) and check_vocabulary(tokens, encoded)
+        merges, vocabulary = encode_texts(texts), encode_texts(tokens)
+        is_valid = merges and vocabulary and check_vocabulary(vocabulary, merges)
     except (ImportError, SquishError, TypeError, UnicodeEncodeError):  # the last two for what UTF-8 cannot hold
         return None
-    return Merges(encoded) if is_valid else None
+    return Merges(merges) if merges and is_valid else None
 
 
 def dump_tokenizer(content: Mapping[str, Any]) -> bytes:
@@ -120,11 +132,11 @@ def dump_tokenizer(content: Mapping[str, Any]) -> bytes:
     times as long."""
     model = content["model"]
     vocab, merges = model["vocab"], model["merges"]
-    if isinstance(vocab, TokenIds) and isinstance(merges, Merges) and "\0" not in "".join(vocab.tokens):
+    if isinstance(vocab, TokenIds) and isinstance(merges, Merges):
         from squish_cpu.api import write_vocabulary
 
         before, after = _dump({**content, "model": {**model, "vocab": {}, "merges": []}}).rsplit(_EMPTY, 1)
-        return _WRITTEN % (before, *write_vocabulary(vocab.tokens, merges.encoded), after)
+        return _WRITTEN % (before, *write_vocabulary(vocab.encoded, merges.encoded), after)
     return _dump(content)
 
 
