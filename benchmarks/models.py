@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -53,25 +54,27 @@ class Cost:
 
 
 def run(quick: bool) -> str:
-    """The least of interleaved runs of whole processes."""
+    """The median of interleaved runs of whole processes."""
     with TemporaryDirectory(dir=FOLDER.parent if FOLDER.parent.exists() else None) as name:
         folder = Path(name)
         source = make_model(folder / "source", 1 if quick else 9)
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
-        costs = interleave(commands(folder, source), folder, 1 if quick else 5)
-    best = {name: {fact: min(map(attrgetter(fact), runs)) for fact in FACTS}
-             for name, runs in costs.items()}  # fmt: skip
+        costs = interleave(commands(folder, source), folder, 1 if quick else 9)
+    typical = {name: {fact: median(map(attrgetter(fact), runs)) for fact in FACTS}
+               for name, runs in costs.items()}  # fmt: skip
     rows = [
-        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, best, size, ">= 5x llama.cpp, "),
-        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, best, size, ">= 5x mlx_lm, "),
-        row("GGUF to HF", "to hf", {}, best, size, ""),
+        row("HF to GGUF", "to gguf", {"llama.cpp": "llama.cpp"}, typical, size, ">= 5x llama.cpp, "),
+        row("HF to MLX", "to mlx", {"mlx_lm": "mlx_lm"}, typical, size, ">= 5x mlx_lm, "),
+        row("GGUF to HF", "to hf", {}, typical, size, ""),
     ]
-    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in best.items())
-    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in best.items())
-    added = ", ".join(f"{name} {best[name]['seconds'] - best[f'{name}, kept']['seconds']:.2f} s" for name in MAPPED)
+    memory = ", ".join(f"{name} {facts['peak'] / 1e6:.0f} MB" for name, facts in typical.items())
+    processor = ", ".join(f"{name} {facts['processor']:.2f} s" for name, facts in typical.items())
+    added = ", ".join(
+        f"{name} {typical[name]['seconds'] - typical[f'{name}, kept']['seconds']:.2f} s" for name in MAPPED
+    )
     note = (
-        f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the minimum of "
+        f"A Llama of {size / 1e9:.2f} GB in bf16. Whole processes with imports; each time is the median of "
         "interleaved runs with an idle disk and the source in memory. Squish syncs its output, the peers do not: "
         '"synced" is the peer and an fsync of what it wrote. '
         f"A map adds: {added}. Most of this does not depend on the size of the tensors: the vocabulary of 49,152 "
@@ -82,12 +85,12 @@ def run(quick: bool) -> str:
     return markdown("Whole models", note, rows)
 
 
-def row(label: str, ours: str, peers: Mapping[str, str], best: Mapping[str, Any], size: int, target: str) -> Row:
+def row(label: str, ours: str, peers: Mapping[str, str], typical: Mapping[str, Any], size: int, target: str) -> Row:
     """A conversion against its peers, itself without a map, and a copy."""
     columns = {**peers, "without a map": f"{ours}, kept", "a synced copy": "copy"}
-    seconds = {label: best[name]["seconds"] for label, name in columns.items()}
-    seconds |= {f"{label}, synced": best[name]["synced"] for label, name in peers.items()}
-    return Row(label, best[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
+    seconds = {label: typical[name]["seconds"] for label, name in columns.items()}
+    seconds |= {f"{label}, synced": typical[name]["synced"] for label, name in peers.items()}
+    return Row(label, typical[ours]["seconds"], seconds, size, f"{target}<= 1.15x without a map")
 
 
 def make_model(folder: Path, layers: int) -> Path:
