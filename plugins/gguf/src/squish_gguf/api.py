@@ -8,13 +8,14 @@ from squish_core.api import lazy_exports
 
 _NAMES = {
     "squish_gguf.kept_files": ("FILE", "pack_files", "unpack_files"),
-    "squish_gguf.values": ("pack_pair", "text_array"),
+    "squish_gguf.values": ("encode_texts", "pack_pair", "text_array"),
 }
 
 if TYPE_CHECKING:
     from .kept_files import FILE as FILE
     from .kept_files import pack_files as pack_files
     from .kept_files import unpack_files as unpack_files
+    from .values import encode_texts as encode_texts
     from .values import pack_pair as pack_pair
     from .values import text_array as text_array
 else:

@@ -35,16 +35,27 @@ def text_starts(raw: bytes, count: int) -> array[int] | None:
 
 def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
     """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
+    zeroed = _without_lengths(raw, starts)
+    try:
+        return None if zeroed is None else list(zeroed[8:].decode().split(_ZEROS))
+    except UnicodeDecodeError:
+        return None
+
+
+def zero_ended(raw: bytes, starts: array[int]) -> bytes | None:
+    """The texts at these places with a zero after each; None where texts have zeros, too. The inverse of
+    `join_encoded`."""
+    zeroed = _without_lengths(raw, starts)
+    return None if zeroed is None else bytes(zeroed.replace(_ZEROS.encode(), b"\0")[1:] + b"\0")
+
+
+def _without_lengths(raw: bytes, starts: array[int]) -> bytearray | None:
+    """An array with zeros for the lengths; None where texts have zeros, too."""
     import numpy as np
 
     zeroed = bytearray(raw)
     _lengths(zeroed)[np.asarray(starts)[:-1]] = 0
-    if zeroed.count(0) != 8 * (len(starts) - 1):
-        return None
-    try:
-        return list(zeroed[8:].decode().split(_ZEROS))
-    except UnicodeDecodeError:
-        return None
+    return zeroed if zeroed.count(0) == 8 * (len(starts) - 1) else None
 
 
 def join(texts: Sequence[str | bytes]) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
 
-from .texts import join, join_encoded, split, text_starts
+from .texts import join, join_encoded, split, text_starts, zero_ended
 from .types import ARRAY_HEAD, MAX_DEPTH, MAX_KEY, SCALARS, VALUES
 
 if TYPE_CHECKING:
@@ -137,6 +137,35 @@ def text_array(texts: Sequence[str] | bytes, decoded: Sequence[str] | None = Non
         packed, decoded = GgufArray("str", len(texts), join(texts)), texts
     packed._decoded = decoded
     return packed
+
+
+def encode_texts(texts: Sequence[str]) -> bytes | None:
+    """Return texts in UTF-8 with a zero after each, as `text_array` takes them.
+
+    Parameters
+    ----------
+    texts
+        The texts. Those of an array that was read are not decoded, nor checked to be UTF-8.
+
+    Returns
+    -------
+    bytes or None
+        None if a text contains a zero.
+
+    Raises
+    ------
+    TypeError, UnicodeEncodeError
+        A text is bytes, or contains half a character.
+
+    Examples
+    --------
+    >>> encode_texts(["a", "b"]), encode_texts(text_array(["a", "b"])), encode_texts(["a\\0b"])
+    (b'a\\x00b\\x00', b'a\\x00b\\x00', None)
+    """
+    if isinstance(texts, GgufArray) and texts.kind == "str" and len(texts):
+        return zero_ended(texts.raw, texts._offsets())
+    encoded = "\0".join((*texts, "")).encode()
+    return encoded if encoded.count(0) == len(texts) else None
 
 
 def _inner(kind: str) -> str:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 import numpy as np
 from attrs import field, frozen
+from squish_gguf.api import encode_texts
 
 from squish_core.api import FormatError, LimitError
 
-from .json_file import Merges, encode_texts
+from .json_file import Merges
 
 MOST_TOKENS = 1 << 20
 """Four times the largest vocabulary in use."""

@@ -95,7 +95,9 @@ def read_gguf(
 
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
     tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
-    merges = _pairs(values.get(f"{PREFIX}merges") or (), tokens) if model == "bpe" and ranked else ()
+    merges: Sequence[Sequence[str]] = ()
+    if model == "bpe" and ranked and (texts := values.get(f"{PREFIX}merges")):
+        merges = merges_of_texts(texts, values[f"{PREFIX}tokens"]) or _pairs(texts)
     return Vocabulary(
         tokens=tokens, kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
         scores=np.asarray(values.get(f"{PREFIX}scores"), np.float32) if model == "spm" else None,
@@ -187,10 +189,7 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
 
-def _pairs(merges: Iterable[str], tokens: Sequence[str]) -> Sequence[Sequence[str]]:
-    texts = [*merges]
-    if (checked := merges_of_texts(texts, tokens)) is not None:
-        return checked
+def _pairs(texts: Iterable[str]) -> Sequence[Sequence[str]]:
     pairs = [text.split(" ", 1) for text in texts]
     if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
         wrong = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, overload
 
+from squish_gguf.api import encode_texts
+
 from squish_core.api import SquishError, parse_object
 
 _EMPTY, _WRITTEN = b'"vocab": {}, "merges": []', b'%s"vocab": %s, "merges": %s%s'
@@ -61,7 +63,7 @@ class Merges(Sequence[tuple[str, str]]):
 
     @cached_property
     def _texts(self) -> list[str]:
-        return decode_texts(self.encoded)
+        return _decode(self.encoded)
 
     def __len__(self) -> int:
         return self.encoded.count(0)
@@ -83,14 +85,7 @@ class Merges(Sequence[tuple[str, str]]):
         return [*self] == [*other] if isinstance(other, Sequence) else NotImplemented
 
 
-def encode_texts(texts: Sequence[str]) -> bytes | None:
-    """Texts in UTF-8 with a zero after each; None for texts with zeros."""
-    encoded = "\0".join((*texts, "")).encode()
-    return encoded if encoded.count(0) == len(texts) else None
-
-
-def decode_texts(encoded: bytes) -> list[str]:
-    """The inverse of `encode_texts`."""
+def _decode(encoded: bytes) -> list[str]:
     return encoded.decode().split("\0")[:-1]
 
 
@@ -106,7 +101,7 @@ def parse_tokenizer(data: bytes, name: str) -> dict[str, Any]:
 
         if (scanned := read_vocabulary(data)) is not None:
             parsed = parse_object(scanned.rest, name)
-            parsed["model"]["vocab"] = TokenIds(decode_texts(scanned.tokens), scanned.tokens)
+            parsed["model"]["vocab"] = TokenIds(_decode(scanned.tokens), scanned.tokens)
             if scanned.merges:
                 parsed["model"]["merges"] = Merges(scanned.merges)
             return parsed
