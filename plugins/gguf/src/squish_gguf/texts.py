@@ -78,7 +78,7 @@ def _join_at_once(texts: Sequence[Any]) -> bytes | None:
 
 def join_encoded(texts: bytes) -> bytes:
     """The array of texts in UTF-8 with a zero after each."""
-    return _with_lengths(bytearray(b"\0" + texts).replace(b"\0", _ZEROS.encode())[:-8])
+    return _with_lengths(bytearray(b"\0" + texts).replace(b"\0", _ZEROS.encode())[:-8]) if texts else b""
 
 
 def _with_lengths(data: bytearray) -> bytes:
