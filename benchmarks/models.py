@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -60,7 +61,7 @@ def run(quick: bool) -> str:
         source = make_model(folder / "source", 1 if quick else 9)
         size = sum(path.stat().st_size for path in source.glob("*.safetensors"))
         squish.convert(source, folder / "model.gguf")
-        costs = interleave(commands(folder, source), folder, 1 if quick else 9)
+        costs = interleave(commands(folder, source), folder, 1 if quick else 5)
     typical = {name: {fact: median(map(attrgetter(fact), runs)) for fact in FACTS}
                for name, runs in costs.items()}  # fmt: skip
     rows = [
@@ -155,7 +156,7 @@ def interleave(calls: Mapping[str, Sequence[str]], folder: Path, rounds: int) ->
     costs: dict[str, list[Cost]] = {name: [] for name in calls}
     target = folder / "out"
     for _ in range(rounds):
-        for name, command in calls.items():
+        for name, command in random.sample([*calls.items()], len(calls)):  # each follows any other
             for path in (folder / "model.gguf", *folder.glob("source/*.safetensors")):
                 reread(path)
             remove(target)
