@@ -77,7 +77,7 @@ def check_vocabulary(tokens: bytes, merges: bytes) -> bool:
     Returns
     -------
     bool
-        Whether it is so.
+        False if a token appears twice, or a merge is not two tokens with a space between that make a third.
 
     Raises
     ------
