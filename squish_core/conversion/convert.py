@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from squish_core.analysis.check import ProgressCallback
 from squish_core.codes import ErrorCode
 from squish_core.conversion.delete_source import deletable, delete
-from squish_core.conversion.distribution import JobOptions, execute_job
 from squish_core.conversion.evidence import Evidence, undecided_notes
 from squish_core.conversion.execute import execute, outgoing_tensors
 from squish_core.conversion.inputs import Inputs, open_inputs
@@ -33,6 +32,9 @@ from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+
+if TYPE_CHECKING:
+    from squish_core.conversion.distribution import JobOptions
 
 
 def convert(
@@ -131,7 +133,7 @@ def convert(
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
-    job = JobOptions.parse(scheduler, task_bytes, resume, journal, registry or installed())
+    job = _job_options(scheduler, task_bytes, resume, journal, registry or installed())
     arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
     plan_file = None if plan is None else JobFile(Path(plan), arguments)
     arguments = arguments if plan_file is None else plan_file.arguments
@@ -198,6 +200,20 @@ def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 
 
+def _job_options(
+    scheduler: str | None, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
+) -> JobOptions | None:
+    """The options of a job; None without a scheduler. Only jobs import what distributes them."""
+    if scheduler is None:
+        for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
+            if value:
+                raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
+        return None
+    from squish_core.conversion.distribution import JobOptions
+
+    return JobOptions.parse(scheduler, task_bytes, resume, journal, registry)
+
+
 def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path, ...]:
     """The files with the source's tensors, to delete once the target is written."""
     if not isinstance(inputs.target, Path):
@@ -229,6 +245,8 @@ def _execute(
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None:
         return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
+    from squish_core.conversion.distribution import execute_job
+
     document = job_document(plan, inputs.file, document_arguments(arguments))
     return execute_job(plan, model, inputs.target, document, job, observer, inputs.statistics, overwrite=overwrite)
 

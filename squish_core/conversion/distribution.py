@@ -55,14 +55,9 @@ class JobOptions:
 
     @classmethod
     def parse(
-        cls, scheduler: str | None, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
-    ) -> JobOptions | None:
-        """The options from the arguments of `convert`; None without a scheduler."""
-        if scheduler is None:
-            for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
-                if value:
-                    raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
-            return None
+        cls, scheduler: str, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
+    ) -> JobOptions:
+        """The options from the arguments of `convert`."""
         if resume not in (False, True, VERIFY):
             raise UsageError("invalid resume=", expected="True or 'verify'", found=repr(resume), code=ErrorCode.USAGE)
         nbytes = TASK_BYTES if task_bytes is None else parse_bytes(str(task_bytes))

@@ -35,7 +35,6 @@ from squish_core.api import (
     TensorSpec,
     single_value,
 )
-from squish_hf import writer
 from squish_hf.declaration import Declared, declared_in, read_declaration
 from squish_hf.methods.base import Method
 from squish_hf.methods.unsupported import reason
@@ -60,7 +59,10 @@ METHODS = {
 
 
 class HuggingFace(Checkpoint):
-    """A checkpoint with a quantization declared in config.json or in the method's own file."""
+    """A checkpoint with a quantization declared in config.json or in the method's own file.
+
+    Every safetensors file is examined, so what writes is imported only when it is used.
+    """
 
     framework = "pt"
 
@@ -94,24 +96,34 @@ class HuggingFace(Checkpoint):
     def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if method is None:
             return ()
+        from squish_hf import writer
+
         return (writer.default_encoding(single_value("method", method), single_value("bits", bits)),)
 
     def naming(self, options: Options) -> str:
         return "hf"
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        from squish_hf import writer
+
         return writer.accepts(spec, encoding, options)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        from squish_hf import writer
+
         return writer.accepts_codes(spec, layout, options)
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
+        from squish_hf import writer
+
         return writer.lower(tensor, writer.chosen(options))
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
         declared = declared_in(config)
         if declared and declared.method not in METHODS and all(spec.encodings[0].codec == DENSE for spec in specs):
             return dict(config)  # stored tensors are kept for readers of the method
+        from squish_hf import writer
+
         return writer.declare(config, specs, writer.chosen(options))
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import regex
 from attrs import field, frozen
 from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFiles, config_parts
 
@@ -129,6 +128,8 @@ class Patterns:
 
     def matches(self, pattern: str, name: str) -> bool:
         """Whether a pattern matches; FormatError if it is invalid or too slow."""
+        import regex  # not needed to find a declaration, for which every safetensors file is examined
+
         left = MAX_SECONDS - self._spent[0]
         started = time.monotonic()
         try:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.api import QUANTIZATION_KEYS
 
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Encoding,
-    ErrorCode,
-    FileRef,
-    FormatError,
     Index,
     Limits,
     Options,
@@ -23,7 +19,6 @@ from squish_core.api import (
     Problem,
     Refinement,
     Refusal,
-    Segment,
     Sink,
     Source,
     TensorSpec,
@@ -32,57 +27,28 @@ from squish_core.api import (
     single_value,
 )
 
-from . import ALIASES, BITS, tables
-from .codecs import spare
-from .read import names, shards, v0, v1
-from .read.report import findings
-from .read.shards import Shard, ShardSet
-from .write import accept, writer
+from . import ALIASES, BITS
+from .read.detection import is_uqff
 
 
 class Uqff(Refinement):
     """Both generations of UQFF, recognized by `uqff.version.major` or the file suffix.
 
-    Under another suffix, every tensor must be numbered and one must start with a 0.x version.
+    Under another suffix, every tensor must be numbered and one must start with a 0.x version. Every safetensors file
+    is examined, so what reads and writes is imported only when it is used.
     """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        if not _is_uqff(index, source, limits):
+        if not is_uqff(index, source, limits):
             return None
-        members = shards.members_beside(source, index.files[0].name, limits)
-        name = shards.single_set(source, members) if source.is_dir else index.files[0].name
-        main = Shard(source.member(name) if source.is_dir else source, index.tensors)
-        report, problems = shards.read_json(source, shards.REPORT, members, limits)
-        shard_set = _open_set(main, name, members, report, limits)
-        files = shards.merge(shard_set, limits, v1.VERSION_KEYS)
-        version, tensors, more = _layers(files, source, members, options)
-        problems += [*more, *findings(shards.output_of(name, report))]
-        if shards.RESIDUAL in members and name != shards.RESIDUAL:
-            residual = shards.open_shard(source, shards.RESIDUAL, len(files.sources), limits)
-            files.sources.append(residual.source)
-            problems += _add(tensors, residual.tensors.values())
-        if source.path or source.is_remote:  # bytes in memory have no neighboring files
-            problems += [_absent(what, why) for what, why in _COMPANIONS.items() if what not in members]
-        reported = {(problem.code, problem.where) for problem in index.problems}
-        problems = [problem for problem in problems if (problem.code, problem.where) not in reported]
-        assets = [source.member(asset) for asset in shards.ASSETS if asset in members]
-        return Index(
-            format="uqff",
-            version=".".join(map(str, version)),
-            files=tuple(FileRef(file.filename, file.size) for file in (*files.sources, *assets)),
-            tensors=tensors,
-            meta=index.meta,
-            assets={
-                file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
-                for number, file in enumerate(assets, len(files.sources))
-            },
-            problems=(*index.problems, *problems),
-            declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
-            attrs={"uqff.shards": len(shard_set)},
-        )  # fmt: skip
+        from .read.model import read_model
+
+        return read_model(index, source, limits, options)
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         """Report nonzero unused bits."""
+        from .codecs import spare
+
         return list(spare.findings(index, source, limits))
 
     def encodings_for(self, *, isq: Any = None, **features: Any) -> tuple[Encoding, ...]:
@@ -96,17 +62,25 @@ class Uqff(Refinement):
         return "uqff"
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        from .write import accept, writer
+
         return accept.accepts(spec, encoding, writer.is_legacy(options))
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        from .write import accept, writer
+
         return accept.accepts_codes(spec, layout, writer.is_legacy(options))
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        from .write import accept
+
         return accept.choose(specs, codec)
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
+        from .write import writer
+
         return writer.plan_file(specs, meta, assets, options)
 
     def writes_folder(self, options: Options) -> bool:
@@ -120,74 +94,13 @@ class Uqff(Refinement):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
+        from .write import writer
+
         writer.write(sink, tensors, meta, assets, options)
 
 
 HQQ_GROUPS = {"group_size": 64, "axis": 0}
 """The groups of mistral.rs's quantizer."""
-_QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
-"""Config keys that may still describe the source checkpoint; UQFF layers carry their own parameters."""
-_DECLARATIONS = {shards.CONFIG: _QUANTIZATION, shards.REPORT: ((),)}
-_COMPANIONS = {
-    shards.RESIDUAL: "norms and other unquantized tensors are missing",
-    shards.CONFIG: "the architecture is unknown",
-}
-
-
-def _is_uqff(index: Index, source: Source, limits: Limits) -> bool:
-    if v1.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
-        return True
-    return not source.is_dir and v0.declares_itself(v0.numbered(index.tensors), source, limits)
-
-
-def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[str, Any], limits: Limits) -> list[Shard]:
-    """Open the main file, then the other shards of its set; before 0.1.3, numbers in names are not shard numbers."""
-    blobs = v0.numbered(main.tensors)
-    if blobs and not report and v0.first_version(blobs, [main.source], limits) < tables.FIRST_SHARDED:
-        return [main]
-    others = [shard for shard in shards.shard_names(name, members, report) if shard != name]
-    return [main, *(shards.open_shard(main.source, shard, file, limits) for file, shard in enumerate(others, 1))]
-
-
-def _layers(
-    files: ShardSet, source: Source, members: Sequence[str], options: Options
-) -> tuple[v1.Version, dict[str, TensorSpec], list[Problem]]:
-    """Return version, tensors and problems for either generation."""
-    v0.check_one_generation(files)
-    blobs = v0.numbered(files.tensors)
-    tensors: dict[str, TensorSpec] = {}
-    if blobs:
-        arch = options.get("arch")
-        if arch is not None and arch not in names.MODELS:
-            architectures = ", ".join(sorted(names.MODELS))
-            raise FormatError("unknown layer order", expected=architectures, found=arch, code=ErrorCode.OPTION)
-        version = v0.first_version(blobs, files.sources, files.limits)
-        config, problems = shards.read_json(source, shards.CONFIG, members, files.limits)
-        layers, more = v0.read_layers(blobs, files, config, arch)
-        rest: list[TensorSpec] = []
-    else:
-        version, problems = v1.read_version(files, options.get("allow_newer_minor") in ("true", "1"))
-        layers, rest = v1.read_layers(files)
-        message = "not part of a layer: its .weight.format is missing"
-        more = [Problem(code="key", severity="warning", where=spec.name, message=message) for spec in rest]
-    for layer in layers:
-        more += [*layer.problems, *_add(tensors, layer.tensors)]
-    return version, tensors, [*problems, *more, *_add(tensors, rest)]
-
-
-def _add(tensors: dict[str, TensorSpec], more: Iterable[TensorSpec]) -> list[Problem]:
-    """Add tensors under unused names; report the others."""
-    problems = []
-    for spec in more:
-        if tensors.setdefault(spec.name, spec) is not spec:
-            message = "duplicate tensor name; only the first is read"
-            problems.append(Problem(code="duplicate", severity="warning", where=spec.name, message=message))
-    return problems
-
-
-def _absent(name: str, why: str) -> Problem:
-    message = f"not found next to the file: {why}"
-    return Problem(code="companion", severity="warning", where=name, message=message)
 
 
 def _stored(codec: CodecSpec) -> CodecSpec:

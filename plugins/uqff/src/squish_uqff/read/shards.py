@@ -23,7 +23,9 @@ from squish_core.api import (
     load_json,
 )
 
-SUFFIX, RESIDUAL, CONFIG, REPORT = ".uqff", "residual.safetensors", "config.json", "uqff_report.json"
+from .detection import SUFFIX
+
+RESIDUAL, CONFIG, REPORT = "residual.safetensors", "config.json", "uqff_report.json"
 ASSETS = (
     CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "modules.json",
     "chat_template.jinja", "chat_template.json",

@@ -12,17 +12,11 @@ from squish_core.api import FormatError, Limits, Problem, Segment, Source, Squis
 
 from ..layers import Layer, make_broken
 from .blob import Blob, Version, begins, read_blob
+from .detection import is_number, numbered
 from .names import name_layers
 from .shards import ShardSet
 
 Blobs = Mapping[int, TensorSpec]
-
-
-def numbered(tensors: Mapping[str, TensorSpec]) -> dict[int, TensorSpec]:
-    """Return the tensors of a legacy file by number, in order; {} for other files."""
-    if not tensors or not all(map(_is_number, tensors)):
-        return {}
-    return {number: tensors[str(number)] for number in sorted(map(int, tensors))}
 
 
 def check_one_generation(files: ShardSet) -> None:
@@ -31,7 +25,7 @@ def check_one_generation(files: ShardSet) -> None:
         return
     for name, spec in files.tensors.items():
         source = files.sources[stored_part(spec).segments[0].file]
-        if _is_number(name) and _begins(spec, source, files.limits):
+        if is_number(name) and _begins(spec, source, files.limits):
             raise FormatError(
                 "a UQFF 0.x layer among 1.x tensors", file=source.name, tensor=name,
                 offset=_segment(spec).offset, expected="shards of one version", code="generation",
@@ -116,7 +110,3 @@ def _segment(spec: TensorSpec) -> Segment:
         stored = f"{spec.dtype} {list(spec.shape)}"
         raise FormatError("not a blob", tensor=spec.name, expected="u8 of rank 1", found=stored, code="blob")
     return stored_part(spec).segments[0]
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 10 and (name == "0" or name[0] != "0")

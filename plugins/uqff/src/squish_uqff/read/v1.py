@@ -13,11 +13,11 @@ from squish_core.api import ErrorCode, FormatError, Part, Problem, SquishError, 
 
 from .. import tables
 from ..layers import Layer, make_bias, make_broken, make_weight, refuse
+from .detection import VERSION_KEYS
 from .names import row_names
 from .shards import ShardSet
 
 MARK = ".weight.format"
-VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))
 Version = tuple[int, int, int]
 
 _U8 = frozenset(("bits", "axis", "round_zeros", "channel_wise"))
