@@ -67,6 +67,7 @@ class Sink(Renamed):
         self._mode = mode
         self.siblings: tuple[Path, ...] = ()
         self.kernel_copy = True
+        self._buffer = bytearray()
         self.notes: list[str] = []
 
     def tell(self) -> int:
@@ -164,7 +165,9 @@ class Sink(Renamed):
     def fill(self, read_into: Callable[[int, memoryview], object], length: int, grain: int = 1) -> None:
         """Append bytes through one small buffer; `read_into` receives multiples of `grain` bytes, and their start."""
         size = min(max(_PIECE - _PIECE % grain, grain), length)
-        buffer = memoryview(bytearray(size))  # stays in the processor's cache
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        buffer = memoryview(self._buffer)  # stays in the processor's cache
         for start in range(0, length, size or 1):
             piece = buffer[: min(size, length - start)]
             read_into(start, piece)

@@ -33,11 +33,11 @@ def text_starts(raw: bytes, count: int) -> array[int] | None:
     return array("Q", bounds.tobytes()) if is_chain else None
 
 
-def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
+def split(raw: bytes, starts: array[int]) -> Sequence[str | bytes] | None:
     """The texts at these places, decoded as one; None where that is impossible: with zeros, or not in UTF-8."""
-    zeroed = _without_lengths(raw, starts)
+    texts = zero_ended(raw, starts)
     try:
-        return None if zeroed is None else list(zeroed[8:].decode().split(_ZEROS))
+        return None if texts is None else texts.decode().split("\0")[:-1]
     except UnicodeDecodeError:
         return None
 
@@ -45,17 +45,15 @@ def split(raw: bytes, starts: array[int]) -> list[str | bytes] | None:
 def zero_ended(raw: bytes, starts: array[int]) -> bytes | None:
     """The texts at these places with a zero after each; None where texts have zeros, too. The inverse of
     `join_encoded`."""
-    zeroed = _without_lengths(raw, starts)
-    return None if zeroed is None else bytes(zeroed.replace(_ZEROS.encode(), b"\0")[1:] + b"\0")
-
-
-def _without_lengths(raw: bytes, starts: array[int]) -> bytearray | None:
-    """An array with zeros for the lengths; None where texts have zeros, too."""
     import numpy as np
 
-    zeroed = bytearray(raw)
-    _lengths(zeroed)[np.asarray(starts)[:-1]] = 0
-    return zeroed if zeroed.count(0) == 8 * (len(starts) - 1) else None
+    content, places = np.frombuffer(bytearray(raw), np.uint8), np.asarray(starts)[:-1]
+    _lengths(content)[places] = 0
+    kept = content != 0
+    if len(content) - np.count_nonzero(kept) > 8 * len(places):
+        return None
+    kept[places] = True  # one zero of each length
+    return content[kept][1:].tobytes() + b"\0"
 
 
 def join(texts: Sequence[str | bytes]) -> bytes:
@@ -90,7 +88,7 @@ def _with_lengths(data: bytearray) -> bytes:
     return bytes(data)
 
 
-def _lengths(raw: bytes | bytearray) -> np.ndarray:
+def _lengths(raw: bytes | bytearray | np.ndarray) -> np.ndarray:
     """The 8 bytes from each place on as a number."""
     import numpy as np
 
