@@ -28,7 +28,7 @@ from squish_core.api import (
 )
 
 from . import ALIASES, BITS
-from .read.detection import is_uqff
+from .read.detection import SUFFIX, VERSION_KEYS, numbered
 
 
 class Uqff(Refinement):
@@ -39,7 +39,7 @@ class Uqff(Refinement):
     """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        if not is_uqff(index, source, limits):
+        if not _is_uqff(index, source, limits):
             return None
         from .read.model import read_model
 
@@ -101,6 +101,17 @@ class Uqff(Refinement):
 
 HQQ_GROUPS = {"group_size": 64, "axis": 0}
 """The groups of mistral.rs's quantizer."""
+
+
+def _is_uqff(index: Index, source: Source, limits: Limits) -> bool:
+    if VERSION_KEYS[0] in index.tensors or any(file.name.endswith(SUFFIX) for file in index.files[:1]):
+        return True
+    blobs = {} if source.is_dir else numbered(index.tensors)
+    if not blobs:
+        return False
+    from .read.v0 import declares_itself
+
+    return declares_itself(blobs, source, limits)
 
 
 def _stored(codec: CodecSpec) -> CodecSpec:

@@ -1,25 +1,13 @@
-"""Whether a safetensors file is UQFF, which is asked of every such file: this imports no reader."""
+"""What marks a safetensors file as UQFF. Every such file is examined, so this imports no reader."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from squish_core.api import Index, Limits, Source, TensorSpec
+from squish_core.api import TensorSpec
 
 SUFFIX = ".uqff"
 VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))
-
-
-def is_uqff(index: Index, source: Source, limits: Limits) -> bool:
-    """Whether a tensor of 1.x, the suffix, or a 0.x blob among numbered tensors says so."""
-    if VERSION_KEYS[0] in index.tensors or any(file.name.endswith(SUFFIX) for file in index.files[:1]):
-        return True
-    blobs = {} if source.is_dir else numbered(index.tensors)
-    if not blobs:
-        return False
-    from .v0 import declares_itself
-
-    return declares_itself(blobs, source, limits)
 
 
 def numbered(tensors: Mapping[str, TensorSpec]) -> dict[int, TensorSpec]:
