@@ -36,7 +36,7 @@ class Syncer:
         """Start writing bytes at an offset."""
         while len(self._writes) >= WRITES:
             self._writes.popleft().result()
-        self._writes.append(self._submitted(_write, file, offset, data))
+        self._writes.append(self._submitted(write_at, file, offset, data))
 
     def settle(self) -> None:
         """Wait until all bytes are written."""
@@ -76,7 +76,8 @@ class Syncer:
         return future
 
 
-def _write(fd: int, offset: int, data: memoryview) -> None:
+def write_at(fd: int, offset: int, data: memoryview) -> None:
+    """Write bytes at an offset of a file, all of them."""
     while data:
         count = os.pwrite(fd, data, offset)
         data, offset = data[count:], offset + count

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from squish_core.codes import ErrorCode
+from squish_core.concurrency import map_in_order
 from squish_core.errors import FormatError
-from squish_core.io.fsync import STEP, Syncer
+from squish_core.io.fsync import STEP, Syncer, write_at
 from squish_core.io.source import Source, check_file_name
 from squish_core.io.space import allocate
 from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
+_BUFFER, _SPAN = 1 << 20, 4
+"""Bytes of a thread's buffer, which stays in the processor's cache, and the number of times that it is filled."""
+COPIERS = 3
+"""Threads that copy at once: a file takes one write at a time, and meanwhile the others read."""
 
 
 def align_up(offset: int, alignment: int) -> int:
@@ -67,7 +72,6 @@ class Sink(Renamed):
         self._mode = mode
         self.siblings: tuple[Path, ...] = ()
         self.kernel_copy = True
-        self._buffer = bytearray()
         self.notes: list[str] = []
 
     def tell(self) -> int:
@@ -162,12 +166,16 @@ class Sink(Renamed):
             # For unaligned pages, the kernel's copy takes 1.5 times as long.
             self.fill(lambda start, piece: source.read_into(offset + start, piece), length)
 
-    def fill(self, read_into: Callable[[int, memoryview], object], length: int, grain: int = 1) -> None:
-        """Append bytes through one small buffer; `read_into` receives multiples of `grain` bytes, and their start."""
-        size = min(max(_PIECE - _PIECE % grain, grain), length)
-        if len(self._buffer) < size:
-            self._buffer = bytearray(size)
-        buffer = memoryview(self._buffer)  # stays in the processor's cache
+    def fill(
+        self, read_into: Callable[[int, memoryview], object], length: int, grain: int = 1, *, in_order: bool = False
+    ) -> None:
+        """Append bytes through small buffers. `read_into` receives multiples of `grain` bytes, and their start; in
+        threads, or `in_order` in this one."""
+        size = min(max(_BUFFER - _BUFFER % grain, grain), length)
+        if self._writes_anywhere and not in_order:
+            self._fill_in_threads(read_into, length, size)
+            return
+        buffer = memoryview(bytearray(size))
         for start in range(0, length, size or 1):
             piece = buffer[: min(size, length - start)]
             read_into(start, piece)
@@ -214,13 +222,37 @@ class Sink(Renamed):
         if done < length:
             self.write(source.view(offset + done, length - done))
 
+    @property
+    def _writes_anywhere(self) -> bool:
+        """Whether threads can write the file; not where it is compressed, nor on Windows."""
+        return self._file is not None and self._syncer is not None and hasattr(os, "pwrite")
+
+    def _fill_in_threads(self, read_into: Callable[[int, memoryview], object], length: int, size: int) -> None:
+        assert self._file is not None
+        self._file.flush()
+        target, position, span = self._file.fileno(), self._position, _SPAN * size
+
+        def copy(first: int) -> int:
+            buffer, stop = memoryview(bytearray(size)), min(first + span, length)
+            for start in range(first, stop, size):
+                piece = buffer[: min(size, stop - start)]
+                read_into(start, piece)
+                write_at(target, position + start, piece)
+            return stop - first
+
+        for count in map_in_order(copy, range(0, length, span or 1), most=COPIERS):
+            self._advance(count)
+        self._file.seek(self._position)
+
     def _copy_views(self, source: Source, offset: int, length: int) -> None:
         """Write views in other threads while the next ones arrive, if this is a file that is synced."""
         views = (source.view(offset + start, min(_PIECE, length - start)) for start in range(0, length, _PIECE))
-        if self._syncer is None or self._file is None or not hasattr(os, "pwrite"):  # Windows
+        if not self._writes_anywhere:
             for view in views:
                 self.write(view)
             return
+        assert self._file is not None
+        assert self._syncer is not None
         self._file.flush()
         for view in views:
             self._syncer.write(self._file, self._position, view)
