@@ -39,7 +39,7 @@ FACTS = "seconds", "synced", "processor", "peak"
 KEEP = ["--names", "keep"]
 MAPPED = "to gguf", "to mlx", "to hf"
 RUNS = 3
-"""Runs of each of our commands for one of a peer: with and without a map, they differ by less than two runs of one."""
+"""Runs of each of our commands per run of a peer: with and without a map differ by less than two runs of the same."""
 PIECE = 2 << 20
 COPY = "import os, shutil, sys; shutil.copyfile(*sys.argv[1:]); os.fsync(os.open(sys.argv[2], os.O_RDWR))"
 """What no conversion to the disk can beat."""

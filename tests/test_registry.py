@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -306,3 +307,12 @@ def test_lookups_in_other_threads_go_on_while_plugins_register() -> None:
         sys.setswitchinterval(interval)
     assert not errors
     assert len(registry.find("containers")) == 301
+
+
+def test_opening_a_file_of_floats_imports_no_numpy_and_no_other_format(tmp_path: Path) -> None:
+    path = tmp_path / "floats.safetensors"
+    squish.save(path, {"w": np.ones((2, 64), "f4")})
+    modules = imported(f"import squish_core as squish\nwith squish.open({str(path)!r}) as file: list(file)")
+    others = {"squish_hf.writer", "squish_mlx.writer", "squish_uqff.write.writer", "squish_uqff.read.model"}
+    assert "squish_uqff.container" in modules  # it was asked
+    assert not modules & {"numpy", "regex", "squish_codecs.api", *others}

@@ -161,7 +161,7 @@ class StoredArray:
         elif isinstance(segments, PermutedRows):
             self._check_size()
             source = self._source_for(segments.file)
-            in_order = not source.cheap_views  # what arrives may be hashed
+            in_order = not source.cheap_views  # bytes that arrive may be hashed
             sink.fill(partial(segments.read_into, source), segments.nbytes, segments.row_bytes, in_order=in_order)
         else:
             for source, offset, length in self.runs():

@@ -20,7 +20,7 @@ from squish_core.renamed import Renamed
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
 _BUFFER, _SPAN = 1 << 20, 4
-"""Bytes of a thread's buffer, which stays in the processor's cache, and the number of times that it is filled."""
+"""Bytes of a thread's buffer, which stays in the processor's cache, and the buffers that a thread copies in a row."""
 COPIERS = 3
 """Threads that copy at once: a file takes one write at a time, and meanwhile the others read."""
 
@@ -169,10 +169,10 @@ class Sink(Renamed):
     def fill(
         self, read_into: Callable[[int, memoryview], object], length: int, grain: int = 1, *, in_order: bool = False
     ) -> None:
-        """Append bytes through small buffers. `read_into` receives multiples of `grain` bytes, and their start; in
-        threads, or `in_order` in this one."""
+        """Append bytes through small buffers. `read_into` receives multiples of `grain` bytes, and their start; several
+        threads call it, unless `in_order`."""
         size = min(max(_BUFFER - _BUFFER % grain, grain), length)
-        if self._writes_anywhere and not in_order:
+        if self._supports_pwrite and not in_order:
             self._fill_in_threads(read_into, length, size)
             return
         buffer = memoryview(bytearray(size))
@@ -223,8 +223,8 @@ class Sink(Renamed):
             self.write(source.view(offset + done, length - done))
 
     @property
-    def _writes_anywhere(self) -> bool:
-        """Whether threads can write the file; not where it is compressed, nor on Windows."""
+    def _supports_pwrite(self) -> bool:
+        """Whether threads can write at any offset: not if the file is compressed, nor on Windows."""
         return self._file is not None and self._syncer is not None and hasattr(os, "pwrite")
 
     def _fill_in_threads(self, read_into: Callable[[int, memoryview], object], length: int, size: int) -> None:
@@ -247,7 +247,7 @@ class Sink(Renamed):
     def _copy_views(self, source: Source, offset: int, length: int) -> None:
         """Write views in other threads while the next ones arrive, if this is a file that is synced."""
         views = (source.view(offset + start, min(_PIECE, length - start)) for start in range(0, length, _PIECE))
-        if not self._writes_anywhere:
+        if not self._supports_pwrite:
             for view in views:
                 self.write(view)
             return

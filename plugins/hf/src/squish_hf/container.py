@@ -61,7 +61,7 @@ METHODS = {
 class HuggingFace(Checkpoint):
     """A checkpoint with a quantization declared in config.json or in the method's own file.
 
-    Every safetensors file is examined, so what writes is imported only when it is used.
+    Every safetensors file is examined, so the writer is imported only when it is used.
     """
 
     framework = "pt"

@@ -128,7 +128,7 @@ class Patterns:
 
     def matches(self, pattern: str, name: str) -> bool:
         """Whether a pattern matches; FormatError if it is invalid or too slow."""
-        import regex  # not needed to find a declaration, for which every safetensors file is examined
+        import regex  # every safetensors file is examined for a declaration, which needs no patterns
 
         left = MAX_SECONDS - self._spent[0]
         started = time.monotonic()

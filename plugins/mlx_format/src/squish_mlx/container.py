@@ -32,7 +32,6 @@ from squish_core.api import (
     TensorSpec,
     single_value,
 )
-from squish_mlx import writer
 from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, read_layer, read_mode
 
 KEY = "quantization"
@@ -40,7 +39,10 @@ NUMBERS = ("group_size", "bits", "mode")
 
 
 class Mlx(Checkpoint):
-    """A checkpoint with mlx-lm's `quantization` in config.json."""
+    """A checkpoint with mlx-lm's `quantization` in config.json.
+
+    Every safetensors file is examined, so the writer is imported only when it is used.
+    """
 
     framework = "mlx"
 
@@ -93,13 +95,21 @@ class Mlx(Checkpoint):
         return "mlx"
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        from squish_mlx import writer
+
         return writer.accepts(spec, encoding)
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        from squish_mlx import writer
+
         return writer.accepts_codes(spec, layout)
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
+        from squish_mlx import writer
+
         return writer.lower(tensor)
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
+        from squish_mlx import writer
+
         return writer.declare(config, specs)

@@ -35,7 +35,7 @@ class Uqff(Refinement):
     """Both generations of UQFF, recognized by `uqff.version.major` or the file suffix.
 
     Under another suffix, every tensor must be numbered and one must start with a 0.x version. Every safetensors file
-    is examined, so what reads and writes is imported only when it is used.
+    is examined, so the reader and the writer are imported only when they are used.
     """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
