@@ -230,6 +230,7 @@ class Index:
     sections of the file by offset. `declarations`: keys in JSON assets that describe the encoding of this file's
     tensors, as paths from the root (the empty path is the whole asset); `convert` drops them for other formats.
     `graph`: what computes with the tensors, in words, if the file stores it; `convert` drops it for other formats.
+    `ignored`: files and subfolders (`onnx/`) of the model's folder that are not read; `convert` lists them.
     """
 
     format: str
@@ -246,6 +247,7 @@ class Index:
     problems: tuple[Problem, ...] = ()
     sections: tuple[Section, ...] = ()
     graph: str = ""
+    ignored: tuple[str, ...] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
 
 

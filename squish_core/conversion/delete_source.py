@@ -119,8 +119,10 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
-    """Whether it is an asset in a file that stays (those in `numbers` are deleted)."""
+    """Whether it is a file that stays, or an asset in one (those in `numbers` are deleted)."""
     original = file.original if isinstance(file, MappedFile) else file
+    if item.kind == "asset" and item.name in original.index.ignored:
+        return True
     part = original.index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
         return False

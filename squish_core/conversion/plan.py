@@ -35,7 +35,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container
 from squish_core.formats.composite import Companions, CompositeContainer
-from squish_core.formats.dropped import Dropped
+from squish_core.formats.dropped import Dropped, dropped_assets
 from squish_core.formats.write_plan import WritePlan
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
@@ -256,6 +256,7 @@ class _Planner:
         lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
         abandoned += tuple(inner_losses(self.source, children))
         lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
+        lost += dropped_assets(index.ignored, "not read")
         dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,

@@ -14,7 +14,7 @@ from squish_core.concurrency import Pool, workers
 from squish_core.errors import FormatError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
-from squish_core.io.paths import NOWHERE, file_type, missing, regular_files
+from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, subfolders
 from squish_core.io.snapshot import snapshot_of
 from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
 
@@ -64,6 +64,10 @@ class FileSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path.parent / folder)
+
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        assert self.path is not None
+        return subfolders(self.path.parent / folder)
 
     @property
     def cheap_views(self) -> bool:  # type: ignore[override]
@@ -213,6 +217,10 @@ class FolderSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path / folder)
+
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        assert self.path is not None
+        return subfolders(self.path / folder)
 
     def stat(self, path: str) -> tuple[int, int] | None:
         try:

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import reduce
 from operator import and_
@@ -21,9 +21,19 @@ NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 def regular_files(folder: Path) -> tuple[str, ...]:
     """Names of the regular files (or links to them) in a folder; empty if the folder does not exist."""
+    return _entries(folder, _may_be_file)
+
+
+def subfolders(folder: Path) -> tuple[str, ...]:
+    """Names of the folders in a folder, without links to folders; empty if the folder does not exist."""
+    return _entries(folder, lambda entry: entry.is_dir(follow_symlinks=False))
+
+
+def _entries(folder: Path, matches: Callable[[os.DirEntry[str]], bool]) -> tuple[str, ...]:
+    """Names of the entries of a folder that match; empty if the folder does not exist."""
     try:
         with os.scandir(folder) as entries:
-            return tuple(entry.name for entry in entries if _may_be_file(entry))
+            return tuple(entry.name for entry in entries if matches(entry))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:

@@ -160,6 +160,10 @@ class Source(Renamed):
         names = self._names(folder) if self.lists_members else self._present(folder, tuple(likely))
         return tuple(sorted({*names, *(() if folder else self._overlay)}))
 
+    def subfolders(self, folder: str = "") -> tuple[str, ...]:
+        """Sorted names of the folders beside this file, or in the subfolder `folder`; none where nothing lists them."""
+        return tuple(sorted(self._folder_names(folder)))
+
     def has(self, name: str, folder: str = "") -> bool:
         """Whether a file exists in the folder or a subfolder; also works if nothing lists the folder."""
         if not self.lists_members and not (name in self._overlay and not folder):
@@ -220,6 +224,10 @@ class Source(Renamed):
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         """Names of the regular files in the folder, or in its subfolder `folder`."""
+        return ()
+
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        """Names of the folders in the folder, or in its subfolder `folder`."""
         return ()
 
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:

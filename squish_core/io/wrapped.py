@@ -34,6 +34,9 @@ class WrappedSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self.inner.members(folder)
 
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        return self.inner.subfolders(folder)
+
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
         return self.inner.members(folder, names)
 

@@ -283,6 +283,13 @@ class RemoteSource(Source):
         names: tuple[str, ...] = self._connection.run(self._connection.names(folder))
         return names
 
+    def _folder_names(self, folder: str = "") -> tuple[str, ...]:
+        """The folders of a listing that is at hand; a store is not asked for them."""
+        prefix = f"{folder}/" if folder else ""
+        listed = self._connection.root.listing or {}
+        below = (path.removeprefix(prefix) for path in listed if path.startswith(prefix) and path != folder)
+        return tuple({path.partition("/")[0] for path in below})
+
     def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
         paths = [f"{folder}/{name}" if folder else name for name in names]
         present = set(self._connection.run(self._connection.present(paths)))

@@ -28,37 +28,45 @@ from squish_core.api import (
 
 from . import writer
 from .folder import (
-    INDEX_SUFFIX,
+    INDEX,
     MODEL_ASSETS,
     STANDARD,
+    Choice,
     Shard,
     choose,
+    merged,
     model_assets,
+    not_read,
     part_of_set,
     read_set,
+    read_shards,
     set_index,
+    shared_tensors,
+    unlisted,
     unreadable,
 )
-from .header import read_header, read_record
+from .header import TensorRecord, read_header, read_record
 
 
 class Safetensors(Container):
     """Named dense arrays: a JSON header, then the contiguous data of all tensors."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
-        name = choose(source) if source.is_dir else source.filename
+        choice = choose(source, limits) if source.is_dir else Choice(source.filename)
+        name = choice.name
         main = source.member(name) if source.is_dir else source
         standard = source.is_dir or STANDARD.fullmatch(name) is not None
         likely = (*set_index(name), *(MODEL_ASSETS if standard else ()))
         members = main.members(likely=likely) if standard or "-of-" in name else ()
-        if name.endswith(INDEX_SUFFIX):
-            shards, problems = read_set(main, limits)
-        else:
-            shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
-        assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
-        records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
-        extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
+        shards, records, problems = _read(source, main, choice, members, limits)
         meta, contradictions = _merged(shards)
+        shared = shared_tensors(records, meta, limits)
+        records |= {tensor: records[kept] for tensor, kept in shared.items()}
+        extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
+        assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
+        files = [file.filename for file in (*(shard.source for shard in shards), *assets)]
+        ignored = not_read(main, members, files) if source.is_dir else ()
+        beside = ignored if source.is_dir else members if INDEX.fullmatch(name) else ()
         return Index(
             format="safetensors",
             version="",
@@ -70,9 +78,10 @@ class Safetensors(Container):
                 for number, file in enumerate(assets, len(shards))
             },
             problems=(
-                *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *unreadable(assets, limits),
+                *choice.problems, *problems, *(problem for shard in shards for problem in shard.header.problems),
+                *contradictions, *_restored(shared), *unlisted(files, beside), *unreadable(assets, limits),
             ),
+            ignored=ignored,
         )  # fmt: skip
 
     def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
@@ -101,6 +110,23 @@ class Safetensors(Container):
         options: Options,
     ) -> None:
         writer.write(sink, tensors, meta, assets, options)
+
+
+def _read(
+    source: Source, main: Source, choice: Choice, members: Sequence[str], limits: Limits
+) -> tuple[list[Shard], dict[str, TensorRecord], list[Problem]]:
+    """Read what was chosen: the shards, their tensors, and problems."""
+    if INDEX.fullmatch(choice.name):
+        return read_set(main, limits)
+    shards = read_shards(source, choice.shards, limits) if choice.shards else [Shard(main, read_header(main, limits))]
+    return shards, merged(shards), part_of_set(choice.name, members)
+
+
+def _restored(shared: Mapping[str, str]) -> Iterable[Problem]:
+    """Notes about tensors that the file holds under another name."""
+    for name, kept in shared.items():
+        message = f"left out as shared by save_model, and read as {kept[:80]!r}, which the metadata names for it"
+        yield Problem(code="alias", severity="note", where=name, message=message)
 
 
 def _member(source: Source, path: str) -> Source:

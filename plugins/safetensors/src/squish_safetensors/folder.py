@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import frozen
@@ -17,15 +18,24 @@ from squish_core.api import (
     Source,
     SquishError,
     check_file_name,
+    check_name,
+    counted,
     load_json,
 )
 
-from .header import MAX_HEADER, Header, read_header, text_of
+from .header import MAX_HEADER, Header, TensorRecord, read_header, text_of
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"
-STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
-SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
+STEMS = ("model", "diffusion_pytorch_model", "adapter_model")
+"""Names of a model's weights in Transformers, diffusers and PEFT."""
+_VARIANT = r"(?:\.[A-Za-z]\w*)?"
+INDEX = re.compile(rf".+\.safetensors\.index{_VARIANT}\.json")
+STANDARD = re.compile(
+    rf"(?:{'|'.join(STEMS)}){_VARIANT}(?:-\d{{5}}-of-\d{{5}}{_VARIANT})?\.safetensors(?:\.index{_VARIANT}\.json)?"
+)
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:\.[A-Za-z]\w*)?\.safetensors")
+_VARIANT_NAME = re.compile(r"(.+?)\.[A-Za-z]\w*((?:-\d{5}-of-\d{5})?\.safetensors)|(.+\.index)\.[A-Za-z]\w*(\.json)")
 CONFIG_FILE = "config.json"
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Assets other than config.json in which a method may declare its quantization."""
@@ -34,13 +44,24 @@ MAX_JSON, MAX_ENTRY = 16 << 20, 4 << 20
 MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "chat_template.json", "preprocessor_config.json", "processor_config.json", *DECLARING, "adapter_config.json",
-    "squish.gguf.json",
+    "chat_template.json", "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
+    *DECLARING, "adapter_config.json", "modules.json", "squish.gguf.json",
 )  # fmt: skip
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 """The default chat template, and the folder beside it in which Transformers saves others by name."""
-_NAMED_TEMPLATE = re.compile(rf"{TEMPLATES}/\w[\w.+ -]*\.jinja")
-MODEL_FILES = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
+MODULES = "modules.json"
+"""The list of a sentence-transformers model's modules, each with its settings in a folder of its own."""
+_OTHER_ASSETS = (
+    rf"{TEMPLATES}/\w[\w.+ -]*\.jinja",
+    r"\d+_\w+/config\.json",  # a module of sentence-transformers, such as 1_Pooling
+    r"config_sentence_transformers\.json|sentence_\w+_config\.json",
+    r"\w*processor_config\.json",
+    r"(configuration|modeling|tokenization|\w*processing|feature_extraction)_\w+\.py",  # loaded by auto_map
+    r"tekken\.json|vocab\.txt|\w[\w.-]*\.(model|spm|tiktoken)",  # vocabularies
+)
+_OTHER_ASSET = re.compile("|".join(f"(?:{pattern})" for pattern in _OTHER_ASSETS))
+"""Files of a model that only a listing of its folder shows."""
+MODEL_FILES = tuple(name for stem in STEMS for name in (f"{stem}{INDEX_SUFFIX}", f"{stem}{SUFFIX}"))
 """Names of a model's main file, tried if its folder cannot be listed."""
 
 
@@ -58,19 +79,19 @@ def is_model_asset(name: str) -> bool:
     Parameters
     ----------
     name : str
-        Its name, with the folder of a named chat template.
+        Its name, with its subfolder if it is in one.
 
     Returns
     -------
     bool
-        True for config, tokenizer, chat templates and the like.
+        True for config, tokenizer, chat templates, processors, the modules of sentence-transformers and the like.
 
     Examples
     --------
     >>> is_model_asset("config.json"), is_model_asset("additional_chat_templates/rag.jinja"), is_model_asset("x.py")
     (True, True, False)
     """
-    return name in MODEL_ASSETS or _NAMED_TEMPLATE.fullmatch(name) is not None
+    return name in MODEL_ASSETS or _OTHER_ASSET.fullmatch(name) is not None
 
 
 def model_assets(folder: Source, members: Collection[str]) -> list[str]:
@@ -94,23 +115,71 @@ def model_assets(folder: Source, members: Collection[str]) -> list[str]:
     ...     model_assets(file.source, ["config.json", "README.md"])
     ['config.json']
     """
-    named = folder.members(TEMPLATES) if TEMPLATE in members else ()
-    paths = [*(name for name in MODEL_ASSETS if name in members), *(f"{TEMPLATES}/{name}" for name in named)]
-    return list(filter(is_model_asset, paths))
+    first = [name for name in MODEL_ASSETS if name in members]
+    others = sorted(frozenset(members).difference(first))
+    folders = [TEMPLATES] if TEMPLATE in members else []
+    folders += [name for name in folder.subfolders() if name[0].isdigit()] if MODULES in members else []
+    nested = [f"{name}/{file}" for name in folders for file in folder.members(name)]
+    return [*first, *filter(is_model_asset, (*others, *nested))]
 
 
-def choose(folder: Source) -> str:
-    """Return the file of a folder to open; FormatError if it is ambiguous."""
+def not_read(folder: Source, members: Iterable[str], files: Iterable[str]) -> tuple[str, ...]:
+    """List what else is in the folder of a model: files, and subfolders with a slash; hidden ones are not its own.
+
+    Parameters
+    ----------
+    folder : Source
+        The folder, or a file in it.
+    members : iterable of str
+        The names of its files.
+    files : iterable of str
+        Names of the files that are read.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     not_read(file.source, ["config.json", "README.md", ".gitattributes"], ["config.json"])
+    ('README.md',)
+    """
+    read = frozenset(files)
+    nested = [f"{name}/{file}" for name in folder.subfolders() for file in folder.members(name) or ("",)]
+    folders = dict.fromkeys(f"{path.partition('/')[0]}/" for path in nested if path not in read)
+    return tuple(
+        name for name in (*members, *folders)
+        if name not in read and not name.startswith(".") and not INDEX.fullmatch(name)
+    )  # fmt: skip
+
+
+@frozen
+class Choice:
+    """What to open of a folder: a file or an index, or all shards of a set without an index."""
+
+    name: str
+    shards: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def choose(folder: Source, limits: Limits) -> Choice:
+    """Choose the file of a folder to open as Transformers, diffusers and PEFT do; FormatError if it is ambiguous."""
     names = folder.members(likely=MODEL_FILES)
-    # Transformers reads these two alone; Mistral's own `consolidated.safetensors` may lie beside them.
-    for name in (f"model{INDEX_SUFFIX}", f"model{SUFFIX}"):
-        if name in names:
-            return name
-    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
-    candidates = indexes or [name for name in names if name.endswith(SUFFIX)]
+    for stem in STEMS:
+        file, index = stem + SUFFIX, stem + INDEX_SUFFIX
+        if file in names:
+            return _file_or_index(folder, file, index, limits) if index in names else Choice(file)
+        if index in names:
+            return Choice(index)
+    files = [name for name in names if name.endswith(SUFFIX)]
+    candidates = _without_variants(filter(INDEX.fullmatch, names)) or _without_variants(files)
     if candidates in ([], [UQFF_REST]):
         # The layers are next to the residual; the refinement determines the set.
         candidates = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or candidates
+    if len({_set_of(name) for name in candidates}) == 1 and (shard := SHARD.fullmatch(candidates[0])):
+        return _set_without_index(candidates, int(shard[3]))
     if len(candidates) != 1:
         listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
         raise FormatError(
@@ -119,14 +188,117 @@ def choose(folder: Source) -> str:
             expected=f"one file, or one {INDEX_SUFFIX}", found=listing or None, code=ErrorCode.FOLDER,
             hint="Open one of its files." if candidates else None,
         )  # fmt: skip
-    return candidates[0]
+    return Choice(candidates[0])
 
 
-def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]:
-    """Open the shards of an index file; index and shards must agree on every tensor.
+def _file_or_index(folder: Source, file: str, index: str, limits: Limits) -> Choice:
+    """Choose the file, unless the index beside it lists it among its shards, all of which exist."""
+    try:
+        listed = set(_listing(folder.member(index), limits)["weight_map"].values())
+        members = folder.members(likely=map(str, listed))
+        fault = "" if file in listed else "does not list"
+        absent = sorted(name for name in listed if name not in members)
+        fault = f"lists {absent[0]!r}, which is missing, beside" if absent else fault
+    except (SquishError, TypeError, AttributeError) as error:
+        fault = f"cannot be read ({error.reason() if isinstance(error, SquishError) else error}); it is beside"
+    if not fault:
+        return Choice(index)
+    message = f"{fault} {file}, which is opened alone, as Transformers does"
+    return Choice(file, problems=(Problem(code="index", severity="warning", where=index, message=message),))
+
+
+def _without_variants(names: Iterable[str]) -> list[str]:
+    """Names without variants (`model.fp16.safetensors`) of a file or index that is there, too."""
+    listed = list(names)
+    plain = {_set_of(name) for name in listed}
+    return [name for name in listed if _set_of(_main_variant(name)) not in plain or _main_variant(name) == name]
+
+
+def _main_variant(name: str) -> str:
+    """The name without its variant."""
+    return _VARIANT_NAME.sub(lambda match: "".join(filter(None, match.groups())), name) if name else name
+
+
+def _set_of(name: str) -> str:
+    """The name without the numbers of a shard."""
+    shard = SHARD.fullmatch(name)
+    return f"{shard[1]}{SUFFIX}" if shard else name
+
+
+def _set_without_index(names: Sequence[str], count: int) -> Choice:
+    """Choose all shards of a set by their numbers; FormatError if one is missing."""
+    numbers = {int(match[2]) for match in map(SHARD.fullmatch, names) if match}
+    absent = sorted(set(range(1, count + 1)) - numbers)
+    if absent or len(names) != count:
+        raise FormatError(
+            f"has no index, and {len(numbers)} of the {count} shards that their names state", code="shard-missing",
+            expected=re.sub(r"-\d{5}-of", f"-{absent[0]:05}-of", names[0]) if absent else f"{count} files",
+            found=", ".join(names[:4]), hint="Download the missing files and the index to this folder.",
+        )  # fmt: skip
+    message = "no index lists these shards: Transformers finds no model here, mlx-lm does"
+    problem = Problem(code="index", severity="note", where=names[0], message=message)
+    return Choice(names[0], tuple(sorted(names)), (problem,))
+
+
+def read_set(index: Source, limits: Limits) -> tuple[list[Shard], dict[str, TensorRecord], list[Problem]]:
+    """Open the shards of an index file, and return them with all their tensors.
 
     An empty index is compared with all neighboring files, so that it cannot hide their tensors.
     """
+    listing = _listing(index, limits)
+    places = listing["weight_map"]
+    names = _shard_names(places, index) or [name for name in index.members() if name.endswith(SUFFIX)]
+    shards = read_shards(index, names, limits)
+    records, problems = _merge(places, shards)
+    return shards, records, [*_check_total(listing.get("metadata"), shards), *problems]
+
+
+def read_shards(beside: Source, names: Sequence[str], limits: Limits) -> list[Shard]:
+    """Open shards in the folder of a file, or in this folder."""
+    return [_shard(beside, name, file, limits) for file, name in enumerate(names)]
+
+
+def merged(shards: Sequence[Shard]) -> dict[str, TensorRecord]:
+    """Return the tensors of shards that no index lists; FormatError for one in two shards."""
+    return _merge({}, shards)[0]
+
+
+def shared_tensors(records: Mapping[str, TensorRecord], meta: Mapping[str, str], limits: Limits) -> dict[str, str]:
+    """Return the tensors that `save_model` of safetensors left out because they share memory with another one.
+
+    Its metadata notes them: name -> name of the tensor that was kept.
+    """
+    shared = {}
+    for name, kept in meta.items():
+        if kept in records and name not in records and name != "format":
+            with suppress(SquishError):  # a note may have any text
+                shared[check_name(name, limits)] = kept
+    return shared
+
+
+def unlisted(listed: Iterable[str], members: Iterable[str]) -> list[Problem]:
+    """Report other safetensors files beside the model's, whose tensors are not read.
+
+    A shard of the same numbered set is a warning; others, such as the draft head `mtp.safetensors`, are a note.
+    """
+    names = frozenset(listed)
+    sets = {(match[1], match[3]) for match in map(SHARD.fullmatch, names) if match}
+    problems = []
+    for name in members:
+        if name in names or not name.endswith(SUFFIX) or name == UQFF_REST:
+            continue
+        shard = SHARD.fullmatch(name)
+        if shard and (shard[1], shard[3]) in sets:
+            severity, message = "warning", "not in the index, although it is a shard of this set"
+        else:
+            severity, message = "note", "beside the model, and not in an index"
+        message += ": its tensors are ignored"
+        problems.append(Problem(code="shard-unlisted", severity=severity, where=name, message=message))
+    return problems
+
+
+def _listing(index: Source, limits: Limits) -> dict[str, Any]:
+    """Read an index file; FormatError if it has no weight_map."""
     cap = min(limits.header, MAX_HEADER)
     if index.size > cap:
         raise LimitError("the index is too large", expected=f"at most {cap} bytes", found=index.size, code="index")
@@ -134,11 +306,7 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     places = listing.get("weight_map")
     if type(places) is not dict:
         raise FormatError("the index has no object weight_map", found=type(places).__name__, code="index")
-    names, members = _shard_names(places, index), index.members()
-    names = names or [name for name in members if name.endswith(SUFFIX)]
-    shards = [_shard(index, name, file, limits) for file, name in enumerate(names)]
-    _check_agreement(places, shards)
-    return shards, [*_check_total(listing.get("metadata"), shards), *_unlisted(names, members)]
+    return listing
 
 
 def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
@@ -209,18 +377,6 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     return sorted(first)
 
 
-def _unlisted(names: Sequence[str], members: Sequence[str]) -> list[Problem]:
-    """Warn about shards of the numbered set that the index omits."""
-    listed = frozenset(names)
-    sets = {match.groups() for match in map(SHARD.fullmatch, names) if match}
-    message = "not in the index, although it is a shard of this set: its tensors are ignored"
-    return [
-        Problem(code="shard-unlisted", severity="warning", where=name, message=message)
-        for name in members
-        if name not in listed and (match := SHARD.fullmatch(name)) and match.groups() in sets
-    ]
-
-
 def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:
     source = index.member(name)
     try:
@@ -229,26 +385,49 @@ def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:
         raise error.within(file=source.name) from None
 
 
-def _check_agreement(places: dict[str, str], shards: list[Shard]) -> None:
+def _merge(places: Mapping[str, str], shards: Sequence[Shard]) -> tuple[dict[str, TensorRecord], list[Problem]]:
+    """Merge the tensors of shards, and report how they differ from the index; of two copies, its own is read."""
+    records: dict[str, TensorRecord] = {}
     shard_of: dict[str, str] = {}
+    differences: dict[str, list[str]] = {}
     for shard in shards:
         name = shard.source.filename
-        for tensor in shard.header.records:
-            if shard_of.setdefault(tensor, name) != name:
-                raise _disagreement(tensor, shard, "stored in two shards", shard_of[tensor])
-            if places.get(tensor) != name:
-                expected = places.get(tensor, "an entry in the index")
-                raise _disagreement(tensor, shard, "stored in another shard than the index says", expected)
-    for tensor, name in places.items():
-        if tensor not in shard_of:
-            raise FormatError(
-                f"missing from the shard {name!r}, which the index names", tensor=tensor, code="shard-map"
-            )
+        for tensor, record in shard.header.records.items():
+            other, stated = shard_of.get(tensor), places.get(tensor)
+            if other is not None:
+                if stated not in (name, other):
+                    raise _in_two_shards(tensor, shard, other)
+                unread = name if stated == other else other
+                differences.setdefault(f"also in {unread}, whose copy is not read", []).append(tensor)
+            if other is None or stated == name:
+                records[tensor], shard_of[tensor] = record, name
+    for tensor, name in shard_of.items():
+        if (stated := places.get(tensor)) != name:
+            where = f"the index says {stated}" if stated else "the index does not list it"
+            differences.setdefault(f"in {name}; {where}", []).append(tensor)
+    problems = [
+        Problem(
+            code="shard-map", severity="warning", where=tensors[0],
+            message=message + (f" ({counted(len(tensors), 'tensor')})" if len(tensors) > 1 else ""),
+        )
+        for message, tensors in differences.items()
+    ]  # fmt: skip
+    return records, [*problems, *_absent(places, shard_of)]
 
 
-def _disagreement(tensor: str, shard: Shard, fault: str, expected: str) -> FormatError:
+def _absent(places: Mapping[str, str], present: Collection[str]) -> Iterator[Problem]:
+    """Report tensors that the index lists and no shard has."""
+    absent = [tensor for tensor in places if tensor not in present]
+    if absent:
+        more = f", and so are {len(absent) - 1} more" if len(absent) > 1 else ""
+        message = f"missing from the shard {places[absent[0]]!r}, which the index names{more}"
+        yield Problem(code="shard-map", severity="error", where=absent[0], message=message)
+
+
+def _in_two_shards(tensor: str, shard: Shard, other: str) -> FormatError:
     return FormatError(
-        fault, file=shard.source.name, tensor=tensor, expected=expected, found=shard.source.filename, code="shard-map",
+        "stored in two shards, and no index names one of them for it", file=shard.source.name, tensor=tensor,
+        expected=other, found=shard.source.filename, code="shard-map",
         hint="The index and the shards may belong to different models; download all of them again.",
     )  # fmt: skip
 

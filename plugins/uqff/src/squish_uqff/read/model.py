@@ -55,10 +55,11 @@ def read_model(index: Index, source: Source, limits: Limits, options: Options) -
     reported = {(problem.code, problem.where) for problem in index.problems}
     problems = [problem for problem in problems if (problem.code, problem.where) not in reported]
     assets = [source.member(asset) for asset in shards.ASSETS if asset in members]
+    refs = tuple(FileRef(file.filename, file.size) for file in (*files.sources, *assets))
     return Index(
         format="uqff",
         version=".".join(map(str, version)),
-        files=tuple(FileRef(file.filename, file.size) for file in (*files.sources, *assets)),
+        files=refs,
         tensors=tensors,
         meta=index.meta,
         assets={
@@ -67,6 +68,7 @@ def read_model(index: Index, source: Source, limits: Limits, options: Options) -
         },
         problems=(*index.problems, *problems),
         declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
+        ignored=tuple(name for name in index.ignored if name not in {ref.name for ref in refs}),
         attrs={"uqff.shards": len(shard_set)},
     )  # fmt: skip
 
