@@ -153,7 +153,7 @@ def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registr
 
 def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None:
     """Raise an error if the file has another known type, or a format that is not installed."""
-    other = catalog.lookalike(probe.head)
+    other = catalog.lookalike(probe.head, probe.tail)
     if other:
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     absent = catalog.absent_format(probe.head, probe.members)
@@ -194,16 +194,13 @@ def small_json(index: Index, source: Source, name: str) -> Any:
         return None
 
 
-def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:
+def unknown(probe: Probe, source: Source, registry: Registry) -> SquishError:
     """Error for a file that no format recognizes."""
-    installed = ", ".join(sorted(registry.containers)) or "none"
     if source.is_dir:
-        names = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
-        return UnknownFormatError(
-            "is a folder that no installed format recognizes", file=source.name, found=names or "no files",
-            code=ErrorCode.UNKNOWN,
-            hint=f"Name a file with weights, or a folder that contains one. Installed formats: {installed}.",
-        )  # fmt: skip
+        from squish_core.plugins.folders import unrecognized
+
+        return unrecognized(source, registry.containers)
+    installed = ", ".join(sorted(registry.containers)) or "none"
     if not source.size:
         return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
     text = catalog.lookalike(probe.head, text=True)

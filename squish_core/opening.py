@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from attrs import evolve
 
 from squish_core.codes import ErrorCode
-from squish_core.detect import compressed_by, detect, missing_refinements
-from squish_core.errors import FormatError, TensorError, UsageError
+from squish_core.detect import Probe, compressed_by, detect, matches, missing_refinements
+from squish_core.errors import FormatError, SquishError, TensorError, UnknownFormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.assets import overlay_assets
 from squish_core.formats.base import Options
@@ -20,7 +20,7 @@ from squish_core.io.local import open_folder
 from squish_core.io.source import BytesSource, Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARATIONS
+from squish_core.plugins.catalog import DECLARATIONS, SUFFIXES, absent_format, piece_hint
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -92,9 +92,10 @@ def open(  # noqa: A001
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_target(target, registry, source_options)
     try:
+        source = _main_file(source, registry, format)
         source = decompress(source if mmap else source.unmapped(), registry, limits)
         overlay = overlay_assets(source, open_folder(assets)) if assets is not None else ()
-        own = read_index(source, registry, limits, format)
+        own = _read_whole(source, registry, limits, format)
         index = with_assets(own, source, overlay)
         declarations = {**foreign_declarations(own, overlay), **own.declarations}
         index = evolve(index, declarations=declarations, problems=(*own.problems, *source.problems()))
@@ -174,6 +175,39 @@ def fail_on_warnings(file: File) -> None:
                 f"{problem.message} (strict)", file=file.name, tensor=problem.where or None, code=problem.code,
                 hint="`squish verify` lists all findings.",
             )  # fmt: skip
+
+
+def _main_file(source: Source, registry: Registry, format_spec: str | None) -> Source:
+    """The file that a folder stands for, if no format reads the folder; else the source itself."""
+    if not source.is_dir or not source.lists_members:
+        return source
+    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
+    if format_spec:
+        chosen = {info.id: info for info in infos if info.id == format_spec.partition(":")[0]}
+        bases = {info.refines for info in chosen.values()}
+        infos = [info for info in infos if info.id in chosen or info.id in bases]
+    probe = Probe.of(source)
+    of_folders = (signature for info in infos for signature in info.signatures if signature.where == "member")
+    if any(matches(signature, probe) for signature in of_folders) or absent_format(b"", probe.members):
+        return source
+    from squish_core.plugins.folders import file_of  # rarely needed
+
+    return file_of(
+        source, {*(suffix for info in infos for suffix in info.suffixes), *(() if format_spec else SUFFIXES)}
+    )
+
+
+def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec: str | None) -> Index:
+    """Read the Index; a file whose name says that it is a piece of another one fails as such."""
+    try:
+        return read_index(source, registry, limits, format_spec)
+    except SquishError as error:
+        hint = piece_hint(source.filename)
+        if hint is None:
+            raise
+        raise UnknownFormatError(
+            "is a piece of a file that was cut", file=source.name, code="lookalike", hint=hint
+        ) from error
 
 
 def decompress(source: Source, registry: Registry, limits: Limits) -> Source:

@@ -29,6 +29,11 @@ def subfolders(folder: Path) -> tuple[str, ...]:
     return _entries(folder, lambda entry: entry.is_dir(follow_symlinks=False))
 
 
+def broken_links(folder: Path) -> tuple[str, ...]:
+    """Names of the links in a folder to files that do not exist; empty if the folder does not exist."""
+    return tuple(sorted(_entries(folder, lambda entry: entry.is_symlink() and not os.path.exists(entry.path))))
+
+
 def _entries(folder: Path, matches: Callable[[os.DirEntry[str]], bool]) -> tuple[str, ...]:
     """Names of the entries of a folder that match; empty if the folder does not exist."""
     try:

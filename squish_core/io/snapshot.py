@@ -7,8 +7,8 @@ from pathlib import Path
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 
-PREFIX = "models--"
-"""Start of the name of a model's folder in the cache: `models--ORG--NAME`."""
+PREFIX, SNAPSHOTS = "models--", "snapshots"
+"""Start of the name of a model's folder in the cache, `models--ORG--NAME`, and its folder of revisions."""
 
 
 def snapshot_of(folder: Path) -> Path:
@@ -16,7 +16,7 @@ def snapshot_of(folder: Path) -> Path:
 
     Any other folder is returned unchanged. FormatError if the main snapshot is missing, or unknown among several.
     """
-    snapshots = folder / "snapshots"
+    snapshots = folder / SNAPSHOTS
     if not folder.name.startswith(PREFIX) or not snapshots.is_dir():
         return folder
     try:

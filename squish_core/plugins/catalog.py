@@ -108,26 +108,59 @@ DECLARATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "mlx": ("safetensors", "config.json", ("quantization",)),
 }
 
+_TO_SAFETENSORS = (
+    "Squish never unpickles; write safetensors with PyTorch: "
+    "`safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'model.safetensors')`."
+)
+_DECOMPRESS = "Decompress it first"
+_OLD_GGML = (
+    ("ggml", "an old GGML file (before GGUF: whisper.cpp, or llama.cpp of 2023)",
+     "Squish reads GGUF; convert the model's original checkpoint with the converter of its software."),
+    ("ggmf", "an old GGML file (ggmf, before GGUF)", "Convert it with llama.cpp's convert_llama_ggml_to_gguf.py."),
+    ("ggjt", "an old GGML file (ggjt, before GGUF)", "Convert it with llama.cpp's convert_llama_ggml_to_gguf.py."),
+    ("ggla", "an old GGML adapter (ggla, a LoRA from before GGUF)",
+     "Convert the adapter's original PEFT folder with llama.cpp's convert_lora_to_gguf.py."),
+    ("ggsn", "a session of llama.cpp, not weights", "Open the GGUF file of its model."),
+    ("ggsq", "a saved sequence of llama.cpp, not weights", "Open the GGUF file of its model."),
+)  # fmt: skip
+"""Names of GGML's formats, which are stored as numbers: the bytes are in reverse on little-endian machines."""
+
 # first bytes -> actual type of the file, and the next step
 LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a git-lfs pointer, not the weights", "Run `git lfs pull` to fetch the file."),
+    (b"# xet version", "a Xet pointer, not the weights", "Fetch the file with `hf download`."),
     (b"<!doctype html", "an HTML page, not weights", "The download was redirected; fetch the file again."),
     (b"<html", "an HTML page, not weights", "The download was redirected; fetch the file again."),
+    (b"<?xml", "an XML document, not weights", "Read it: it may be a server's error message."),
     (b"FUGG", "a GGUF file with swapped magic", "Write it again with a current converter."),
-    (b"GGML", "an old GGML file (before GGUF)", "Convert it to GGUF with llama.cpp first."),
-    (b"ggjt", "an old GGML file (before GGUF)", "Convert it to GGUF with llama.cpp first."),
-    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or .npz)",
-     "Squish never unpickles; convert it to safetensors first."),
-    *((bytes((0x80, protocol)), "a Python pickle", "Squish never unpickles; convert it to safetensors first.")
-      for protocol in range(2, 6)),
+    *((magic, what, hint) for name, what, hint in _OLD_GGML for magic in (name.encode(), name[::-1].encode())),
+    (b"MZqFpD", "a portable program, such as a llamafile", "If it is one, extract its model: `unzip FILE '*.gguf'`."),
+    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or .npz)", _TO_SAFETENSORS),
+    *((bytes((0x80, protocol)), "a Python pickle", _TO_SAFETENSORS) for protocol in range(2, 6)),
     (b"\x93NUMPY", "a single NumPy array", "Open it with numpy.load(path, allow_pickle=False)."),
     *((magic, "a zstd-compressed file", "Install squish-zstd to open it, or decompress it (`zstd -d`).")
       for magic in (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18\4\0\0\0")),
-    (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
+    (b"\x1f\x8b", "a gzip-compressed file", f"{_DECOMPRESS} (`gunzip`)."),
+    (b"\xfd7zXZ\0", "an xz-compressed file", f"{_DECOMPRESS} (`xz -d`)."),
+    (b"BZh", "a bzip2-compressed file", f"{_DECOMPRESS} (`bunzip2`)."),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", f"{_DECOMPRESS} (`7z x`)."),
+    (b"Rar!", "a RAR archive", f"{_DECOMPRESS} (`unrar x`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),
     (bytes(16), "a file that begins with zeros (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
+ARCHIVE_END = b"PK\x05\x06"
+"""Begins the last record of a zip archive."""
+OLLAMA_MODEL = re.compile(rb'vnd\.ollama\.image\.model"\s*,\s*"digest"\s*:\s*"sha256:([0-9a-f]{64})"')
+ANSWER = re.compile(rb'\{\s*"(error|errors|message|detail|Message|Code)"\s*:')
+"""The start of a server's answer in JSON instead of a file."""
+_PIECE = re.compile(
+    r"(.+\.(?:gguf|safetensors|zt|squizd))"
+    r"(?:\.part(\d+)of(\d+)|[.-](?:split|part)[._-]?([a-z]{1,2}|\d{1,4})|\.(a[a-z]|\d{3}))",
+    re.IGNORECASE,
+)
+"""Names of the pieces that `split` and uploaders cut files into."""
+_MOST_PIECES = 9
 
 
 REFERENCES = re.compile(rb'"refs"\s*:\s*\{')
@@ -238,13 +271,13 @@ def absent(kind: str, name: str) -> Refusal:
     return Refusal(why=why, code=ErrorCode.NOT_INSTALLED, install=install_command(package) if package else None)
 
 
-def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
+def lookalike(head: bytes, tail: bytes = b"", *, text: bool = False) -> tuple[str, str] | None:
     """Return what a file is that is commonly mistaken for weights.
 
     Parameters
     ----------
-    head
-        Its first bytes.
+    head, tail
+        Its first and last bytes.
     text
         Also report JSON and plain text, for a format that is neither.
 
@@ -258,6 +291,10 @@ def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
     >>> lookalike(b"<!DOCTYPE html><html>")
     ('an HTML page, not weights', 'The download was redirected; fetch the file again.')
     """
+    if head.startswith((b"MZ", b"\x7fELF", b"#!")) and ARCHIVE_END in tail:
+        return "a llamafile (a program with a model inside)", "Extract its model: `unzip FILE '*.gguf'`, and open that."
+    if head[257:262] == b"ustar":
+        return "a tar archive", f"{_DECOMPRESS} (`tar -xf`)."
     start = head.lstrip()[:64].lower()
     for magic, what, hint in LOOKALIKES:
         if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
@@ -266,6 +303,16 @@ def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
         return (
             "a reference manifest, not weights: it may name any address, and is not opened",
             "Open the files that it was made from; zarr reads the manifest.",
+        )
+    if text and start.startswith(b"{") and b"vnd.ollama.image.model" in head:
+        model = OLLAMA_MODEL.search(head)
+        name = f"blobs/sha256-{model[1].decode()}" if model else "a file of its folder blobs"
+        return "a manifest of Ollama, not weights", f"Open its model: {name}, in Ollama's folder of models."
+    if text and ANSWER.match(head.lstrip()):
+        answer = head.lstrip()[:200].decode(errors="replace")
+        return (
+            f"a server's answer, not weights: {answer!r}",
+            "Sign in or correct the address, and fetch the file again.",
         )
     if text and start.startswith(b"{") and start[1:].lstrip().startswith(b'"'):
         return "JSON, not weights", "Name the file with the weights, or the folder that contains both."
@@ -284,3 +331,35 @@ def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
         if head[offset : offset + len(magic)] == magic:
             return format_id
     return None
+
+
+def piece_hint(name: str) -> str | None:
+    """Return how to join the pieces of a file, for the name of a piece; None for any other name.
+
+    Parameters
+    ----------
+    name
+        The name of a file.
+
+    Returns
+    -------
+    str or None
+        A sentence with a command.
+
+    Examples
+    --------
+    >>> piece_hint("model.gguf.part1of2")
+    'Join its pieces: `cat model.gguf.part1of2 model.gguf.part2of2 > model.gguf`.'
+    """
+    import shlex
+
+    piece = _PIECE.fullmatch(name)
+    if piece is None:
+        return None
+    whole, _, count, named, bare = piece.groups()
+    if count and int(count) <= _MOST_PIECES:
+        pieces = " ".join(shlex.quote(f"{whole}.part{number}of{count}") for number in range(1, int(count) + 1))
+    else:
+        common = name[: -len(named or bare)] if named or bare else f"{whole}.part"
+        pieces = f"$(ls -v {shlex.quote(common)}*)"
+    return f"Join its pieces: `cat {pieces} > {shlex.quote(whole)}`."
