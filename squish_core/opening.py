@@ -192,9 +192,8 @@ def _main_file(source: Source, registry: Registry, format_spec: str | None) -> S
         return source
     from squish_core.plugins.folders import file_of  # rarely needed
 
-    return file_of(
-        source, {*(suffix for info in infos for suffix in info.suffixes), *(() if format_spec else SUFFIXES)}
-    )
+    suffixes = {suffix for info in infos for suffix in info.suffixes}
+    return file_of(source, suffixes if format_spec else suffixes.union(SUFFIXES))
 
 
 def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec: str | None) -> Index:

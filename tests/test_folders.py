@@ -75,10 +75,10 @@ UNKNOWN: dict[str, tuple[dict[str, bytes], str, str]] = {
     "PyTorch": ({"consolidated.00.pth": b"", "params.json": b"{}"}, "PyTorch checkpoint", "consolidated.00.pth"),
     "Flax": ({**MODEL, "flax_model.msgpack": b""}, "Flax or TensorFlow", "safetensors"),
     "diffusers": (
-        {"model_index.json": b"{}", "transformer/a.safetensors": b"", "vae/b.safetensors": b"", "scheduler/c.json": b""},
+        {"model_index.json": b"{}", "transformer/a.safetensors": b"", "vae/b.safetensors": b"", "x/c.json": b""},
         "pipeline of diffusers", r"transformer, vae\).*Name one of them: .*/transformer",
     ),
-    "LM Studio": ({"lmstudio-community/tiny-GGUF/tiny.gguf": b""}, "folders with weights", "lmstudio-community/tiny-GGUF"),
+    "LM Studio": ({"lmstudio-community/tiny-G/tiny.gguf": b""}, "folders with weights", "lmstudio-community/tiny-G"),
     "checkpoints of a training": ({"checkpoint-5/model.safetensors": b""}, "folders with weights", "checkpoint-5"),
     "Ollama": (
         {f"blobs/sha256-{DIGEST}": b"", "manifests/registry.ollama.ai/library/gemma3/4b": b"{}"},
@@ -132,7 +132,7 @@ def test_an_unfinished_snapshot_names_the_command_that_completes_it(tmp_path: Pa
         (b'{"error":"Invalid username or password."}', b"", "server's answer.*Invalid username"),
         (b'{\n "message" : "no"}', b"", "server's answer"),
         (b'{"schemaVersion":2,"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:'
-         + DIGEST.encode(), b"", f"manifest of Ollama.*blobs/sha256-{DIGEST}"),
+         + DIGEST.encode() + b'"', b"", f"manifest of Ollama.*blobs/sha256-{DIGEST}"),
     ],
 )  # fmt: skip
 def test_a_lookalike_is_called_by_its_name(head: bytes, tail: bytes, text: str) -> None:
