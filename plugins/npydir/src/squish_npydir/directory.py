@@ -267,7 +267,8 @@ def _dtype(encoding: Encoding) -> str:
 
 def _assets(folder: Folder) -> dict[str, Part]:
     assets = {}
-    for name in model_assets(folder.source, [name for name in MODEL_ASSETS if folder.has(name)]):
+    listed = folder.source.lists_members
+    for name in model_assets(folder.source, folder.names() if listed else [*filter(folder.has, MODEL_ASSETS)]):
         source = folder.open(name)
         segment = Segment(folder.number(name, source.size), 0, source.size)
         assets[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))

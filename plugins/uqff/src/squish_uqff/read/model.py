@@ -68,7 +68,7 @@ def read_model(index: Index, source: Source, limits: Limits, options: Options) -
         },
         problems=(*index.problems, *problems),
         declarations={name: paths for name, paths in _DECLARATIONS.items() if name in members},
-        ignored=tuple(name for name in index.ignored if name not in {ref.name for ref in refs}),
+        ignored=tuple(name for name in (*index.ignored, *index.assets) if name not in {ref.name for ref in refs}),
         attrs={"uqff.shards": len(shard_set)},
     )  # fmt: skip
 

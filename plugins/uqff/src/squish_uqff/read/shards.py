@@ -29,7 +29,7 @@ RESIDUAL, CONFIG, REPORT = "residual.safetensors", "config.json", "uqff_report.j
 ASSETS = (
     CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "modules.json",
     "chat_template.jinja", "chat_template.json",
-    "processor_config.json", "preprocessor_config.json", "squish.gguf.json", REPORT,
+    "processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", "squish.gguf.json", REPORT,
 )  # fmt: skip
 NUMBERED = re.compile(r"(.*)-(0|[1-9]\d{0,5})\.uqff", re.DOTALL)
 MAX_JSON = 16 << 20
