@@ -30,6 +30,12 @@ from squish_core.plugins.hookspecs import FamilyInfo
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
+OTHERS = {
+    "mmproj": "a vision projector, which llama.cpp takes with --mmproj beside its model",
+    "imatrix": "activation statistics, which `--activations` takes",
+    "vocab": "a vocabulary without weights",
+}
+"""`Index.kind` of what no engine loads as a model."""
 ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 """PEFT's file for an adapter, and the `general.type` of one in GGUF."""
 
@@ -127,7 +133,7 @@ def naming_of(file: File) -> Naming:
     layout = GGUF if gguf else HF
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
     if file.index.kind != "model" and not adapter:
-        return Naming(layout=layout, reason=f"it is not a model but {file.index.kind}")
+        return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
     try:
         by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
         facts = _gguf_facts(file) if by_keys else _config_facts(file)

@@ -88,3 +88,30 @@ def test_a_truncated_tensor_is_refused(raw):
     data = raw.file((), (raw.tensor("w", (256, 4), 139),), bytes(4 * 144 - 1))
     with expect_error(SquishError, code="bounds", tensor="w"):
         squish.open(data)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "code", "text"),
+    [
+        ("bitnet-b1.58", 36, "36 (I2_S of BitNet's llama.cpp)"), ("llama", 36, "36 (I2_S of BitNet's llama.cpp)"),
+        ("bitnet", 37, "37 (I8_S of BitNet's llama.cpp)"), ("bitnet-25", 38, "38 (TL1 of BitNet's llama.cpp)"),
+        ("bitnet-b1.58", 39, "39 (TL2 of BitNet's llama.cpp)"), ("bitnet-b1.58", 42, "42 (TL2 of BitNet's llama.cpp)"),
+        ("gptoss", 4, "4 (MXFP4 in Ollama's order"),
+    ],
+)  # fmt: skip
+def test_a_type_of_another_fork_is_called_by_its_name_and_says_what_to_do(raw, architecture, code, text):
+    """Such a tensor has an unknown size, less than the type that GGML gives the number: TL2 has 1.7 bits a weight."""
+    tensors = (raw.tensor("odd.weight", (256, 4), code), raw.tensor("b.weight", (8,), 0, 224))
+    data = raw.file((raw.text("general.architecture", architecture),), tensors, bytes(256))
+    with squish.open(data) as file:
+        assert text in file["odd.weight"].spec.problem
+        assert "Convert the original" in file["odd.weight"].spec.problem or code == 4
+        assert file["b.weight"].shape == (8,)
+        with expect_error(TensorError, code="unreadable", tensor="odd.weight"):
+            file["odd.weight"].numpy()
+
+
+def test_the_same_numbers_of_other_models_are_ggmls_own_types(raw):
+    data = raw.file((raw.text("general.architecture", "bitnet"),), (raw.tensor("w", (32, 2), 39),), bytes(64))
+    with squish.open(data) as file:
+        assert str(file["w"].spec.encodings[0].codec) == "ggml.mxfp4"

@@ -201,7 +201,7 @@ def test_an_empty_file_is_reported_as_empty(tmp_path):
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"GGML" + bytes(60), "lookalike"),
+        (b"lmgg" + bytes(60), "lookalike"),
         (b"{'error':'denied'}\n" * 2, "lookalike"),
         (b"\1\2\3\4" * 9, "magic"),
         (bytes(99), "lookalike"),

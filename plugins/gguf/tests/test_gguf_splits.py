@@ -129,3 +129,24 @@ def test_a_set_with_one_part_is_a_single_file(raw):
     data = raw.file((raw.scalar("split.no", "u16", 0), raw.scalar("split.count", "u16", 1)))
     with squish.open(data) as file:
         assert list(file.meta) == ["split.no", "split.count"]
+
+
+def plain_part(raw, number, count, name):
+    """A part with one tensor."""
+    pairs = (raw.scalar("split.no", "u16", number), raw.scalar("split.count", "u16", count)) if count > 1 else ()
+    return raw.file((raw.text("general.architecture", "llama"), *pairs), (raw.tensor(name, (8,)),), bytes(32))
+
+
+@pytest.mark.parametrize("name", ["merged.gguf", "m-00001-of-00002.gguf"])
+def test_parts_that_cat_joined_are_called_so(raw, tmp_path, name):
+    (tmp_path / name).write_bytes(plain_part(raw, 0, 2, "a") + plain_part(raw, 1, 2, "b"))
+    with pytest.raises(FormatError, match=r"`cat` joins them.*Name the first of the original parts") as caught:
+        squish.open(tmp_path / name)
+    assert caught.value.code == "split"
+
+
+def test_two_files_that_cat_joined_are_the_first_with_a_warning(raw):
+    with squish.open(plain_part(raw, 0, 1, "a") + plain_part(raw, 0, 1, "b")) as file:
+        assert list(file) == ["a"]
+        found = {problem.code: problem.severity for problem in file.problems}
+        assert found == {"split": "warning", "trailing": "warning"}

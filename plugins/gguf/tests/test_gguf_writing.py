@@ -185,7 +185,7 @@ def test_blocks_are_accepted_as_rows():
     [
         (((2, 3), "dense", "u8"), "no u8 tensors"),
         (((2, 3), "dense", "f8_e4m3"), "no f8_e4m3 tensors, only f32"),
-        (((1, 1, 1, 1, 1), "dense", "f32"), "at most 4 dimensions"),
+        (((1, 1, 1, 1, 64), "ggml.scaled_nvfp4", "u8"), "at most 4 dimensions"),
         (((2, 64), "affine", "u8"), "no type for affine"),
         (((2, 64), "ggml.q9_9", "u8"), "no type for ggml.q9_9"),
         (((2, 33), "ggml.q8_0", "u8"), "multiple of 32"),

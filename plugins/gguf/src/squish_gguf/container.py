@@ -41,6 +41,8 @@ from . import writer
 from .kept_files import keeps_files, pack_files, small_files, split_files
 from .presets import read_as_f32
 from .reader import Head, unknown_type
+from .shapes import KEY as SHAPE
+from .shapes import original_shapes, reshaped
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
 
@@ -76,16 +78,22 @@ class Gguf(Container):
             # Split keys describe the files, not the model: a converted model is one file.
             meta = {key: value for key, value in meta.items() if key not in KEYS}
         meta, assets = split_files(meta)
-        kind = heads[0].value("general.type")
+        misshapen = _reshape(records, meta)
+        kind = _kind(heads[0])
         return Index(
             format="gguf",
             version=str(heads[0].version),
             files=files,
-            kind=kind if kind in _KINDS else "model",
+            kind=kind,
             tensors=LazyTensors(records, build, extents),
             meta=meta,
             assets=assets,
-            problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared, *_scaled(records)),
+            problems=(
+                *(p for head in heads for p in (*head.problems, *_holes(head))),
+                *shared,
+                *_scaled(records),
+                *misshapen,
+            ),
         )
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
@@ -144,8 +152,8 @@ class Gguf(Container):
 
 def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
     """Return a tensor's spec (of a dense one the fields of its record): dense, or rows of blocks."""
-    file, (code, shape, offset, nbytes, big), *scale = entry
-    kind = TYPES.get(code)
+    file, (code, stored, offset, nbytes, big, original), *scale = entry
+    kind, shape = TYPES.get(code), stored if original is None else original
     if kind is not None and kind.dtype and not big:
         return kind.dtype, shape, file, offset, None
     segments = (Segment(file, offset, nbytes),)
@@ -153,9 +161,10 @@ def build(name: str, entry: Entry) -> DenseFields | TensorSpec:
         return _undecoded(name, code, shape, Part(dtype="u8", shape=(nbytes,), segments=segments), big)
     dtype, codec, part_shape = kind.dtype or "u8", DENSE, shape
     if not kind.dtype:
-        part_shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
+        part_shape = (*(shape if stored[-1] == shape[-1] else stored)[:-1], stored[-1] // kind.elements * kind.nbytes)
         codec = CodecSpec(f"ggml.{kind.name.lower()}")
         codec = CodecSpec("ggml.big_endian", {}, codec) if big else codec
+        codec = codec if original is None else reshaped(codec, stored, shape)
     part = Part(dtype=dtype, shape=part_shape, segments=segments, byteorder=">" if big and kind.dtype else "<")
     parts = {"data": part}
     for number, record in scale:
@@ -174,6 +183,26 @@ def _undecoded(name: str, code: int, shape: tuple[int, ...], data: Part, big: bo
     rows = evolve(data, shape=(*shape[:-1], kind.row_size(shape[-1] if shape else 1)))
     encoding = Encoding(codec=CodecSpec(f"ik_llama.{kind.name.lower()}"), parts={"data": rows})
     return TensorSpec(name=name, shape=shape, dtype="f32", problem=problem, encodings=(encoding,))
+
+
+def _kind(head: Head) -> str:
+    """What the file holds; vision projectors of before `general.type` are known by their architecture."""
+    kind = head.value("general.type")
+    if kind is None and head.value("general.architecture") == "clip":
+        return "mmproj"
+    return kind if kind in _KINDS else "model"
+
+
+def _reshape(records: dict[str, Entry], meta: dict[str, Any]) -> list[Problem]:
+    """Give tensors the shapes that keys state for them."""
+    if not any(key.startswith(SHAPE) for key in meta):
+        return []
+    shapes, problems = original_shapes(meta, {name: record.shape for name, (_, record, *_) in records.items()})
+    for name, shape in shapes.items():
+        number, record, *scale = records[name]
+        if not scale and record.code in TYPES:
+            records[name] = (number, record._replace(original=shape))
+    return problems
 
 
 def _attach_scales(records: dict[str, Entry]) -> None:

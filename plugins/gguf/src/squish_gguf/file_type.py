@@ -9,6 +9,7 @@ from typing import Any
 from squish_core.api import TensorSpec, Typed
 
 from .quantize import matching_preset
+from .shapes import RESHAPED
 from .types import DENSE_CODES, IK_LLAMA, LAYOUTS, TYPE_CODES
 
 KEY = "general.file_type"
@@ -67,5 +68,7 @@ def most_common_type(specs: Sequence[TensorSpec]) -> str:
 
 def type_code(spec: TensorSpec) -> int:
     """Return the GGML type code of an outgoing tensor."""
-    codec, parts = spec.encodings[0].codec.id, spec.encodings[0].parts
-    return DENSE_CODES[parts["data"].dtype] if codec == "dense" else TYPE_CODES[codec]
+    codec, parts = spec.encodings[0].codec, spec.encodings[0].parts
+    if codec.id == RESHAPED and codec.inner is not None:
+        codec = codec.inner
+    return DENSE_CODES[parts["data"].dtype] if codec.id == "dense" else TYPE_CODES[codec.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -25,8 +26,11 @@ from squish_core.api import (
 
 from .cursor import Cursor
 from .types import (
+    BITNET,
+    BITNET_TL2,
     DEFAULT_ALIGNMENT,
     FORKS,
+    INSTEAD,
     LAYOUTS,
     MAX_ALIGNMENT,
     MAX_KEY,
@@ -46,13 +50,17 @@ _LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
 
 
 class Record(NamedTuple):
-    """One line of the tensor table: type code, logical shape, absolute offset, bytes, byte order."""
+    """One line of the tensor table: type code, stored shape, absolute offset, bytes, byte order.
+
+    `original`: the tensor's shape, if a key says that it is not the stored one.
+    """
 
     code: int
     shape: tuple[int, ...]
     offset: int
     nbytes: int
     big: bool = False
+    original: tuple[int, ...] | None = None
 
 
 @frozen(kw_only=True)
@@ -87,7 +95,9 @@ def read_head(source: Source, limits: Limits) -> Head:
     cursor.at_most(MAX_PAIRS, pair_count, "keys")
     meta = _pairs(cursor, pair_count)
     alignment = check_alignment(meta.get("general.alignment"))
-    records = _table(cursor, tensor_count, limits)
+    architecture = meta.get("general.architecture")
+    renumbered = BITNET_TL2 if architecture is not None and architecture.value in BITNET else {}
+    records = _table(cursor, tensor_count, limits, renumbered)
     data = align_up(cursor.at, alignment)
     return Head(
         name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
@@ -149,7 +159,7 @@ def check_alignment(setting: Typed | None) -> int:
     return int(value)
 
 
-def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
+def _table(cursor: Cursor, count: int, limits: Limits, renumbered: Mapping[int, int]) -> dict[str, Record]:
     records: dict[str, Record] = {}
     long, start = 0, cursor.at
     for number in range(count):
@@ -169,6 +179,7 @@ def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
                 "n_dims is too large", tensor=name, offset=at, expected="at most 4", found=rank, code="rank"
             )
         *dims, code, offset = cursor.take(_ENTRY[rank])
+        code = renumbered.get(code, code)
         records[name] = Record(code, tuple(reversed(dims)), offset, _nbytes(name, dims, code, at), cursor.big)
     if long:
         cursor.problems.append(
@@ -241,5 +252,6 @@ def unknown_type(code: int) -> str:
     if code in REMOVED:
         return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is no longer defined"
     if code in FORKS:
-        return f"GGML type {code} ({FORKS[code]}) is not decoded; only that fork reads it"
+        instead = f". {INSTEAD[code]}" if code in INSTEAD else ""
+        return f"GGML type {abs(code)} ({FORKS[code]}) is not decoded; only that fork reads it{instead}"
     return f"GGML type {code} is unknown: newer than this squish-gguf, or from a llama.cpp fork"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from squish_core.api import FormatError, Limits, Source, SquishError
+from squish_core.api import FormatError, Limits, Problem, Source, SquishError, align_up
 
-from .reader import Head, read_head
+from .reader import MAGIC, Head, read_head
 
 _NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)", re.DOTALL)
 KEYS = ("split.no", "split.count", "split.tensors.count")
@@ -16,9 +16,18 @@ KEYS = ("split.no", "split.count", "split.tensors.count")
 def read_set(source: Source, limits: Limits) -> list[Head]:
     """Return the heads of all parts in order; a file outside a set has one."""
     first = read_head(source, limits)
-    count = _number(first, "split.count", 1)
+    count, joined = _number(first, "split.count", 1), _second_file(source, first)
     if count <= 1:
+        if joined:
+            message = "another GGUF file begins here: files that were joined with `cat` are not one model"
+            first.problems.append(Problem(code="split", severity="warning", where=f"byte {joined}", message=message))
         return [first]
+    if joined:
+        raise FormatError(
+            f"is several of {count} parts in one file, as `cat` joins them", offset=joined, code="split",
+            expected="one part in each file", found="the start of another GGUF file",
+            hint="Name the first of the original parts: Squish reads the set, and joins it: squish convert FIRST OUT.gguf",
+        )  # fmt: skip
     match = _NAME.fullmatch(source.filename)
     if match is None or int(match["count"]) != count or not 1 <= int(match["number"]) <= count:
         raise FormatError(
@@ -34,6 +43,15 @@ def read_set(source: Source, limits: Limits) -> list[Head]:
         heads.append(head)
     _check_set(heads)
     return heads
+
+
+def _second_file(source: Source, head: Head) -> int | None:
+    """The offset at which another GGUF file follows the tensors."""
+    end = max((record.offset + record.nbytes for record in head.records.values()), default=head.end)
+    for start in (end, align_up(end, head.alignment)):
+        if start + len(MAGIC) <= source.size and source.read(start, len(MAGIC)) == MAGIC:
+            return start
+    return None
 
 
 def _part_head(source: Source, name: str, limits: Limits) -> Head:

@@ -37,10 +37,11 @@ _DENSE = {
 }
 _BLOCKS = {code: GgmlType(name.upper(), elements, nbytes) for name, code, elements, nbytes in BLOCK_TYPES.values()}
 TYPES: dict[int, GgmlType] = dict(sorted({**_DENSE, **_BLOCKS}.items()))
-REMOVED = {
-    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
-    36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
-}  # fmt: skip
+REMOVED = {5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
+BITNET = ("bitnet-b1.58", "bitnet-25")
+"""Architectures that only the llama.cpp fork of Microsoft's BitNet has."""
+BITNET_TL2 = {39: -39, 42: -42}
+"""The type TL2 of that fork -> its code here: GGML has other types of these numbers."""
 
 _IK_LLAMA_SIZES: dict[int, tuple[Any, ...]] = {
     97: ("Q8_0_X4", 32, 34), 98: ("Q8_1_X4", 32, 36), 99: ("Q8_2_X4", 32, 36), 133: ("Q6_0", 32, 26),
@@ -72,8 +73,16 @@ IK_LLAMA = {
 FORKS = {
     **{code: f"{kind.name} of ik_llama.cpp" for code, kind in IK_LLAMA.items()},
     142: "PQ2_0 of PrismML's llama.cpp", 143: "PTQ1_0 of PrismML's llama.cpp",
+    4: "MXFP4 in Ollama's order, or Q4_2, which GGML removed", 36: "I2_S of BitNet's llama.cpp",
+    37: "I8_S of BitNet's llama.cpp", 38: "TL1 of BitNet's llama.cpp",
+    **dict.fromkeys(BITNET_TL2.values(), "TL2 of BitNet's llama.cpp"),
 }  # fmt: skip
-"""Types that exist only in a llama.cpp fork."""
+"""Types that exist only in a llama.cpp fork. GGML removed its own types 36 to 38 before files had them."""
+INSTEAD = {
+    4: "Use the model's GGUF from the Hugging Face Hub, whose MXFP4 is GGML's",
+    **dict.fromkeys((36, 37, 38, *BITNET_TL2.values()), "Convert the original checkpoint (to tq2_0)"),
+}
+"""What to do instead of reading a type."""
 PRESET_NAMES = (
     "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "iq2_m", "iq3_xs", "iq3_m",
 )  # fmt: skip

@@ -26,6 +26,8 @@ from squish_core.api import (
 
 from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
+from .shapes import KEY as SHAPE
+from .shapes import MOST_DIMENSIONS, RESHAPED, shape_keys, stored_shape
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, LAYOUTS, SCALE, SCALED_NVFP4, TYPE_CODES, WEIGHT
 from .values import pack_pair, pack_string, pair_size, typed
 
@@ -44,8 +46,8 @@ class TensorTable:
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Return the encoding as GGUF stores it, or a refusal."""
     codec, part = encoding.codec.id, encoding.parts.get("data")
-    if refusal := _rank_refusal(spec):
-        return refusal
+    if codec == RESHAPED and encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES and part is not None:
+        return Encoding(codec=encoding.codec, parts={"data": Part(dtype=part.dtype, shape=part.shape)})
     if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
         return _blocks(spec, encoding.codec.inner.id)
     if codec == SCALED_NVFP4:
@@ -75,16 +77,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
     """Return the block encoding that can hold codes from another format."""
-    if refusal := _rank_refusal(spec):
-        return refusal
     blocks = blocks_for(layout)
     return _blocks(spec, blocks) if blocks else None
-
-
-def _rank_refusal(spec: TensorSpec) -> Refusal | None:
-    if len(spec.shape) <= 4:
-        return None
-    return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
 
 
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
@@ -95,6 +89,8 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     shape = (*spec.shape[:-1], kind.row_size(spec.shape[-1]))
     parts = {"data": Part(dtype="u8", shape=shape)}
     if codec == SCALED_NVFP4:
+        if len(spec.shape) > MOST_DIMENSIONS:
+            return Refusal(why=f"NVFP4 with global scales has at most {MOST_DIMENSIONS} dimensions", code="rank")
         if not spec.name.endswith(WEIGHT):
             return Refusal(why=f"a global scale belongs to a tensor NAME{WEIGHT}; llama.cpp reads it as NAME{SCALE}")
         parts[GLOBAL_SCALE] = Part(dtype="f32", shape=spec.shape[:-2])
@@ -135,7 +131,7 @@ def tensor_table(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Tensor
     names = {spec.name for spec in specs}
     for spec in specs:
         for role, part in _roles(spec).items():
-            name, shape, code = spec.name, spec.shape, type_code(spec)
+            name, shape, code = spec.name, stored_shape(spec), type_code(spec)
             if role == GLOBAL_SCALE:
                 name, shape, code = f"{name.removesuffix(WEIGHT)}{SCALE}", part.shape or (1,), DENSE_CODES["f32"]
             if name != spec.name and name in names:
@@ -148,7 +144,7 @@ def tensor_table(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Tensor
 def _described(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """The metadata of the file that is written; None for keys that do not describe it."""
     described = with_file_type(meta, specs)
-    return {key: described.get(key) for key in meta}
+    return {**{key: described.get(key) for key in meta if not key.startswith(SHAPE)}, **shape_keys(specs)}
 
 
 def _start(table: TensorTable, pairs: int) -> bytes:
