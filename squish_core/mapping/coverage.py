@@ -18,6 +18,8 @@ from squish_core.text import close_matches
 
 Sizes = Mapping[str, int]
 HINT = "Keep the names with rename='keep'; the target's engine will then not load the file."
+PROJECTORS = ("v.*", "mm.*", "a.*")
+"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
 CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
 
 
@@ -54,6 +56,7 @@ def cover(
     left_out: Collection[str] = (),
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
+    left_out = (*left_out, *PROJECTORS) if gguf else left_out
     matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
     if error := next(matching.errors(), None):
         raise error

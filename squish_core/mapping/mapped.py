@@ -20,7 +20,7 @@ from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.assets import MappedAssets
-from squish_core.mapping.coverage import cover, is_dense, turns_when_dense, without_prefix
+from squish_core.mapping.coverage import PROJECTORS, cover, is_dense, turns_when_dense, without_prefix
 from squish_core.mapping.names import Templates, fill, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.ties import check_ties
@@ -89,6 +89,7 @@ class MappedFile(File):
             self.coverage = cover(
                 family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
             )
+            self._modalities = (*family.other_modalities, *PROJECTORS)
             check_ties(original, family, self.coverage, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
@@ -121,10 +122,15 @@ class MappedFile(File):
         """Data of the original that the layout cannot store."""
         tensors = self.original.index.tensors
         others = [
-            Dropped("tensor", name, f"not part of the text model, {tensors[name].encodings[0].stored:,} bytes")
+            Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
             for name in self.coverage.other_modalities if tensors[name].encodings
         ]  # fmt: skip
         return (*others, *self.carried.dropped)
+
+    def _modality(self, name: str) -> str:
+        """What a tensor is that has no place in the text model."""
+        is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
+        return "of images or audio, not part of the text model" if is_other else "not part of the text model"
 
 
 def naming_of(file: File) -> Naming:

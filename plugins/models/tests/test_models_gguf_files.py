@@ -215,3 +215,95 @@ def test_a_file_beside_the_gguf_stays_the_part_that_it_is(folder: Path, tmp_path
         assert mapped.index.assets["notes.txt"] is file.index.assets["notes.txt"]
         assert "nothing" not in mapped.assets
         assert len(mapped.assets) == len(list(mapped.assets))
+
+
+def with_meta(source: Path, target: Path, meta: dict[str, Any], drop: str = "tokenizer.") -> Path:
+    """The same tensors with other keys: those with a prefix are dropped."""
+    with squish.open(source) as file:
+        kept = {key: value for key, value in file.index.meta.items() if not key.startswith(drop)}
+        squish.save(target, {name: file[name].numpy() for name in file}, metadata={**kept, **meta})
+    return target
+
+
+def test_a_tokenizer_json_in_a_key_is_the_tokenizer(folder: Path, tmp_path: Path) -> None:
+    stored = (folder / "tokenizer.json").read_text()
+    own = gguf(folder, tmp_path / "own.gguf")
+    key = {"tokenizer.huggingface.json": Typed("str", stored)}
+    path = with_meta(own, tmp_path / "inner.gguf", key)
+    squish.convert(path, tmp_path / "hf", "hf")
+    assert (tmp_path / "hf" / "tokenizer.json").read_text() == stored
+    squish.convert(tmp_path / "hf", tmp_path / "back.gguf")
+    with squish.open(tmp_path / "back.gguf") as back, squish.open(own) as file:
+        tokens = "tokenizer.ggml.tokens"
+        assert list(back.metadata[tokens]) == list(file.metadata[tokens])
+        assert back.metadata["tokenizer.huggingface.json"] == stored
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_tokenizer_json_in_a_key_counts_where_it_agrees_with_the_other_keys(
+    folder: Path, tmp_path: Path, changed: bool
+) -> None:
+    document = json.loads((folder / "tokenizer.json").read_text())
+    if changed:
+        token = next(iter(document["model"]["vocab"]))
+        document["model"]["vocab"] = {
+            f"{name}x" if name == token else name: number for name, number in document["model"]["vocab"].items()
+        }
+    stored = json.dumps(document, indent=1)
+    own = gguf(folder, tmp_path / "own.gguf")
+    key = {"tokenizer.huggingface.json": Typed("str", stored)}
+    squish.convert(with_meta(own, tmp_path / "m.gguf", key, drop="nothing"), tmp_path / "hf", "hf")
+    assert ((tmp_path / "hf" / "tokenizer.json").read_text() == stored) is not changed
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_damaged_tokenizer_json_in_a_key_is_a_typed_error(folder: Path, tmp_path: Path, text: str) -> None:
+    key = {"tokenizer.huggingface.json": Typed("str", text)}
+    path = with_meta(gguf(folder, tmp_path / "own.gguf"), tmp_path / "m.gguf", key)
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(path, tmp_path / "hf", "hf")
+    assert caught.value.code in ("json", "tokenizer")
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("key", ["tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.chat_template"])
+def test_texts_that_are_not_utf8_are_refused_by_their_key(folder: Path, tmp_path: Path, key: str) -> None:
+    path = gguf(folder, tmp_path / "own.gguf")
+    with squish.open(path) as file:
+        value = file.index.meta[key].value if key in file.index.meta else None
+    wrong: Any = b"\xff\xfe" if value is None else [*list(value)[:-1], b"\xff\xfe"]
+    path = with_meta(path, tmp_path / "m.gguf", {key: Typed("str" if value is None else "array:str", wrong)}, "nothing")
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(path, tmp_path / "hf", "hf")
+    assert (caught.value.code, caught.value.part) == ("tokenizer", key)
+    assert "not UTF-8" in caught.value.message
+    assert "xff" in str(caught.value.found)
+    squish.convert(path, tmp_path / "kept", "hf", rename="keep")  # as the hint says
+
+
+def test_tensors_of_images_beside_the_text_model_are_left_out_and_listed(folder: Path, tmp_path: Path) -> None:
+    own = gguf(folder, tmp_path / "own.gguf")
+    with squish.open(own) as file:
+        tensors = {name: file[name].numpy() for name in file}
+        others = {"v.blk.0.attn_q.weight": tensors["blk.0.attn_q.weight"], "mm.input_projection.weight": tensors[
+            "blk.0.attn_q.weight"], "a.conv1d.1.weight": tensors["blk.0.attn_q.weight"]}  # fmt: skip
+        squish.save(tmp_path / "m.gguf", {**tensors, **others}, metadata=file.index.meta)
+    report = squish.convert(tmp_path / "m.gguf", tmp_path / "hf", "hf")
+    assert {item.name for item in report.dropped if item.kind == "tensor"} == set(others)
+    assert all("images or audio" in item.reason for item in report.dropped if item.kind == "tensor")
+    squish.save(tmp_path / "odd.gguf", {**tensors, "odd.weight": tensors["blk.0.attn_q.weight"]},
+                metadata=squish.open(own).index.meta)  # fmt: skip
+    with pytest.raises(squish.SquishError, match="not a tensor of the family"):
+        squish.convert(tmp_path / "odd.gguf", tmp_path / "odd", "hf")
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "tied"), [(False, True, False), (True, False, True), (None, True, True), (None, False, False)]
+)
+def test_whether_embeddings_are_tied_is_a_setting_of_the_whole_model(
+    outer: bool | None, inner: bool, tied: bool
+) -> None:
+    family: Any = squish.registry().family("qwen2vl")
+    config = {"model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {"tie_word_embeddings": inner}}
+    config |= {} if outer is None else {"tie_word_embeddings": outer}
+    assert family.spelled(config)["tie_word_embeddings"] is tied

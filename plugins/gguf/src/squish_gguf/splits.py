@@ -26,7 +26,7 @@ def read_set(source: Source, limits: Limits) -> list[Head]:
         raise FormatError(
             f"is several of {count} parts in one file, as `cat` joins them", offset=joined, code="split",
             expected="one part in each file", found="the start of another GGUF file",
-            hint="Name the first of the original parts: Squish reads the set, and joins it: squish convert FIRST OUT.gguf",
+            hint="Name the first of the original parts, which opens the set: squish convert FIRST OUT.gguf joins it.",
         )  # fmt: skip
     match = _NAME.fullmatch(source.filename)
     if match is None or int(match["count"]) != count or not 1 <= int(match["number"]) <= count:

@@ -23,6 +23,7 @@ from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, toke
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
+    HUGGINGFACE,
     Content,
     EncodedFiles,
     Tokenizer,
@@ -65,6 +66,7 @@ class GgufFiles(Mapping[str, bytes]):
     ) -> None:
         self._family, self._model, self._vocabulary = family, model, vocabulary
         kept, self._names = restored_files(model.meta)
+        kept = {**inner_tokenizer(model.meta), **kept}
         assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
         check_assets(assets)
         if model.config() and not config_agrees(family, model, assets[CONFIG]):
@@ -107,7 +109,9 @@ class GgufFiles(Mapping[str, bytes]):
 
     @cached_property
     def tokenizer_keys(self) -> Mapping[str, Any]:
-        """GGUF's keys for the tokenizer that the files describe."""
+        """GGUF's keys for the tokenizer, as the files describe it; none where it has no keys of its own to compare."""
+        if self._special is None:
+            return {}
         if self._is_unchanged:
             return stored_keys(self._model.meta)
         tokenizer = self._agreeing or read_content(self._described[1], json.loads(self._files[CONFIG]))
@@ -179,6 +183,12 @@ class GgufFiles(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def inner_tokenizer(meta: Mapping[str, Any]) -> dict[str, bytes]:
+    """The tokenizer.json that a key contains."""
+    value = getattr(meta.get(HUGGINGFACE), "value", None)
+    return {"tokenizer.json": value.encode(errors="surrogatepass")} if isinstance(value, str) else {}
 
 
 class FolderFiles(Mapping[str, bytes]):

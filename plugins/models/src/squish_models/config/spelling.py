@@ -13,6 +13,7 @@ QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 """Keys that describe the source's quantization; the target's format declares its own."""
 OTHERS = ("vision_config", "audio_config")
 """Settings of parts for other modalities."""
+TIED = "tie_word_embeddings"
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONGROPE = "longrope"
 MULTIMODAL = "mrope"
@@ -25,12 +26,15 @@ def has_other_parts(config: Mapping[str, Any]) -> bool:
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the text part: `text_config` of a multimodal model, over the settings around it."""
+    """The settings of the text part: `text_config` of a multimodal model, over the settings around it.
+
+    Whether the embeddings are tied is a setting of the whole model: Transformers ties its head, not the text part's.
+    """
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return {key: value for key, value in config.items() if key not in OTHERS}
     outer = {key: value for key, value in config.items() if not isinstance(value, dict) and key != "architectures"}
-    return {**outer, **inner}
+    return {**outer, **inner, **{key: outer[key] for key in (TIED,) if key in outer}}
 
 
 def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -38,6 +38,8 @@ PLACES = {
     "chat_template": TEMPLATE,
 }  # fmt: skip
 """A part of a tokenizer in errors -> its key."""
+HUGGINGFACE = "tokenizer.huggingface.json"
+"""The whole tokenizer.json, for engines that use it."""
 MODELS = {"gpt2": "bpe", "llama": "spm"}
 NO_MODEL = "none"
 """What a GGUF without a tokenizer states."""
@@ -84,6 +86,7 @@ def read_gguf(
         templates |= {
             str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
         }
+        _check_texts([*templates.values()], "chat_template")
         return Tokenizer(
             model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
             pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
@@ -93,8 +96,20 @@ def read_gguf(
         )  # fmt: skip
 
 
+def _check_texts(texts: Sequence[str], part: str) -> None:
+    """Raise FormatError for texts that are not UTF-8: no file of a folder can store them."""
+    if bytes in set(map(type, texts)):
+        number = next(number for number, text in enumerate(texts) if isinstance(text, bytes))
+        error = tokenizer_error(
+            "the tokenizer has a text that is not UTF-8, which no file of a folder can store", "UTF-8",
+            f"{texts[number]!r:.60} at {number}", part,
+        )  # fmt: skip
+        raise error.within(hint="Write the tensors alone, under their names: rename='keep'.")
+
+
 def _vocabulary(values: Mapping[str, Any], model: str, checked: bool, ranked: bool) -> Vocabulary:
     tokens, kinds = tuple(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type")
+    _check_texts(tokens, TOKENS)
     merges: Sequence[Sequence[str]] = ()
     if model == "bpe" and ranked and (texts := values.get(f"{PREFIX}merges")):
         merges = merges_of_texts(texts, values[f"{PREFIX}tokens"]) or _pairs(texts)
@@ -189,7 +204,8 @@ def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int
     return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
 
 
-def _pairs(texts: Iterable[str]) -> Sequence[Sequence[str]]:
+def _pairs(texts: Sequence[str]) -> Sequence[Sequence[str]]:
+    _check_texts(texts, MERGES)
     pairs = [text.split(" ", 1) for text in texts]
     if not {*map(len, pairs)} <= {2} or not all(chain.from_iterable(pairs)):
         wrong = next(" ".join(pair) for pair in pairs if len(pair) < 2 or not all(pair))
