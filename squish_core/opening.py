@@ -92,10 +92,12 @@ def open(  # noqa: A001
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_target(target, registry, source_options)
     try:
-        source = _main_file(source, registry, format)
+        folder, source = source, _main_file(source, registry, format)
+        is_alone = source is folder
         source = decompress(source if mmap else source.unmapped(), registry, limits)
         overlay = overlay_assets(source, open_folder(assets)) if assets is not None else ()
         own = _read_whole(source, registry, limits, format)
+        own = own if is_alone else evolve(own, ignored=_others(folder, own))
         index = with_assets(own, source, overlay)
         declarations = {**foreign_declarations(own, overlay), **own.declarations}
         index = evolve(index, declarations=declarations, problems=(*own.problems, *source.problems()))
@@ -194,6 +196,13 @@ def _main_file(source: Source, registry: Registry, format_spec: str | None) -> S
 
     suffixes = {suffix for info in infos for suffix in info.suffixes}
     return file_of(source, suffixes if format_spec else suffixes.union(SUFFIXES))
+
+
+def _others(folder: Source, index: Index) -> tuple[str, ...]:
+    """What else is in the folder that a file stands for; hidden files are not the model's."""
+    read = {file.name for file in index.files}
+    names = (*folder.members(), *(f"{name}/" for name in folder.subfolders()))
+    return tuple(name for name in names if name not in read and not name.startswith("."))
 
 
 def _read_whole(source: Source, registry: Registry, limits: Limits, format_spec: str | None) -> Index:

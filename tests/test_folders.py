@@ -43,6 +43,7 @@ def test_a_folder_with_one_model_is_its_file(tmp_path: Path, files: dict[str, by
         with squish.open(tmp_path, name, registry=toys.registry()) as file:
             assert list(file) == ["w"]
             assert Path(file.name).parent == tmp_path
+            assert {Path(file.name).name, *file.index.ignored} == set(files)
 
 
 def test_a_folder_of_the_hub_cache_is_the_file_of_its_snapshot(tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ def test_an_unfinished_snapshot_names_the_command_that_completes_it(tmp_path: Pa
         (b"MZqFpD='\n", b"PK\5\6" + bytes(18), "llamafile.*unzip"),
         (b"\x7fELF", b"PK\5\6" + bytes(18), "llamafile.*unzip"),
         (b"\x7fELF", b"", "a program"),
+        (b"MZ\x90", b"", "a program"),
         (b"MZqFpD='\n", b"", "portable program"),
         (b"PK\3\4", b"PK\5\6", "zip archive.*never unpickles.*save_file"),
         (bytes(257) + b"ustar", b"", "tar archive"),

@@ -146,7 +146,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", f"{_DECOMPRESS} (`7z x`)."),
     (b"Rar!", "a RAR archive", f"{_DECOMPRESS} (`unrar x`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
-    (b"\x7fELF", "a program", "Check the path."),
+    *((magic, "a program", "Check the path.") for magic in (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe")),
     (bytes(16), "a file that begins with zeros (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
 ARCHIVE_END = b"PK\x05\x06"
