@@ -153,7 +153,7 @@ class Check:
             self._digest(tensor, role, part)
         if cache:
             cache.is_complete = True
-        if not tensor.spec.problem:
+        if not tensor.spec.problem and not tensor.spec.undeclared:
             with self._collect():
                 self._decode(tensor)
                 self.decoded += 1

@@ -9,6 +9,7 @@ from squish_core.api import (
     DENSE,
     Container,
     Encoding,
+    ErrorCode,
     FileRef,
     Index,
     LazyTensors,
@@ -22,6 +23,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    UsageError,
     WritePlan,
     single_value,
 )
@@ -39,13 +41,26 @@ from .folder import (
     set_index,
     unreadable,
 )
-from .header import read_header, read_record
+from .header import TAGS, TensorRecord, UndeclaredRecord, read_header, read_record
+
+SCALES, IGNORE = "scales", "ignore"
+CODE_TAGS = frozenset(TAGS) - {"BOOL", "F16", "BF16", "F32", "F64", "C64", "I64", "U64"}
+"""Dtypes of codes; 64-bit integers are codes only beside others."""
 
 
 class Safetensors(Container):
     """Named dense arrays: a JSON header, then the contiguous data of all tensors."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
+        return self.read_index_with(source, limits, {})
+
+    def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
+        ignored = options.get(SCALES) == IGNORE
+        if SCALES in options and not ignored:
+            raise UsageError(
+                f"invalid {SCALES}", expected=IGNORE, found=repr(options[SCALES]), code=ErrorCode.OPTION,
+                hint=f"format='safetensors:{SCALES}={IGNORE}' takes codes for the values.",
+            )  # fmt: skip
         name = choose(source) if source.is_dir else source.filename
         main = source.member(name) if source.is_dir else source
         standard = source.is_dir or STANDARD.fullmatch(name) is not None
@@ -56,8 +71,11 @@ class Safetensors(Container):
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
         assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
+        records: dict[str, TensorRecord | UndeclaredRecord]
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
+        undeclared = {} if ignored else _undeclared(records)
+        records.update({tensor: (*records[tensor][:5], problem) for tensor, problem in undeclared.items()})
         meta, contradictions = _merged(shards)
         return Index(
             format="safetensors",
@@ -71,7 +89,7 @@ class Safetensors(Container):
             },
             problems=(
                 *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *unreadable(assets, limits),
+                *contradictions, *unreadable(assets, limits), *undeclared.values(),
             ),
         )  # fmt: skip
 
@@ -101,6 +119,15 @@ class Safetensors(Container):
         options: Options,
     ) -> None:
         writer.write(sink, tensors, meta, assets, options)
+
+
+def _undeclared(records: Mapping[str, TensorRecord]) -> Mapping[str, Problem]:
+    """Return codes beside scales; a file of floats, of which most are, needs no look at its names."""
+    if CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
+        return {}
+    from .undeclared import undeclared_codes
+
+    return undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
 
 
 def _member(source: Source, path: str) -> Source:
