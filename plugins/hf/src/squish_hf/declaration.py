@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from attrs import field, frozen
 from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFiles, config_parts
 
-from squish_core.api import ErrorCode, FormatError, Problem
+from squish_core.api import ErrorCode, FormatError, Problem, UsageError
 
 METHOD = "quant_method"
 OWN_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """File -> the method whose writers create it; used if config.json declares nothing."""
+COMFYUI, MISTRAL = "comfyui", "mistral"
+"""Methods that their software applies by the names of tensors."""
 MAX_SECONDS, MAX_PATTERN = 2.0, 1000
 
 
@@ -85,7 +88,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
             problems.append(Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=name, message=message))
         elif declared is not None:
             problems += _differences(declared, fields, name)
-    return declared, problems
+    return declared or conventional(files), problems
 
 
 def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> list[Problem]:
@@ -98,6 +101,40 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
         if key in fields and key in declared.fields and fields[key] != declared.fields[key]
     ]  # fmt: skip
+
+
+def conventional(files: CheckpointFiles) -> Declared | None:
+    """Return the method that software applies by name: ComfyUI's markers, Mistral's `qscale_weight`."""
+    index = files.index
+    if "_quantization_metadata" in index.meta:
+        return Declared(COMFYUI, {}, "_quantization_metadata")
+    if not any(problem.code == ErrorCode.UNDECLARED_SCALES for problem in index.problems):
+        return None  # no codes beside scales: names need no look
+    marks = ((".qscale_weight", MISTRAL), (".comfy_quant", COMFYUI), (".scaled_fp8", COMFYUI))
+    for end, method in marks:
+        if any(f".{name}".endswith(end) for name in index.tensors):
+            return Declared(method, {}, f"*{end}")
+    return None
+
+
+def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | None:
+    """Return the declaration in the read options, which the checkpoint lacks; UsageError if it is not one."""
+    where = "format="
+    if not options:
+        return None
+    method = options.get("method", "")
+    if method not in methods:
+        raise UsageError(
+            "hf cannot read this method", expected=", ".join(methods), found=repr(method), code=ErrorCode.OPTION,
+            hint="For example format='hf:method=fp8'.",
+        )  # fmt: skip
+    fields: dict[str, Any] = {METHOD: method, **{key: options[key] for key in ("quant_algo",) if key in options}}
+    for key in ("bits", "group_size"):
+        if key in options:
+            if re.fullmatch(r"-?\d{1,9}", options[key]) is None:
+                raise UsageError(f"invalid {key}", expected="a number", found=repr(options[key]), code=ErrorCode.OPTION)
+            fields[key] = int(options[key])
+    return Declared(method, fields, where)
 
 
 def declared_in(config: Mapping[str, Any]) -> Declared | None:
