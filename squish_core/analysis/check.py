@@ -94,6 +94,8 @@ class Check:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
                 )  # fmt: skip
+            if spec.undeclared and (name, spec.undeclared.message) not in reported:
+                self.problems.append(spec.undeclared)
         for child in self.file.children.values():
             inner = Check(child, None)
             inner.structure()

@@ -14,6 +14,7 @@ from squish_safetensors.api import (
     LayerReader,
     StoredParts,
     collect_layers,
+    mark_undeclared,
     refine_layers,
     storage_declarations,
     unmatched_override,
@@ -96,7 +97,7 @@ class HuggingFace(Checkpoint):
             refined = module.finish(refined)
         with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
-        return refined
+        return mark_undeclared(refined)
 
     def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if method is None:
@@ -145,4 +146,5 @@ def _as_stored(index: Index, declared: Declared, problems: list[Problem]) -> Ind
     """Return the stored tensors unchanged, with a problem that gives the reason."""
     message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
-    return evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))
+    index = evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))
+    return mark_undeclared(index, stored=True)

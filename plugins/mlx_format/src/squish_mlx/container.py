@@ -12,6 +12,7 @@ from squish_safetensors.api import (
     CheckpointFiles,
     StoredParts,
     collect_layers,
+    mark_undeclared,
     refine_layers,
     storage_declarations,
     unmatched_override,
@@ -75,7 +76,7 @@ class Mlx(Checkpoint):
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)
-        return evolve(refined, declarations=storage_declarations(files))
+        return mark_undeclared(evolve(refined, declarations=storage_declarations(files)))
 
     def encodings_for(
         self, *, mode: Any = AFFINE, bits: Any = None, group_size: Any = None, **features: Any

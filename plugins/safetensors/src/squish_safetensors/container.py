@@ -41,7 +41,7 @@ from .folder import (
     set_index,
     unreadable,
 )
-from .header import TAGS, TensorRecord, UndeclaredRecord, read_header, read_record
+from .header import TAGS, read_header, read_record
 
 SCALES, IGNORE = "scales", "ignore"
 CODE_TAGS = frozenset(TAGS) - {"BOOL", "F16", "BF16", "F32", "F64", "C64", "I64", "U64"}
@@ -71,13 +71,10 @@ class Safetensors(Container):
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
         assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
-        records: dict[str, TensorRecord | UndeclaredRecord]
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
-        undeclared = {} if ignored else _undeclared(records)
-        records.update({tensor: (*records[tensor][:5], problem) for tensor, problem in undeclared.items()})
         meta, contradictions = _merged(shards)
-        return Index(
+        index = Index(
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *assets)),
@@ -89,9 +86,14 @@ class Safetensors(Container):
             },
             problems=(
                 *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *unreadable(assets, limits), *undeclared.values(),
+                *contradictions, *unreadable(assets, limits),
             ),
         )  # fmt: skip
+        if ignored or CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
+            return index  # as are most files: their names need no look
+        from .undeclared import without_declaration
+
+        return without_declaration(index, records, source, limits)
 
     def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE, parts={"data": Part(dtype=single_value("dtype", dtype), shape=())}),)
@@ -119,15 +121,6 @@ class Safetensors(Container):
         options: Options,
     ) -> None:
         writer.write(sink, tensors, meta, assets, options)
-
-
-def _undeclared(records: Mapping[str, TensorRecord]) -> Mapping[str, Problem]:
-    """Return codes beside scales; a file of floats, of which most are, needs no look at its names."""
-    if CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
-        return {}
-    from .undeclared import undeclared_codes
-
-    return undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
 
 
 def _member(source: Source, path: str) -> Source:

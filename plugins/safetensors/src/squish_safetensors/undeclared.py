@@ -8,10 +8,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from squish_core.api import ErrorCode, Problem
+from squish_core.api import ErrorCode, Index, LazyTensors, Limits, Problem, Source
+
+from .folder import CONFIG_FILE, DECLARING
+from .header import TAGS, TensorRecord, read_record
+from .refine.declarations import MLX, QUANTIZATION_KEYS, config_parts
+from .refine.files import CheckpointFiles
 
 FLOAT_CODES = frozenset(
     ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", "f6_e2m3", "f6_e3m2", "f4_e2m1")
@@ -78,6 +84,62 @@ CONVENTIONS = (
     Convention("weight_scale$", "^weight$", frozenset(("i8",)), _method("compressed-tensors", ', "config_groups": {...}')),
 )  # fmt: skip
 UNKNOWN = Convention("", "", CODES, "the settings of the software that wrote it")
+
+
+def without_declaration(
+    index: Index, records: Mapping[str, TensorRecord], source: Source, limits: Limits
+) -> Index:
+    """Mark codes beside scales in an Index, unless a file beside the tensors declares a quantization."""
+    found = undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
+    if not found or _declares(CheckpointFiles(index, source, limits)):
+        return index
+    cut = any(problem.where in (CONFIG_FILE, *DECLARING) for problem in index.problems)
+    if cut:  # a declaration that cannot be read is the finding
+        found = {name: problem for name, problem in found.items() if TAGS[records[name][1]] in FLOAT_CODES}
+    marked: dict[str, Any] = dict(records)
+    marked.update({name: (*records[name], problem) for name, problem in found.items()})
+    tensors = LazyTensors(marked, read_record, index.tensors.extents) if isinstance(index.tensors, LazyTensors) else {}
+    return evolve(index, tensors=tensors, problems=index.problems if cut else (*index.problems, *found.values()))
+
+
+def _declares(files: CheckpointFiles) -> bool:
+    config = files.json(CONFIG_FILE)
+    return any(part.get(key) for _, part in config_parts(config) for key in (*QUANTIZATION_KEYS, MLX)) or any(
+        files.json(name) for name in DECLARING
+    )
+
+
+def mark_undeclared(index: Index, *, stored: bool = False) -> Index:
+    """Mark the codes beside scales that the declared quantization of a checkpoint does not explain.
+
+    Parameters
+    ----------
+    index : Index
+        The Index of the checkpoint; the tensors of its layers are not codes any more.
+    stored : bool
+        The Index shows the stored tensors, with a finding that says why: only codes of floats are marked, which would
+        be taken for values. `verify` lists them.
+
+    Returns
+    -------
+    Index
+        With `undeclared` set for the remaining codes.
+
+    Examples
+    --------
+    >>> with squish.open("model.safetensors") as file:
+    ...     mark_undeclared(file.index) is file.index
+    True
+    """
+    found = undeclared_codes({name: spec.dtype for name, spec in index.tensors.items()})
+    if stored:
+        found = {name: problem for name, problem in found.items() if index.tensors[name].dtype in FLOAT_CODES}
+    if not found:
+        return index
+    tensors = {
+        name: evolve(spec, undeclared=found[name]) if name in found else spec for name, spec in index.tensors.items()
+    }
+    return evolve(index, tensors=tensors, problems=(*index.problems, *(() if stored else found.values())))
 
 
 def undeclared_codes(tensors: Mapping[str, str]) -> dict[str, Problem]:
