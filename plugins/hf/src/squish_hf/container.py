@@ -84,6 +84,7 @@ class HuggingFace(Checkpoint):
             method = read(declared, files)
         except SquishError as error:
             failure, method = error, Method(dialect=declared.method, suffixes=module.SUFFIXES, make=_refusing(error))
+        problems += method.problems
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
@@ -97,7 +98,7 @@ class HuggingFace(Checkpoint):
             refined = module.finish(refined)
         with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
-        return mark_undeclared(refined)
+        return mark_undeclared(refined, stored=failure is not None and not layers)
 
     def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if method is None:
