@@ -90,7 +90,7 @@ class Check:
             self.problems += file_problems(self.file)
         reported = {(problem.where, problem.message) for problem in self.problems}
         for name, spec in self.file.index.tensors.items():
-            if spec.problem and (name, spec.problem) not in reported:
+            if spec.problem and not spec.undeclared and (name, spec.problem) not in reported:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
                 )  # fmt: skip

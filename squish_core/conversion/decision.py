@@ -213,10 +213,10 @@ class Decision:
         return self._keep(spec)
 
     def _keep(self, spec: TensorSpec) -> Step:
-        if not spec.encodings:
-            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
         if spec.undeclared is not None:
             return self._copy_undeclared(spec)
+        if not spec.encodings:
+            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
         dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
         if dtype != spec.dtype or (self.is_mapped and wraps_dense(spec.encodings[0].codec)):
             step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)

@@ -83,7 +83,10 @@ class HuggingFace(Checkpoint):
         try:
             method = read(declared, files)
         except SquishError as error:
-            failure, method = error, Method(dialect=declared.method, suffixes=module.SUFFIXES, make=_refusing(error))
+            failure, method = error, Method(
+                dialect=declared.method, suffixes=module.SUFFIXES, beside=getattr(module, "BESIDE", ()),
+                make=_refusing(error),
+            )  # fmt: skip
         problems += method.problems
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed

@@ -32,6 +32,30 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 }
 
 
+def inferred(declared: Mapping[str, Any], parts: StoredParts) -> Mapping[str, Any]:
+    """The settings of a layer without its own: the declared ones, or those that alone fit its shapes.
+
+    mlx-lm infers them from the shapes, too (`infer_quant_config`). Bits times group size follow from the widths.
+    """
+    words, scales = parts.get(WEIGHT), parts.get(SCALES)
+    if words is None or scales is None or not words.shape or not scales.shape or not scales.shape[-1]:
+        return declared
+    product, rest = divmod(32 * words.shape[-1], scales.shape[-1])
+    default = read_mode(declared)
+    is_affine = scales.dtype != "u8"
+    if rest or (default.bits * default.group_size == product and (default.name == AFFINE) == is_affine):
+        return declared
+    kinds = (
+        [(AFFINE, bits, group) for bits in AFFINE_BITS for group in AFFINE_GROUPS] if is_affine
+        else [(name, bits, group) for name, (bits, group, _) in FLOATS.items()]
+    )  # fmt: skip
+    fitting = [kind for kind in kinds if kind[1] * kind[2] == product]
+    if len(fitting) != 1:
+        return declared
+    name, bits, group = fitting[0]
+    return {"mode": name, "bits": bits, "group_size": group}
+
+
 def read_mode(declared: Mapping[str, Any]) -> Mode:
     """Parse the mode in a `quantization` object or a layer's override; FormatError if MLX does not support it."""
     name = declared.get("mode", AFFINE)

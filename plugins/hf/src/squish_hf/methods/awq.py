@@ -18,7 +18,8 @@ from squish_hf.methods.unsupported import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scaled_zeros")
 SCALES = ".scales"
-"""A neighbor: `mlp.act.scales` alone belongs to an activation (ScaledActivation of AutoAWQ and Transformers)."""
+BESIDE = (SCALES, *CACHE)
+"""Scales alone (`mlp.act.scales`) belong to an activation (ScaledActivation of AutoAWQ and Transformers)."""
 LLM_AWQ = "llm-awq"
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 """Number of the code in each group of four bits of a word, lowest first."""
@@ -43,7 +44,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             raise FormatError("stored both quantized and dense", part="weight", code=ErrorCode.CONTRADICTION)
         return MAKERS[version](layer, parts, group)
 
-    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=(SCALES, *CACHE), make=make)
+    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=BESIDE, make=make)
 
 
 def build_gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
