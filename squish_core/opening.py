@@ -274,7 +274,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for base, place, keys in DECLARATIONS.values()
+        (place, keys[:1]) for _, base, place, keys in DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
