@@ -253,7 +253,7 @@ def without_explained(index: Index) -> Index:
     remaining = tuple(
         problem for problem in index.problems
         if problem.code != ErrorCode.UNDECLARED_SCALES
-        or (problem.where in tensors and tensors[problem.where].undeclared is not None)
+        or (problem.where in tensors and tensors[problem.where].undeclared == problem)
     )  # fmt: skip
     return index if len(remaining) == len(index.problems) else evolve(index, problems=remaining)
 

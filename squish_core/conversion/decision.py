@@ -48,6 +48,7 @@ from squish_core.text import counted
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
+COPIED_CODES = "codes whose scales nothing declares: copied as stored, and read as values there"
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -254,7 +255,8 @@ class Decision:
         for encoding in spec.encodings:
             answer = self.container.accepts(spec, encoding, self.options)
             if not isinstance(answer, Refusal) and same_encoding(answer, encoding, self.registry):
-                return self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
+                step = self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
+                return step if self.format == self.file.format else evolve(step, note=COPIED_CODES)
         check_declared(spec)
         raise AssertionError("only for undeclared values")
 

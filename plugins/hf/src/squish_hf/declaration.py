@@ -117,6 +117,10 @@ def conventional(files: CheckpointFiles) -> Declared | None:
     return None
 
 
+INTEGERS = dict.fromkeys(("gptq", "awq", "compressed-tensors"), {"bits": 4, "group_size": 128})
+"""Methods of integer codes -> the settings that most of their checkpoints have."""
+
+
 def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | None:
     """Return the declaration in the read options, which the checkpoint lacks; UsageError if it is not one."""
     where = "format="
@@ -128,13 +132,36 @@ def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | 
             "hf cannot read this method", expected=", ".join(methods), found=repr(method), code=ErrorCode.OPTION,
             hint="For example format='hf:method=fp8'.",
         )  # fmt: skip
-    fields: dict[str, Any] = {METHOD: method, **{key: options[key] for key in ("quant_algo",) if key in options}}
+    fields: dict[str, Any] = {METHOD: method, **INTEGERS.get(method, {})}
+    if "quant_algo" in options:
+        fields["quant_algo"] = options["quant_algo"]
     for key in ("bits", "group_size"):
         if key in options:
             if re.fullmatch(r"-?\d{1,9}", options[key]) is None:
                 raise UsageError(f"invalid {key}", expected="a number", found=repr(options[key]), code=ErrorCode.OPTION)
             fields[key] = int(options[key])
+    if method == "compressed-tensors":
+        fields["config_groups"] = _possible_groups(fields["bits"], fields["group_size"])
     return Declared(method, fields, where)
+
+
+def _possible_groups(bits: int, group_size: int) -> dict[str, Any]:
+    """Return groups of compressed-tensors of which the parts of a layer fit only one: those with zero points first."""
+    sizes = {"group_size": group_size, "strategy": "group" if group_size > 0 else "channel"}
+    weights = [
+        *(("pack-quantized", {"num_bits": bits, "symmetric": symmetric, **sizes}) for symmetric in (False, True)),
+        *(("int-quantized", {"num_bits": 8, "symmetric": symmetric, "strategy": strategy})
+          for symmetric in (False, True) for strategy in ("channel", "tensor")),
+        *(("float-quantized", {"num_bits": 8, "type": "float", "strategy": strategy, "block_structure": [128, 128]})
+          for strategy in ("tensor", "channel", "block")),
+        ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}),
+        ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}),
+        ("mxfp8-quantized", {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}),
+    ]  # fmt: skip
+    return {
+        f"group_{number}": {"targets": [f"Linear{number}"], "format": form, "weights": fields}
+        for number, (form, fields) in enumerate(weights)
+    }
 
 
 def declared_in(config: Mapping[str, Any]) -> Declared | None:

@@ -33,7 +33,7 @@ from squish_core.api import (
     TensorSpec,
     single_value,
 )
-from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, inferred, read_layer, read_mode
+from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, inferred, read_layer, read_mode, requested
 
 KEY = "quantization"
 NUMBERS = ("group_size", "bits", "mode")
@@ -70,7 +70,7 @@ class Mlx(Checkpoint):
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         files, problems = CheckpointFiles(index, source, limits), list[Problem]()
         config = files.json(CONFIG_FILE)
-        declared = config.get(KEY)
+        declared = requested(options) if options else config.get(KEY)
         if not isinstance(declared, dict):
             return None
         layers = collect_layers(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))

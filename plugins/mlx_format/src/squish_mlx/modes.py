@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 from squish_safetensors.api import StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec, UsageError
 
 WEIGHT, SCALES, BIASES, WHOLE = ".weight", ".scales", ".biases", ".global_scale"
 AFFINE = "affine"
@@ -30,6 +30,20 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
     "mxfp8": (8, 32, {"element": "f8_e4m3"}),
     "nvfp4": (4, 16, {"block_size": 16, "scale_dtype": "f8_e4m3"}),
 }
+
+
+def requested(options: Mapping[str, str]) -> dict[str, Any]:
+    """The settings in the read options of a checkpoint that does not declare them; UsageError if they are invalid."""
+    numbers = {name: int(value) for name, value in options.items() if value.isdecimal() and value.isascii()}
+    declared = {**options, **numbers}
+    try:
+        read_mode(declared)
+    except FormatError as error:
+        raise UsageError(
+            f"{error.message} in format=", expected=error.expected, found=error.found, code=ErrorCode.OPTION,
+            hint="For example format='mlx:bits=4,group_size=64'.",
+        ) from None  # fmt: skip
+    return declared
 
 
 def inferred(declared: Mapping[str, Any], parts: StoredParts) -> Mapping[str, Any]:

@@ -24,6 +24,8 @@ FLOAT_CODES = frozenset(
 )
 """Dtypes of codes under any name; those of integers are codes only under the name of a weight."""
 INTEGER_CODES = frozenset(("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"))
+UQFF = "uqff.version.major"
+"""A tensor by which UQFF declares the codes of its file."""
 CODES = FLOAT_CODES | INTEGER_CODES
 SCALES = frozenset(("f16", "bf16", "f32", "f64", "u8", "i8", *FLOAT_CODES))
 """Dtypes of scales."""
@@ -33,7 +35,7 @@ SCALE = re.compile(r"scal(?:es?|ing)|absmax|amax|^s$|^SCB$|_s_rel$|_s_channel$|^
 """In the last component of a name: factors of a weight's codes, or the marker of another tool."""
 OF_ACTIVATIONS = re.compile(
     r"(?:^|_)(?:in|input|inputs|output|act|activation|q|k|v|kv|kv_cache|softmax|prob|logit|rope|layer|smooth|pre_quant"
-    r"|prequant)_?(?:_\w+)?scal|scale_(?:input|output|in|act)|scale_ub$|qscale_act"
+    r"|prequant)_(?:global_|per_tensor_)?scal|scale_(?:input|output|act)$|scale_ub$|qscale_act"
 )
 """Scales that no weight needs."""
 OTHER = re.compile(
@@ -73,7 +75,8 @@ CONVENTIONS = (
     Convention("scales$", "blocks$", CODES, _method("mxfp4"), "hf:method=mxfp4"),
     Convention("weight_scale_2$", "", CODES, _method("modelopt", ', "quant_algo": "NVFP4"'),
                "hf:method=modelopt,quant_algo=NVFP4"),
-    Convention("", "^weight_packed$", CODES, _method("compressed-tensors", ', "config_groups": {...}')),
+    Convention("", "^weight_packed$", CODES, _method("compressed-tensors", ', "config_groups": {...}'),
+               "hf:method=compressed-tensors,bits=4,group_size=128"),
     Convention("^scales$", "^qweight$", CODES, _method("gptq", ', "bits": 4, "group_size": 128') + " (or awq)",
                "hf:method=gptq,bits=4,group_size=128"),
     Convention("^scales$", "^weight$", frozenset(("u32",)), '"quantization": {"bits": 4, "group_size": 64} in config.json',
@@ -81,7 +84,8 @@ CONVENTIONS = (
     Convention("_weight_scale$", "", FLOAT_CODES, _method("modelopt", ', "quant_algo": "FP8"'),
                "hf:method=modelopt,quant_algo=FP8"),
     Convention("scale(_inv)?$", "", FLOAT_CODES, _method("fp8"), "hf:method=fp8"),
-    Convention("weight_scale$", "^weight$", frozenset(("i8",)), _method("compressed-tensors", ', "config_groups": {...}')),
+    Convention("weight_scale$", "^weight$", frozenset(("i8",)), _method("compressed-tensors", ', "config_groups": {...}'),
+               "hf:method=compressed-tensors"),
 )  # fmt: skip
 UNKNOWN = Convention("", "", CODES, "the settings of the software that wrote it")
 
@@ -91,7 +95,7 @@ def without_declaration(
 ) -> Index:
     """Mark codes beside scales in an Index, unless a file beside the tensors declares a quantization."""
     found = undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
-    if not found or _declares(CheckpointFiles(index, source, limits)):
+    if not found or UQFF in records or _declares(CheckpointFiles(index, source, limits)):
         return index
     cut = any(problem.where in (CONFIG_FILE, *DECLARING) for problem in index.problems)
     if cut:  # a declaration that cannot be read is the finding
