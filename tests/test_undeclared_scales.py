@@ -36,8 +36,8 @@ FLOAT_NAMES = (
 INTEGER_NAMES = (
     (".weight", ".weight_scale"), (".weight", ".scales"), (".weight", ".SCB"), (".qweight", ".scales"),
     (".qweight", ".wscales"), (".weight_packed", ".weight_scale"), (".gate_up_proj_blocks", ".gate_up_proj_scales"),
-    (".W_q", ".scale"), ("._weight_qdata", "._weight_scale"), (".weight", ".weight.absmax"), (".weight", ".weight_scales"),
-    (".B", ".s"), (".weight", ".weight_s_rel"), (".codes", ".scales"),
+    (".W_q", ".scale"), ("._weight_qdata", "._weight_scale"), (".weight", ".weight.absmax"),
+    (".weight", ".weight_scales"), (".B", ".s"), (".weight", ".weight_s_rel"), (".codes", ".scales"),
 )  # fmt: skip
 NAMINGS = [(pair, FLOATS) for pair in FLOAT_NAMES] + [(pair, INTEGERS) for pair in INTEGER_NAMES]
 
@@ -164,7 +164,8 @@ def test_other_processes_read_under_the_same_options(form: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("form", "known"),
     [
-        ("safetensors:scale=ignore", "scales"), ("safetensors:scales=apply", "ignore"), ("hf:quant_method=fp8", "method"),
+        ("safetensors:scale=ignore", "scales"), ("safetensors:scales=apply", "ignore"),
+        ("hf:quant_method=fp8", "method"),
         ("hf:method=fp9", "fbgemm_fp8"), ("hf:method=gptq,bits=four", "number"), ("mlx:bits=7", "8"),
     ],
 )  # fmt: skip

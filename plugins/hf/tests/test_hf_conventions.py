@@ -53,7 +53,8 @@ def rotated(values: np.ndarray, group: int) -> np.ndarray:
         *(({"up__weight": INTEGERS, "up__weight_scale": ROWS.reshape(shape), "up__comfy_quant": marker(
             format="int8_tensorwise", **settings)}, rotated(INTEGERS * ROWS[:, None], group))
           for shape, group, settings in (
-              ((4,), 16, {"convrot": True, "convrot_groupsize": 16}), ((4, 1), 4, {"convrot": True, "convrot_groupsize": 4}),
+              ((4,), 16, {"convrot": True, "convrot_groupsize": 16}),
+              ((4, 1), 4, {"convrot": True, "convrot_groupsize": 4}),
               ((4,), 16, {"params": {"convrot": True, "convrot_groupsize": 16}}),
           )),
         # Mistral: vLLM, mistral_mapping
@@ -113,7 +114,7 @@ def test_rotated_layers_are_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
-        ({"format": "nvfp4"}, "undeclared-scales"), ({"format": "convrot_w4a4"}, "undeclared-scales"), ({}, "undeclared-scales"),
+        ({"format": "nvfp4"}, "undeclared-scales"), ({"format": "convrot_w4a4"}, "undeclared-scales"), ({}, "json"),
         ({"format": "int8_tensorwise", "convrot": True}, "shape"),
         ({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 8}, "params"),
         ({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": "x"}, "params"),
@@ -124,7 +125,6 @@ def test_other_markers_refuse_their_layer(settings: dict[str, Any], code: str, t
     tensors = {"up__weight": INTEGERS, "up__weight_scale": ROWS, "up__comfy_quant": marker(**settings)}
     if not settings:
         tensors["up__comfy_quant"] = np.zeros(2, np.uint8)
-        code = "json"
     with written(tmp_path, {}, **tensors) as file:
         assert [(problem.code, problem.severity) for problem in file.problems] == [(code, "error")]
         with pytest.raises(SquishError) as caught:

@@ -14,7 +14,8 @@ from squish_core.api import SquishError
 
 FLOAT8 = np.array([[1, -2, 3, 0.5], [4, 8, -16, 0.25]], np.float32).astype(E4M3)
 NVFP4 = {
-    "a__up__weight": np.full((2, 16), 0x22, np.uint8), "a__up__weight_scale": np.full((2, 2), 2, np.float32).astype(E4M3),
+    "a__up__weight": np.full((2, 16), 0x22, np.uint8),
+    "a__up__weight_scale": np.full((2, 2), 2, np.float32).astype(E4M3),
     "a__up__weight_scale_2": np.float32(0.5),
 }  # fmt: skip
 """Codes 2 (1.0) with scales of 2 and a global one of 0.5: values of 1."""
@@ -24,7 +25,8 @@ WEIGHTS = {
     "float8": {"num_bits": 8, "type": "float"}, "float4": {"num_bits": 4, "type": "float", "group_size": 16},
 }  # fmt: skip
 GROUPS = {
-    "g0": {"weights": WEIGHTS["float8"], "targets": ["a.q"]}, "g1": {"weights": WEIGHTS["float4"], "targets": ["a.up"]},
+    "g0": {"weights": WEIGHTS["float8"], "targets": ["a.q"]},
+    "g1": {"weights": WEIGHTS["float4"], "targets": ["a.up"]},
 }
 
 
@@ -50,12 +52,15 @@ def test_modelopt_blocks_are_read_as_deepseeks(tmp_path: Path) -> None:
     layers = {**MIXED, "mtp.down": {"quant_algo": "FP8_BLOCK_SCALES", "group_size": 128}}
     config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     codes, scale = np.ones((160, 256), np.float32).astype(E4M3), np.array([[1, 2], [3, 4]], np.float32).astype(BF16)
-    with checkpoint(tmp_path, config, **NVFP4, **FP8_LAYER, mtp__down__weight=codes, mtp__down__weight_scale_inv=scale) as file:
+    block = {"mtp__down__weight": codes, "mtp__down__weight_scale_inv": scale}
+    with checkpoint(tmp_path, config, **NVFP4, **FP8_LAYER, **block) as file:
         assert not file.problems
         assert file["mtp.down.weight"].numpy()[[0, 0, 159, 159], [0, 255, 0, 255]].tolist() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("scale", [np.array([0.5], np.float32), np.float32(0.5), np.array([0.5], np.float32).astype(BF16)])
+@pytest.mark.parametrize(
+    "scale", [np.array([0.5], np.float32), np.float32(0.5), np.array([0.5], np.float32).astype(BF16)]
+)
 def test_modelopt_embeddings_may_be_float8_beside_nvfp4(scale: Any, tmp_path: Path) -> None:
     config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*.ple.*"]}
     with checkpoint(tmp_path, config, **NVFP4, a__ple__weight=FLOAT8, a__ple__weight_scale=scale) as file:
@@ -98,7 +103,8 @@ def transform(*arguments: dict[str, Any]) -> dict[str, Any]:
         ({"targets": "re:.*up$", "location": "output"}, True), ({"targets": ["a.up"], "location": "input"}, True),
         ({"targets": ["Linear"], "location": "input", "ignore": ["re:a\\..*"]}, False),
         ({"targets": ["Linear"], "location": "weight_input"}, False),  # it is in the weights
-        ({"targets": ["Attention"], "location": "k_cache"}, False), ({"targets": ["a.down"], "location": "input"}, False),
+        ({"targets": ["Attention"], "location": "k_cache"}, False),
+        ({"targets": ["a.down"], "location": "input"}, False),
     ],
 )  # fmt: skip
 def test_weights_that_are_rotated_at_run_time_are_no_values(

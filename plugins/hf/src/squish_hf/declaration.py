@@ -117,7 +117,7 @@ def conventional(files: CheckpointFiles) -> Declared | None:
     return None
 
 
-INTEGERS = dict.fromkeys(("gptq", "awq", "compressed-tensors"), {"bits": 4, "group_size": 128})
+INTEGERS = {method: {"bits": 4, "group_size": 128} for method in ("gptq", "awq", "compressed-tensors")}
 """Methods of integer codes -> the settings that most of their checkpoints have."""
 
 

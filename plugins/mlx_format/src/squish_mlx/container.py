@@ -42,7 +42,7 @@ NUMBERS = ("group_size", "bits", "mode")
 def overrides(declared: Mapping[str, Any], layers: Collection[str]) -> dict[str, str]:
     """Layer -> the key of its own settings: its name, else the one key that differs only by modules around it.
 
-    Checkpoints of vision-language models are saved with another prefix (`language_model.`) than their configuration has.
+    Checkpoints of vision-language models may have another prefix (`language_model.`) than their configuration.
     """
     keys = [key for key, value in declared.items() if isinstance(value, dict) or value is False]
     by_end: dict[str, list[str]] = {}

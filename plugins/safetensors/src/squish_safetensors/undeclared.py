@@ -68,7 +68,8 @@ CONVENTIONS = (
     Convention("^comfy_quant$", "", CODES, "a complete comfy_quant tensor"),
     Convention("^scale_weight$", "", FLOAT_CODES, "a tensor scaled_fp8 (ComfyUI)", "hf:method=comfyui"),
     Convention("^qscale_weight$", "", FLOAT_CODES, "its name (Mistral)", "hf:method=mistral"),
-    Convention("absmax", "", CODES | SCALES, _method("bitsandbytes", ', "load_in_4bit": true'), "hf:method=bitsandbytes"),
+    Convention("absmax", "", CODES | SCALES, _method("bitsandbytes", ', "load_in_4bit": true'),
+               "hf:method=bitsandbytes"),
     Convention("^SCB$", "", CODES, _method("bitsandbytes", ', "load_in_8bit": true'), "hf:method=bitsandbytes"),
     Convention("", "^W_q$", CODES, _method("hqq"), "hf:method=hqq"),
     Convention("", "^_weight_qdata$", CODES, _method("torchao"), "hf:method=torchao"),
@@ -79,20 +80,20 @@ CONVENTIONS = (
                "hf:method=compressed-tensors,bits=4,group_size=128"),
     Convention("^scales$", "^qweight$", CODES, _method("gptq", ', "bits": 4, "group_size": 128') + " (or awq)",
                "hf:method=gptq,bits=4,group_size=128"),
-    Convention("^scales$", "^weight$", frozenset(("u32",)), '"quantization": {"bits": 4, "group_size": 64} in config.json',
+    Convention("^scales$", "^weight$", frozenset(("u32",)),
+               '"quantization": {"bits": 4, "group_size": 64} in config.json',
                "mlx:bits=4,group_size=64"),
     Convention("_weight_scale$", "", FLOAT_CODES, _method("modelopt", ', "quant_algo": "FP8"'),
                "hf:method=modelopt,quant_algo=FP8"),
     Convention("scale(_inv)?$", "", FLOAT_CODES, _method("fp8"), "hf:method=fp8"),
-    Convention("weight_scale$", "^weight$", frozenset(("i8",)), _method("compressed-tensors", ', "config_groups": {...}'),
+    Convention("weight_scale$", "^weight$", frozenset(("i8",)),
+               _method("compressed-tensors", ', "config_groups": {...}'),
                "hf:method=compressed-tensors"),
 )  # fmt: skip
 UNKNOWN = Convention("", "", CODES, "the settings of the software that wrote it")
 
 
-def without_declaration(
-    index: Index, records: Mapping[str, TensorRecord], source: Source, limits: Limits
-) -> Index:
+def without_declaration(index: Index, records: Mapping[str, TensorRecord], source: Source, limits: Limits) -> Index:
     """Mark codes beside scales in an Index, unless a file beside the tensors declares a quantization."""
     found = undeclared_codes({name: TAGS.get(record[1], "unknown") for name, record in records.items()})
     if not found or UQFF in records or _declares(CheckpointFiles(index, source, limits)):
@@ -180,12 +181,11 @@ def undeclared_codes(tensors: Mapping[str, str]) -> dict[str, Problem]:
     return found
 
 
-def _beside(
-    parent: str, scale: str, codes: Mapping[str, Iterable[str]], tensors: Mapping[str, str]
-) -> Iterator[str]:
+def _beside(parent: str, scale: str, codes: Mapping[str, Iterable[str]], tensors: Mapping[str, str]) -> Iterator[str]:
     """The codes that a scale belongs to: of its own name, else all of its module."""
-    if parent in tensors and (parent.rpartition(".")[2] in codes.get(parent.rpartition(".")[0], ()) or "absmax" in scale):
-        yield parent  # x.weight and x.weight.absmax, whose codes may have any dtype
+    module, _, own = parent.rpartition(".")
+    if parent in tensors and ("absmax" in scale or own in codes.get(module, ())):
+        yield parent  # x.weight of x.weight.absmax, whose codes may have any dtype
     match = SCALE.search(scale)
     stem = scale[: match.start()].strip("_.") if match else ""
     here = list(codes.get(parent, ()))

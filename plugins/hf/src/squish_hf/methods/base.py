@@ -18,8 +18,8 @@ class Method:
     """A method's layer storage.
 
     `suffixes` of stored names, names of dense weights (`bases`), optional neighbors, dtypes of packed weights
-    (`packed`), and the function that builds a layer's tensor. `idle` returns layer settings without a matching layer. `problems`
-    are those of the declaration.
+    (`packed`), and the function that builds a layer's tensor. `idle` returns layer settings without a matching layer.
+    `problems` are those of the declaration.
     """
 
     dialect: str

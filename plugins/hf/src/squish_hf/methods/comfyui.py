@@ -26,7 +26,6 @@ SUFFIXES = (SCALE, OLD_SCALE, ".weight_scale_2", MARKER, ".weight_s_rel", ".weig
 BESIDE = (".input_scale", ".scale_input", ".pre_quant_scale")
 FP8, INT8 = ("float8_e4m3fn", "float8_e5m2"), "int8_tensorwise"
 MAX_MARKER = 4096
-ROTATED = "comfy_quant states rotated columns (ConvRot); values are rotated back"
 GROUP = 256
 """ComfyUI's default of `convrot_groupsize`."""
 
@@ -55,7 +54,10 @@ def finish(index: Index) -> Index:
     """Leave out the markers, which do not apply to the tensors as they are read, and note rotated layers."""
     tensors = {name: spec for name, spec in index.tensors.items() if name.rpartition(".")[2] != SCALED}
     notes = tuple(
-        Problem(code="convrot", severity="note", where=name, message=ROTATED) for name, spec in tensors.items()
+        Problem(
+            code="convrot", severity="note", where=name,
+            message="comfy_quant states rotated columns (ConvRot); values are rotated back",
+        ) for name, spec in tensors.items()
         if spec.encodings and spec.encodings[0].codec.id == "hf.convrot"
     )  # fmt: skip
     meta = {key: value for key, value in index.meta.items() if key != METADATA}
@@ -121,7 +123,9 @@ def _int8(layer: str, parts: StoredParts, scale: Part, field: str, settings: Map
         params["axis"] = "flat"
         codes, scale = evolve(codes, shape=(codes.nbytes,)), view_part(scale, scale.dtype, (1,))
         if rotated:
-            raise FormatError("rotated codes have a scale for each row", part=field, found=list(scale.shape), code="shape")
+            raise FormatError(
+                "rotated codes have a scale for each row", part=field, found=list(scale.shape), code="shape"
+            )
     else:
         scale = view_part(scale, scale.dtype, (rows, 1))
     fields = {"data": ("weight", codes), "scale": (field, scale)}

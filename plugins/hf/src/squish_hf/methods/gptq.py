@@ -21,7 +21,8 @@ BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
 EXCLUDED = "-:"
 WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
 NOT_SUBTRACTED = (
-    "sym is true and checkpoint_format is gptq, but zero points are stored without its subtraction of 1; read as gptq_v2"
+    "sym is true and checkpoint_format is gptq, but zero points are stored without its subtraction of 1; "
+    "they are read as those of gptq_v2"
 )
 FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 """`checkpoint_format` -> amount subtracted from the stored zero points, and the legal bits."""

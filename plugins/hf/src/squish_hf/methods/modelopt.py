@@ -70,7 +70,7 @@ def _group_algorithm(weights: Any) -> str | None:
     if not isinstance(weights, dict):
         return None
     kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
-    return GROUPS.get((kind, bits, group)) if isinstance(group, (int, type(None))) else None
+    return next((name for setting, name in GROUPS.items() if setting == (kind, bits, group)), None)
 
 
 def _float8_algorithm(parts: StoredParts) -> str | None:
