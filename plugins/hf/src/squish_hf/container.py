@@ -14,7 +14,6 @@ from squish_safetensors.api import (
     LayerReader,
     StoredParts,
     collect_layers,
-    mark_undeclared,
     refine_layers,
     storage_declarations,
     unmatched_override,
@@ -101,6 +100,8 @@ class HuggingFace(Checkpoint):
             refined = module.finish(refined)
         with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
+        from squish_safetensors.api import mark_undeclared  # of no use to the files that declare nothing
+
         return mark_undeclared(refined, stored=failure is not None and not layers)
 
     def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
@@ -148,6 +149,8 @@ def _refusing(error: SquishError) -> LayerReader:
 
 def _as_stored(index: Index, declared: Declared, problems: list[Problem]) -> Index:
     """Return the stored tensors unchanged, with a problem that gives the reason."""
+    from squish_safetensors.api import mark_undeclared
+
     message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
     index = evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))

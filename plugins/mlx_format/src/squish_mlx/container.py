@@ -12,7 +12,6 @@ from squish_safetensors.api import (
     CheckpointFiles,
     StoredParts,
     collect_layers,
-    mark_undeclared,
     refine_layers,
     storage_declarations,
     unmatched_override,
@@ -98,6 +97,8 @@ class Mlx(Checkpoint):
             return read_layer(layer, parts, read_mode(own))
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)
+        from squish_safetensors.api import mark_undeclared  # of no use to the files that declare nothing
+
         return mark_undeclared(evolve(refined, declarations=storage_declarations(files)))
 
     def encodings_for(
