@@ -84,6 +84,8 @@ class ErrorCode:
     """An append was interrupted; the state before it is read."""
     UNCOVERED = "uncovered"
     """A backend does not support the data; the next offer is tried."""
+    UNDECLARED_SCALES = "undeclared-scales"
+    """Codes beside scales or transforms that nothing declares; only their stored bytes can be used."""
     UNKNOWN = "unknown"
     """The format is not recognized."""
     UNMAPPED = "unmapped"

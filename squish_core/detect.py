@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import PurePath
 from typing import Any
 
@@ -158,7 +159,7 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     absent = catalog.absent_format(probe.head, probe.members)
     if absent and absent not in registry.containers:
-        raise _not_installed(absent, source)
+        raise _not_installed(_refinement(absent, probe, source) or absent, source)
 
 
 def _not_installed(absent: str, source: Source) -> UnknownFormatError:
@@ -171,16 +172,43 @@ def _not_installed(absent: str, source: Source) -> UnknownFormatError:
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """Warnings for refinements that the file declares and that are not installed."""
-    absent = {name: facts for name, facts in catalog.DECLARATIONS.items() if name not in registry.containers}
-    problems = []
-    for name, (base, place, keys) in absent.items():
-        if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):
-            message = f"{'.'.join(keys)} needs {name}, which is not installed: tensors stay in their stored form"
-            hint = f"Run `{catalog.absent('container', name).install}`."
-            problems.append(
-                Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=place, message=f"{message}. {hint}")
-            )
-    return tuple(problems)
+    problems: dict[str, Problem] = {}
+    for name, base, place, keys in catalog.DECLARATIONS:
+        if name in problems or name in registry.containers or index.format != base:
+            continue
+        document = index.meta if place == "meta" else small_json(index, source, place)
+        if document and has_keys(document, keys):
+            problems[name] = _missing(name, place, ".".join(keys) or place)
+    for name, (base, suffix, one, every) in catalog.NAMES.items():
+        if name in problems or name in registry.containers or index.format != base:
+            continue
+        if index.files and index.files[0].name.lower().endswith(suffix):
+            problems[name] = _missing(name, index.files[0].name, f"a file {suffix}")
+        elif any(re.fullmatch(one, tensor) for tensor in index.tensors):
+            problems[name] = _missing(name, "tensors", "the name of a tensor")
+        elif index.tensors and all(re.fullmatch(every, tensor) for tensor in index.tensors):
+            problems[name] = _missing(name, "tensors", "a file of numbered tensors")
+    return tuple(problems.values())
+
+
+def _missing(name: str, where: str, what: str) -> Problem:
+    """The warning for a mark of a refinement that is not installed."""
+    message = f"{what} needs {name}, which is not installed: tensors stay in their stored form"
+    hint = f"Run `{catalog.absent('container', name).install}`."
+    return Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=where, message=f"{message}. {hint}")
+
+
+def _refinement(base: str, probe: Probe, source: Source) -> str | None:
+    """The refinement of a format that is not installed, by the file's suffix or what the folder declares."""
+    for name, (outer, suffix, _, _) in catalog.NAMES.items():
+        if outer == base and probe.name.lower().endswith(suffix):
+            return name
+    for name, outer, place, keys in catalog.DECLARATIONS:
+        if outer == base and place in probe.members:
+            document = _small_member(source, place)
+            if document and has_keys(document, keys):
+                return name
+    return None
 
 
 def small_json(index: Index, source: Source, name: str) -> Any:
@@ -188,8 +216,13 @@ def small_json(index: Index, source: Source, name: str) -> Any:
     asset = index.assets.get(name)
     if asset is None or asset.nbytes > 1 << 20:
         return None
+    return _small_member(source, name)
+
+
+def _small_member(source: Source, name: str) -> Any:
     try:
-        return json.loads(source.member(name).read(0, asset.nbytes, name))
+        member = source.member(name)
+        return json.loads(member.read(0, member.size, name)) if member.size <= 1 << 20 else None
     except (SquishError, ValueError, RecursionError):
         return None
 

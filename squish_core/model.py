@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from attrs import evolve, field, frozen
 
 from squish_core import dtypes
-from squish_core.errors import Problem
+from squish_core.errors import Problem, TensorError
 
 VIEWABLE = frozenset(name for name in dtypes.NAMES if dtypes.bits(name) >= 8) - {"bool"}
 """Dtypes that can be viewed without decoding: they are not packed and have no invalid bytes."""
@@ -120,7 +120,7 @@ class TensorSpec:
 
     `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be read. `row_names` of a
     stacked tensor: the name before and after the row number, for formats that store each row of the first axis as a
-    tensor.
+    tensor. `undeclared`: what is not known about its values, so that only its stored bytes are read and copied.
     """
 
     name: str
@@ -132,6 +132,7 @@ class TensorSpec:
     attrs: Mapping[str, Any] = field(factory=dict)
     problem: str | None = None
     row_names: tuple[str, str] | None = None
+    undeclared: Problem | None = None
 
     @property
     def elements(self) -> int:
@@ -161,10 +162,18 @@ class TensorSpec:
 
     def dense_record(self) -> DenseRecord | None:
         """The record of a dense tensor in a single byte range; None for others."""
+        if self.undeclared is not None:
+            return None
         part = self.stored_values(self.encodings[0]) if self.encodings else None
         if part is None or not part.in_place or not part.segments or part.nbytes != part.segments[0].length:
             return None
         return DenseRecord(part.dtype, part.shape, part.segments[0].file, part.segments[0].offset, part.digest)
+
+
+def check_declared(spec: TensorSpec) -> None:
+    """TensorError with the code of the finding if a tensor's values are undeclared."""
+    if (finding := spec.undeclared) is not None:
+        raise TensorError(finding.message, tensor=spec.name, code=finding.code)
 
 
 class DenseRecord(NamedTuple):
@@ -231,6 +240,7 @@ class Index:
     tensors, as paths from the root (the empty path is the whole asset); `convert` drops them for other formats.
     `graph`: what computes with the tensors, in words, if the file stores it; `convert` drops it for other formats.
     `ignored`: files and subfolders (`onnx/`) of the model's folder that are not read; `convert` lists them.
+    `reading`: the read options of `format="ID:key=value"` under which it was read.
     """
 
     format: str
@@ -249,6 +259,7 @@ class Index:
     graph: str = ""
     ignored: tuple[str, ...] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
+    reading: Mapping[str, str] = field(factory=dict)
 
 
 class LazyTensors(Mapping[str, TensorSpec]):

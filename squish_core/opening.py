@@ -254,9 +254,9 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         warnings = lookalike_names(index.tensors)
         if warnings:
             index = evolve(index, problems=(*index.problems, *warnings))
-    if name == base:
-        return index  # the base format by name: the stored tensors, unrefined
-    return refine(index, source, registry, limits, refinement, options, views=views)
+    if name != base:  # by name, the base format shows the stored tensors, unrefined
+        index = refine(index, source, registry, limits, refinement, options, views=views)
+    return evolve(index, reading=options) if options else index
 
 
 def refine(
@@ -281,11 +281,23 @@ def refine(
                     registry.container(info.id)  # raises if the id is in conflict
                     check_index(refined, limits, views=shared)
             if refined is not None:
+                refined = without_explained(refined)
                 return refine(refined, source, registry, limits, None, {}, views=shared)
     if name is not None:
         raise FormatError(f"does not declare itself as {name}", file=source.name, code="format")
     missing = missing_refinements(index, source, registry)
     return evolve(index, problems=(*index.problems, *missing)) if missing else index
+
+
+def without_explained(index: Index) -> Index:
+    """Leave out findings about undeclared values that a refinement explains."""
+    tensors = index.tensors
+    remaining = tuple(
+        problem for problem in index.problems
+        if problem.code != ErrorCode.UNDECLARED_SCALES
+        or (problem.where in tensors and tensors[problem.where].undeclared == problem)
+    )  # fmt: skip
+    return index if len(remaining) == len(index.problems) else evolve(index, problems=remaining)
 
 
 def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
@@ -304,7 +316,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for base, place, keys in DECLARATIONS.values()
+        (place, keys[:1]) for _, base, place, keys in DECLARATIONS
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}

@@ -53,6 +53,12 @@ class Reader:
         return self.index.format
 
     @property
+    def format_spec(self) -> str:
+        """The format with its read options, as `open(format=)` takes it."""
+        options = ",".join(f"{key}={value}" for key, value in self.index.reading.items())
+        return f"{self.format}:{options}" if options else self.format
+
+    @property
     def size(self) -> int:
         """Total size in bytes, assets included; of a compressed file, the size of its content."""
         return sum(ref.size for ref in self.index.files)

@@ -16,7 +16,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
-from squish_core.model import Encoding
+from squish_core.model import Encoding, check_declared
 from squish_core.reader import TensorFacts
 from squish_core.text import install_hint
 
@@ -174,6 +174,7 @@ class Tensor(TensorFacts):
     @cached_property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error if there is none."""
+        check_declared(self.spec)
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:

@@ -285,6 +285,45 @@ def test_a_refined_file_whose_plugin_is_missing_says_so() -> None:
         assert "pip install squish-uqff" in file.problems[0].message
 
 
+@pytest.mark.parametrize("name", ["model.uqff", "model.safetensors"])
+@pytest.mark.parametrize(
+    "tensors", [{"0": np.ones(2, np.uint8), "1": np.ones(2, np.uint8)}, {"uqff.version.major": np.ones(1, np.uint8)}]
+)
+def test_a_mark_in_the_names_names_the_missing_plugin(name: str, tensors: dict[str, Any], tmp_path: Path) -> None:
+    squish.save(tmp_path / "model.safetensors", tensors)
+    file = (tmp_path / "model.safetensors").rename(tmp_path / name)
+    with squish.open(file, registry=squish.Registry(plugins="-uqff")) as opened:
+        assert [(problem.severity, problem.code) for problem in opened.problems] == [("warning", "not-installed")]
+        assert "pip install squish-uqff" in opened.problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("quantize_config.json", {"bits": 4}), ("quant_config.json", {"w_bit": 4}),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}),
+        ("config.json", {"text_config": {"quantization_config": {"quant_method": "fp8"}}}),
+        ("config.json", {"compression_config": {"quant_method": "compressed-tensors"}}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("absent", ["-hf", "-hf,-safetensors,-mlx,-uqff"])
+def test_every_declaration_names_the_missing_plugin(name: str, content: Any, absent: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(SAMPLES.joinpath("sample.safetensors").read_bytes())
+    (tmp_path / name).write_text(json.dumps(content))
+    registry = squish.Registry(plugins=absent)
+    if "safetensors" in absent:
+        with pytest.raises(UnknownFormatError, match="hf"):
+            squish.open(tmp_path, registry=registry)
+        return
+    with squish.open(tmp_path, registry=registry) as file:
+        assert ["pip install squish-hf" in problem.message for problem in file.problems] == [True]
+
+
+def test_a_file_of_a_refinement_names_it_where_the_base_is_missing_too() -> None:
+    with pytest.raises(UnknownFormatError, match="pip install squish-uqff"):
+        squish.open(SAMPLES / "sample.uqff", registry=squish.Registry(plugins="-uqff,-safetensors"))
+
+
 def zipped(member: str, size: int = 10) -> bytes:
     """A zip archive with one stored member."""
     spool = io.BytesIO()

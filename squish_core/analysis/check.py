@@ -90,10 +90,12 @@ class Check:
             self.problems += file_problems(self.file)
         reported = {(problem.where, problem.message) for problem in self.problems}
         for name, spec in self.file.index.tensors.items():
-            if spec.problem and (name, spec.problem) not in reported:
+            if spec.problem and not spec.undeclared and (name, spec.problem) not in reported:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
                 )  # fmt: skip
+            if spec.undeclared and (name, spec.undeclared.message) not in reported:
+                self.problems.append(spec.undeclared)
         for child in self.file.children.values():
             inner = Check(child, None)
             inner.structure()
@@ -153,7 +155,7 @@ class Check:
             self._digest(tensor, role, part)
         if cache:
             cache.is_complete = True
-        if not tensor.spec.problem:
+        if not tensor.spec.problem and not tensor.spec.undeclared:
             with self._collect():
                 self._decode(tensor)
                 self.decoded += 1

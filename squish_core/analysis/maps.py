@@ -82,7 +82,7 @@ def address_of(file: File) -> Address:
     3
     """
     return Address(
-        path=path_of(file), format=file.format, size=file.source.size, tensors=len(file), limits=file.limits,
+        path=path_of(file), format=file.format_spec, size=file.source.size, tensors=len(file), limits=file.limits,
         run=os.urandom(8).hex(),
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ def address_of(file: File) -> Address:
 def file_at(address: Address, mmap: bool = False) -> File:
     """The file at an address, opened once per process; FormatError if its size or number of tensors differs."""
     file = opening.open(address.path, mmap=mmap, limits=address.limits)
-    if file.format != address.format:
+    if file.format_spec != address.format:
         file.close()
         file = opening.open(address.path, address.format, mmap=mmap, limits=address.limits)
     size, tensors = file.source.size, len(file)

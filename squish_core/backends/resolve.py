@@ -16,7 +16,7 @@ from squish_core.backends.reasons import because
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.guard import quietly
-from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec, check_declared
 from squish_core.specs import parse_spec
 from squish_core.text import install_hint
 
@@ -121,6 +121,8 @@ class Resolver:
             raise UsageError(
                 "its rank does not fit the operation", expected=", ".join(ops), found=repr(op), code="rank"
             )
+        if spec is not None:
+            check_declared(spec)
         here = self._candidates or self.probe()
         question = self.policy, op, self.backend, here.refusals
         cacheable = spec if spec is not None and recipes is spec.encodings and isinstance(self.policy, str) else None

@@ -34,11 +34,22 @@ from squish_core.formats.base import Container
 from squish_core.guard import computing
 from squish_core.mapping.mapped import MappedFile
 from squish_core.mapping.tensors import wraps_dense
-from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
+from squish_core.model import (
+    DENSE,
+    SAME_BYTES,
+    CodecSpec,
+    Encoding,
+    Exactness,
+    Part,
+    Refusal,
+    TensorSpec,
+    check_declared,
+)
 from squish_core.text import counted
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""
+COPIED_CODES = "codes whose scales nothing declares: copied as stored, and read as values there"
 _RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors in the rule itself, which affect every tensor."""
 
@@ -195,6 +206,7 @@ class Decision:
             # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
             skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
             no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
+            skips = skips and spec.undeclared is None
             if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
                 raise
             try:
@@ -232,6 +244,8 @@ class Decision:
         raise refusal
 
     def _keep(self, spec: TensorSpec) -> Step:
+        if spec.undeclared is not None:
+            return self._copy_undeclared(spec)
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
         dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
@@ -265,6 +279,16 @@ class Decision:
             found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
             hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists.",
         )  # fmt: skip
+
+    def _copy_undeclared(self, spec: TensorSpec) -> Step:
+        """Copy the stored bytes of a tensor whose values are undeclared; its error if the target changes them."""
+        for encoding in spec.encodings:
+            answer = self.container.accepts(spec, encoding, self.options)
+            if not isinstance(answer, Refusal) and same_encoding(answer, encoding, self.registry):
+                step = self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
+                return step if self.format == self.file.format else evolve(step, note=COPIED_CODES)
+        check_declared(spec)
+        raise AssertionError("only for undeclared values")
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         """The target's answer for an encoding, or for its codes if it does not accept the encoding itself."""

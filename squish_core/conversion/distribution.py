@@ -112,7 +112,7 @@ def execute_job(
         staging = Staging(local.absolute(), tag, is_folder=is_folder)
         tasks = layout.tasks(options.task_bytes)
     job = Job(
-        id=tag, plan=plan, image=image, source=path_of(source), format=source.format, limits=source.limits,
+        id=tag, plan=plan, image=image, source=path_of(source), format=source.format_spec, limits=source.limits,
         assets=assets_of(document), activations=None if activations is None else path_of(activations),
         pins=document["source"]["files"], lock=document["lock"], canaries=canaries(plan, file, statistics),
         files=tuple(staging.file(output.name) for output in image.files), tasks=tasks, overwrite=overwrite,

@@ -90,7 +90,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     return {
         "squish_plan": VERSION,
         "arguments": {key: value for key, value in arguments.items() if value},
-        "source": {"format": source.format, "files": list(source_pins(source))},
+        "source": {"format": source.format_spec, "files": list(source_pins(source))},
         "target": {"format": plan.format, "options": dict(plan.options), "packing": plan.packing},
         "rules": [
             {"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow}

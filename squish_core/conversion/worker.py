@@ -175,7 +175,7 @@ class OpenJob:
         self.job = job
         with ExitStack() as stack:
             source = opening.open(job.source, assets=job.assets, limits=job.limits)
-            if source.format != job.format:
+            if source.format_spec != job.format:
                 source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
             stack.callback(source.close)
             self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)

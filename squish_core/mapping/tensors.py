@@ -28,7 +28,7 @@ from squish_core.mapping.coverage import Coverage, Origin, groups_of_sizes, is_d
 from squish_core.mapping.names import Numbers, fill, members, target_rules
 from squish_core.mapping.rows import Rows
 from squish_core.mapping.values import add_constant, dense, fits
-from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec
+from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec, check_declared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +206,7 @@ class _Builder:
         """Extract a tensor of the family from the source tensor that contains it."""
         origin = self.tensors.coverage.origins[name]
         spec = self.tensors.file.index.tensors[origin.source]
+        check_declared(spec)
         if not spec.encodings:
             raise TensorError(
                 spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE

@@ -101,11 +101,20 @@ SUFFIXES = {
 # suffix of a compressed file -> byte codec, if the plugin is not installed
 BYTE_SUFFIXES = {".zst": "zstd"}
 
-# refinement -> base format, place of its declaration ("meta" or the name of an asset), and keys
-DECLARATIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "uqff": ("safetensors", "meta", ("uqff.version",)),
-    "hf": ("safetensors", "config.json", ("quantization_config", "quant_method")),
-    "mlx": ("safetensors", "config.json", ("quantization",)),
+# refinement, base format, place of its declaration ("meta" or the name of an asset), and keys (none: the whole file)
+DECLARATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("uqff", "safetensors", "meta", ("uqff.version",)),
+    *(("hf", "safetensors", "config.json", (*part, key, "quant_method"))
+      for key in ("quantization_config", "compression_config") for part in ((), ("text_config",), ("llm_config",))),
+    *(("hf", "safetensors", name, ())
+      for name in ("quantize_config.json", "quant_config.json", "hf_quant_config.json")),
+    ("hf", "safetensors", "meta", ("_quantization_metadata",)),
+    ("mlx", "safetensors", "config.json", ("quantization",)),
+)  # fmt: skip
+
+# refinement -> base format, suffix of its files, and patterns of names: of one tensor, or of all
+NAMES: dict[str, tuple[str, str, str, str]] = {
+    "uqff": ("safetensors", ".uqff", r"uqff\.version\.major", r"0|[1-9]\d{0,8}"),
 }
 
 _TO_SAFETENSORS = (

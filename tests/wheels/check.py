@@ -86,7 +86,8 @@ BRINGS = {
         containers=frozenset({"uqff"}), codecs=frozenset({"uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
     "squish-hf": Brings(
-        containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
+        containers=frozenset({"hf"}),
+        codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8", "hf.convrot"}),
     ),
     "squish-models": Brings(
         families=FAMILIES,

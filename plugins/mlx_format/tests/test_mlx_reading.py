@@ -91,12 +91,50 @@ def test_an_override_for_a_missing_layer_is_noted(tmp_path: Path) -> None:
         assert [(problem.severity, problem.where) for problem in file.problems] == [("note", "model.absent")]
 
 
+@pytest.mark.parametrize("key", [LAYER, f"language_model.{LAYER}", LAYER.removeprefix("model.")])
+def test_an_override_names_its_layer_with_or_without_the_modules_around_it(key: str, tmp_path: Path) -> None:
+    own = {"group_size": 64, "bits": 4}
+    with changed(tmp_path, bits=8, **{key: own}) as file, squish.open(DATA / "mlx-affine_b4_g64") as expected:
+        assert key not in {problem.where for problem in file.problems}
+        np.testing.assert_array_equal(file[f"{LAYER}.weight"].numpy(), expected[f"{LAYER}.weight"].numpy())
+
+
+def test_an_override_of_two_layers_names_none(tmp_path: Path) -> None:
+    with changed(tmp_path, **{f"a.{LAYER}": {"bits": 2}, f"b.{LAYER}": {"bits": 3}}) as file:
+        assert not any(problem.severity == "error" for problem in file.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("mlx-affine_b3_g64", {"bits": 4, "group_size": 64}), ("mlx-mxfp4", {"bits": 4, "group_size": 64}),
+        ("mlx-nvfp4", {"bits": 4, "group_size": 32, "mode": "mxfp4"}),
+    ],
+)  # fmt: skip
+def test_shapes_that_fit_one_mode_alone_decide(name: str, wrong: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DATA / name, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization"] = wrong
+    (folder / "config.json").write_text(json.dumps(config))
+    with squish.open(folder) as file, squish.open(DATA / name) as expected:
+        layers = [key for key in expected if expected[key].codec != "dense"]
+        if name == "mlx-affine_b3_g64":  # 3 * 64 is 6 * 32, too
+            assert {problem.where for problem in file.problems} == set(layers)
+            return
+        for key in layers:
+            np.testing.assert_array_equal(file[key].numpy(), expected[key].numpy())
+
+
 def test_a_config_without_quantization_leaves_the_stored_tensors(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(DATA / "mlx-affine_b4_g64", folder)
     (folder / "config.json").write_text("{}")
     with squish.open(folder) as file:
         assert (file.format, file[f"{LAYER}.weight"].dtype) == ("safetensors", "u32")
+        assert {problem.code for problem in file.problems} == {"undeclared-scales"}
+    with squish.open(folder, "mlx:bits=4,group_size=64") as file, squish.open(DATA / "mlx-affine_b4_g64") as expected:
+        np.testing.assert_array_equal(file[f"{LAYER}.weight"].numpy(), expected[f"{LAYER}.weight"].numpy())
 
 
 def packed(codes: np.ndarray, bits: int) -> np.ndarray:

@@ -19,6 +19,12 @@ def squish_containers() -> list[ContainerInfo]:
                 "method": "gptq, gptq_v2, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt or mxfp4 (gpt-oss)",
                 "max_shard_size": "maximum tensor bytes per shard (5GB)",
             },
+            reading={
+                "method": "what nothing in the checkpoint declares: fp8, gptq, awq, compressed-tensors, comfyui, ...",
+                "bits": "bits of integer codes (4)",
+                "group_size": "columns of a group of integer codes (128; -1: a row)",
+                "quant_algo": "modelopt: FP8, NVFP4, ...",
+            },
             features={
                 "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4"),
                 "bits": ("2", "3", "4", "5", "6", "7", "8"),
@@ -29,7 +35,7 @@ def squish_containers() -> list[ContainerInfo]:
             },
             codecs=(
                 "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",
-                "hf.bnb8", "hqq",
+                "hf.bnb8", "hf.convrot", "hqq",
             ),
         )
     ]  # fmt: skip
@@ -42,5 +48,6 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.methods.act_order:ActOrder"),
         CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.methods.awq_gemv:AwqGemv"),
         CodecInfo(id="hf.awq_fast", title="AWQ for GEMV, fast", factory="squish_hf.methods.awq_gemv:AwqFast"),
+        CodecInfo(id="hf.convrot", title="ConvRot (rotated columns)", factory="squish_hf.methods.convrot:ConvRot"),
         CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.methods.bitsandbytes:EightBit"),
     ]

@@ -35,7 +35,7 @@ from squish_core.api import (
     TensorSpec,
     single_value,
 )
-from squish_hf.declaration import Declared, declared_in, read_declaration
+from squish_hf.declaration import COMFYUI, MISTRAL, Declared, declared_in, read_declaration, requested
 from squish_hf.methods.base import Method
 from squish_hf.methods.unsupported import reason
 
@@ -55,6 +55,8 @@ METHODS = {
     "intel/auto-round": "squish_hf.methods.auto_round",
     "hqq": "squish_hf.methods.hqq",
     "torchao": "squish_hf.methods.torchao",
+    COMFYUI: "squish_hf.methods.comfyui",
+    MISTRAL: "squish_hf.methods.mistral",
 }
 
 
@@ -68,7 +70,8 @@ class HuggingFace(Checkpoint):
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         files = CheckpointFiles(index, source, limits)
-        declared, problems = read_declaration(files)
+        stated = requested(options, METHODS)
+        declared, problems = (stated, []) if stated else read_declaration(files)
         if declared is None:
             return None
         if declared.method not in METHODS:
@@ -79,7 +82,11 @@ class HuggingFace(Checkpoint):
         try:
             method = read(declared, files)
         except SquishError as error:
-            failure, method = error, Method(dialect=declared.method, suffixes=module.SUFFIXES, make=_refusing(error))
+            failure, method = error, Method(
+                dialect=declared.method, suffixes=module.SUFFIXES, beside=getattr(module, "BESIDE", ()),
+                make=_refusing(error),
+            )  # fmt: skip
+        problems += method.problems
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
@@ -89,9 +96,13 @@ class HuggingFace(Checkpoint):
         refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         if layers or not failure:  # without layers, the declaration still describes the stored tensors
             refined = evolve(refined, declarations=storage_declarations(files))
+        if declared.method == COMFYUI:
+            refined = module.finish(refined)
         with contextlib.suppress(SquishError):  # an invalid pattern, already reported for the layers
             refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
-        return refined
+        from squish_safetensors.api import mark_undeclared  # of no use to the files that declare nothing
+
+        return mark_undeclared(refined, stored=failure is not None and not layers)
 
     def encodings_for(self, *, method: Any = None, bits: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if method is None:
@@ -138,6 +149,9 @@ def _refusing(error: SquishError) -> LayerReader:
 
 def _as_stored(index: Index, declared: Declared, problems: list[Problem]) -> Index:
     """Return the stored tensors unchanged, with a problem that gives the reason."""
+    from squish_safetensors.api import mark_undeclared
+
     message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
-    return evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))
+    index = evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))
+    return mark_undeclared(index, stored=True)

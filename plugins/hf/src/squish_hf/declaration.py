@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from attrs import field, frozen
 from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFiles, config_parts
 
-from squish_core.api import ErrorCode, FormatError, Problem
+from squish_core.api import ErrorCode, FormatError, Problem, UsageError
 
 METHOD = "quant_method"
 OWN_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """File -> the method whose writers create it; used if config.json declares nothing."""
+COMFYUI, MISTRAL = "comfyui", "mistral"
+"""Methods that their software applies by the names of tensors."""
 MAX_SECONDS, MAX_PATTERN = 2.0, 1000
 
 
@@ -85,7 +88,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
             problems.append(Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=name, message=message))
         elif declared is not None:
             problems += _differences(declared, fields, name)
-    return declared, problems
+    return declared or conventional(files), problems
 
 
 def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> list[Problem]:
@@ -98,6 +101,67 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
         if key in fields and key in declared.fields and fields[key] != declared.fields[key]
     ]  # fmt: skip
+
+
+def conventional(files: CheckpointFiles) -> Declared | None:
+    """Return the method that software applies by name: ComfyUI's markers, Mistral's `qscale_weight`."""
+    index = files.index
+    if "_quantization_metadata" in index.meta:
+        return Declared(COMFYUI, {}, "_quantization_metadata")
+    if not any(problem.code == ErrorCode.UNDECLARED_SCALES for problem in index.problems):
+        return None  # no codes beside scales: names need no look
+    marks = ((".qscale_weight", MISTRAL), (".comfy_quant", COMFYUI), (".scaled_fp8", COMFYUI))
+    for end, method in marks:
+        if any(f".{name}".endswith(end) for name in index.tensors):
+            return Declared(method, {}, f"*{end}")
+    return None
+
+
+INTEGERS = {method: {"bits": 4, "group_size": 128} for method in ("gptq", "awq", "compressed-tensors")}
+"""Methods of integer codes -> the settings that most of their checkpoints have."""
+
+
+def requested(options: Mapping[str, str], methods: Iterable[str]) -> Declared | None:
+    """Return the declaration in the read options, which the checkpoint lacks; UsageError if it is not one."""
+    where = "format="
+    if not options:
+        return None
+    method = options.get("method", "")
+    if method not in methods:
+        raise UsageError(
+            "hf cannot read this method", expected=", ".join(methods), found=repr(method), code=ErrorCode.OPTION,
+            hint="For example format='hf:method=fp8'.",
+        )  # fmt: skip
+    fields: dict[str, Any] = {METHOD: method, **INTEGERS.get(method, {})}
+    if "quant_algo" in options:
+        fields["quant_algo"] = options["quant_algo"]
+    for key in ("bits", "group_size"):
+        if key in options:
+            if re.fullmatch(r"-?\d{1,9}", options[key]) is None:
+                raise UsageError(f"invalid {key}", expected="a number", found=repr(options[key]), code=ErrorCode.OPTION)
+            fields[key] = int(options[key])
+    if method == "compressed-tensors":
+        fields["config_groups"] = _possible_groups(fields["bits"], fields["group_size"])
+    return Declared(method, fields, where)
+
+
+def _possible_groups(bits: int, group_size: int) -> dict[str, Any]:
+    """Return groups of compressed-tensors of which the parts of a layer fit only one: those with zero points first."""
+    sizes = {"group_size": group_size, "strategy": "group" if group_size > 0 else "channel"}
+    weights = [
+        *(("pack-quantized", {"num_bits": bits, "symmetric": symmetric, **sizes}) for symmetric in (False, True)),
+        *(("int-quantized", {"num_bits": 8, "symmetric": symmetric, "strategy": strategy})
+          for symmetric in (False, True) for strategy in ("channel", "tensor")),
+        *(("float-quantized", {"num_bits": 8, "type": "float", "strategy": strategy, "block_structure": [128, 128]})
+          for strategy in ("tensor", "channel", "block")),
+        ("nvfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}),
+        ("mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}),
+        ("mxfp8-quantized", {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32}),
+    ]  # fmt: skip
+    return {
+        f"group_{number}": {"targets": [f"Linear{number}"], "format": form, "weights": fields}
+        for number, (form, fields) in enumerate(weights)
+    }
 
 
 def declared_in(config: Mapping[str, Any]) -> Declared | None:

@@ -16,6 +16,11 @@ def squish_containers() -> list[ContainerInfo]:
             refines="safetensors",
             can_write=True,
             options={"max_shard_size": "maximum tensor bytes per shard (5GB)"},
+            reading={
+                "bits": "bits of codes that no config.json declares (4)",
+                "group_size": "columns of a group of such codes (64)",
+                "mode": "their mode: affine, mxfp4, mxfp8 or nvfp4 (affine)",
+            },
             aliases={
                 **{f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
                    for bits in (2, 3, 4, 5, 6, 8)},

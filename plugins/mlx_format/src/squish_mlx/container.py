@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -32,10 +32,30 @@ from squish_core.api import (
     TensorSpec,
     single_value,
 )
-from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, read_layer, read_mode
+from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, inferred, read_layer, read_mode, requested
 
 KEY = "quantization"
 NUMBERS = ("group_size", "bits", "mode")
+
+
+def overrides(declared: Mapping[str, Any], layers: Collection[str]) -> dict[str, str]:
+    """Layer -> the key of its own settings: its name, else the one key that differs only by modules around it.
+
+    Checkpoints of vision-language models may have another prefix (`language_model.`) than their configuration.
+    """
+    keys = [key for key, value in declared.items() if isinstance(value, dict) or value is False]
+    by_end: dict[str, list[str]] = {}
+    for key in keys:
+        by_end.setdefault(key.rpartition(".")[2], []).append(key)
+    found = {}
+    for layer in layers:
+        near = [
+            key for key in by_end.get(layer.rpartition(".")[2], ())
+            if key == layer or f".{layer}".endswith(f".{key}") or f".{key}".endswith(f".{layer}")
+        ]  # fmt: skip
+        if layer in near or len(near) == 1:
+            found[layer] = layer if layer in near else near[0]
+    return found
 
 
 class Mlx(Checkpoint):
@@ -49,7 +69,7 @@ class Mlx(Checkpoint):
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         files, problems = CheckpointFiles(index, source, limits), list[Problem]()
         config = files.json(CONFIG_FILE)
-        declared = config.get(KEY)
+        declared = requested(options) if options else config.get(KEY)
         if not isinstance(declared, dict):
             return None
         layers = collect_layers(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
@@ -60,22 +80,26 @@ class Mlx(Checkpoint):
             problems.append(
                 Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=CONFIG_FILE, message=message)
             )
+        names = overrides(declared, layers)
         problems += [
             unmatched_override(name)
             for name, value in declared.items()
-            if name not in NUMBERS and isinstance(value, dict) and name not in layers
+            if name not in NUMBERS and isinstance(value, dict) and name not in names.values()
         ]
 
         def make(layer: str, parts: StoredParts) -> TensorSpec:
-            override = declared.get(layer)
+            override = declared.get(names.get(layer, layer))
             if override is False:
                 raise FormatError(
                     "quantized, although the configuration denies it", part=CONFIG_FILE, code=ErrorCode.CONTRADICTION
                 )
-            return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
+            own = override if isinstance(override, dict) else inferred(declared, parts)
+            return read_layer(layer, parts, read_mode(own))
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)
-        return evolve(refined, declarations=storage_declarations(files))
+        from squish_safetensors.api import mark_undeclared  # of no use to the files that declare nothing
+
+        return mark_undeclared(evolve(refined, declarations=storage_declarations(files)))
 
     def encodings_for(
         self, *, mode: Any = AFFINE, bits: Any = None, group_size: Any = None, **features: Any

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 from squish_safetensors.api import StoredParts, build_tensor, require_part, view_part
 
-from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec, UsageError
 
 WEIGHT, SCALES, BIASES, WHOLE = ".weight", ".scales", ".biases", ".global_scale"
 AFFINE = "affine"
@@ -30,6 +30,44 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
     "mxfp8": (8, 32, {"element": "f8_e4m3"}),
     "nvfp4": (4, 16, {"block_size": 16, "scale_dtype": "f8_e4m3"}),
 }
+
+
+def requested(options: Mapping[str, str]) -> dict[str, Any]:
+    """The settings in the read options of a checkpoint that does not declare them; UsageError if they are invalid."""
+    numbers = {name: int(value) for name, value in options.items() if value.isdecimal() and value.isascii()}
+    declared = {**options, **numbers}
+    try:
+        read_mode(declared)
+    except FormatError as error:
+        raise UsageError(
+            f"{error.message} in format=", expected=error.expected, found=error.found, code=ErrorCode.OPTION,
+            hint="For example format='mlx:bits=4,group_size=64'.",
+        ) from None  # fmt: skip
+    return declared
+
+
+def inferred(declared: Mapping[str, Any], parts: StoredParts) -> Mapping[str, Any]:
+    """The settings of a layer without its own: the declared ones, or those that alone fit its shapes.
+
+    mlx-lm infers them from the shapes, too (`infer_quant_config`). Bits times group size follow from the widths.
+    """
+    words, scales = parts.get(WEIGHT), parts.get(SCALES)
+    if words is None or scales is None or not words.shape or not scales.shape or not scales.shape[-1]:
+        return declared
+    product, rest = divmod(32 * words.shape[-1], scales.shape[-1])
+    default = read_mode(declared)
+    is_affine = scales.dtype != "u8"
+    if rest or (default.bits * default.group_size == product and (default.name == AFFINE) == is_affine):
+        return declared
+    kinds = (
+        [(AFFINE, bits, group) for bits in AFFINE_BITS for group in AFFINE_GROUPS] if is_affine
+        else [(name, bits, group) for name, (bits, group, _) in FLOATS.items()]
+    )  # fmt: skip
+    fitting = [kind for kind in kinds if kind[1] * kind[2] == product]
+    if len(fitting) != 1:
+        return declared
+    name, bits, group = fitting[0]
+    return {"mode": name, "bits": bits, "group_size": group}
 
 
 def read_mode(declared: Mapping[str, Any]) -> Mode:

@@ -20,6 +20,7 @@ _NAMES = {
         "LayerReader", "build_tensor", "collect_layers", "lower_layer", "refine_layers", "unmatched_override",
     ),
     "squish_safetensors.refine.parts": ("StoredParts", "bare_parts", "require_part", "stored_part", "view_part"),
+    "squish_safetensors.undeclared": ("mark_undeclared",),
     "squish_safetensors.writer": ("accepts_dense", "dropped_non_text", "parse_size", "text_metadata"),
 }  # fmt: skip
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from .refine.parts import require_part as require_part
     from .refine.parts import stored_part as stored_part
     from .refine.parts import view_part as view_part
+    from .undeclared import mark_undeclared as mark_undeclared
     from .writer import accepts_dense as accepts_dense
     from .writer import dropped_non_text as dropped_non_text
     from .writer import parse_size as parse_size

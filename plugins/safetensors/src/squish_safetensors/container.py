@@ -9,6 +9,7 @@ from squish_core.api import (
     DENSE,
     Container,
     Encoding,
+    ErrorCode,
     FileRef,
     Index,
     LazyTensors,
@@ -22,6 +23,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    UsageError,
     WritePlan,
     single_value,
 )
@@ -45,13 +47,26 @@ from .folder import (
     unlisted,
     unreadable,
 )
-from .header import TensorRecord, read_header, read_record
+from .header import TAGS, TensorRecord, read_header, read_record
+
+SCALES, IGNORE = "scales", "ignore"
+CODE_TAGS = frozenset(TAGS) - {"BOOL", "F16", "BF16", "F32", "F64", "C64", "I64", "U64"}
+"""Dtypes of codes; 64-bit integers are codes only beside others."""
 
 
 class Safetensors(Container):
     """Named dense arrays: a JSON header, then the contiguous data of all tensors."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
+        return self.read_index_with(source, limits, {})
+
+    def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
+        ignores_scales = options.get(SCALES) == IGNORE
+        if SCALES in options and not ignores_scales:
+            raise UsageError(
+                f"invalid {SCALES}", expected=IGNORE, found=repr(options[SCALES]), code=ErrorCode.OPTION,
+                hint=f"format='safetensors:{SCALES}={IGNORE}' takes codes for the values.",
+            )  # fmt: skip
         choice = choose(source, limits) if source.is_dir else Choice(source.filename)
         name = choice.name
         main = source.member(name) if source.is_dir else source
@@ -67,7 +82,7 @@ class Safetensors(Container):
         files = [file.filename for file in (*(shard.source for shard in shards), *assets)]
         ignored = not_read(main, members, files) if source.is_dir else ()
         beside = ignored if source.is_dir else members if INDEX.fullmatch(name) else ()
-        return Index(
+        index = Index(
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *assets)),
@@ -83,6 +98,11 @@ class Safetensors(Container):
             ),
             ignored=ignored,
         )  # fmt: skip
+        if ignores_scales or CODE_TAGS.isdisjoint({record[1] for record in records.values()}):
+            return index  # as are most files: their names need no look
+        from .undeclared import without_declaration
+
+        return without_declaration(index, records, source, limits)
 
     def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE, parts={"data": Part(dtype=single_value("dtype", dtype), shape=())}),)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.api import (
     JSON_PIECE,
@@ -49,6 +49,8 @@ MAX_OFFSET = 1 << 63
 LARGE = 1 << 20
 TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 """(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
+UndeclaredRecord = tuple[int, str, tuple[int, ...], int, int, Problem]
+"""A record of codes whose scales nothing declares, with the finding."""
 
 
 @frozen
@@ -123,14 +125,14 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     )
 
 
-def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
+def read_record(name: str, record: TensorRecord | UndeclaredRecord) -> DenseFields | TensorSpec:
     """Return the tensor of a record; with an unknown dtype it is listed, and its bytes are an extra part.
 
     Parameters
     ----------
     name : str
         Name of the tensor.
-    record : TensorRecord
+    record : TensorRecord or UndeclaredRecord
         Its entry in the header.
 
     Returns
@@ -143,6 +145,8 @@ def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
     >>> read_record("up", (0, "F32", (2,), 64, 8))
     ('f32', (2,), 0, 64, None)
     """
+    if len(record) == 6:
+        return evolve(spec_of_record(name, record[:5]), undeclared=record[5])
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
     if dtype is not None:

@@ -16,7 +16,10 @@ from squish_hf.methods.fp8 import other_parts
 from squish_hf.methods.gptq import FLOATS, group_size, layout
 from squish_hf.methods.unsupported import refuse_marlin
 
-SUFFIXES = (".qweight", ".qzeros", ".scales", ".scaled_zeros")
+SUFFIXES = (".qweight", ".qzeros", ".scaled_zeros")
+SCALES = ".scales"
+BESIDE = (SCALES, *CACHE)
+"""Scales alone (`mlp.act.scales`) belong to an activation (ScaledActivation of AutoAWQ and Transformers)."""
 LLM_AWQ = "llm-awq"
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 """Number of the code in each group of four bits of a word, lowest first."""
@@ -41,7 +44,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
             raise FormatError("stored both quantized and dense", part="weight", code=ErrorCode.CONTRADICTION)
         return MAKERS[version](layer, parts, group)
 
-    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)
+    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=BESIDE, make=make)
 
 
 def build_gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
@@ -91,7 +94,7 @@ def _fast(zeros: str, layer: str, parts: StoredParts, group: int) -> TensorSpec:
 
 
 def _extras(parts: StoredParts) -> dict[str, Part]:
-    return other_parts(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
+    return other_parts(parts, *(suffix.lstrip(".") for suffix in (*SUFFIXES, SCALES)))
 
 
 MAKERS: dict[str, Callable[[str, StoredParts, int], TensorSpec]] = {

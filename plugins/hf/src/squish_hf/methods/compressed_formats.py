@@ -78,8 +78,11 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
     if weights.symmetric:
         params["zero"] = 1 << bits - 1
     else:
-        params.update(offset="zero_point", offset_dtype="packed")
-        fields["offset"] = ("weight_zero_point", require_part(parts, ".weight_zero_point", ("i32",), rank=2))
+        zero = require_part(parts, ".weight_zero_point", ("i32", "i8"), rank=2)
+        # Before 0.9, zero points were stored as signed bytes, from which codes differ by half their range.
+        signed = {"zero": 1 << bits - 1} if zero.dtype == "i8" else {}
+        params.update(offset="zero_point", offset_dtype="i8" if signed else "packed", **signed)
+        fields["offset"] = ("weight_zero_point", zero)
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
     suffixes = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
     extras = other_parts(parts, *suffixes)

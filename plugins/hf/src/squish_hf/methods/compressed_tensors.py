@@ -23,6 +23,10 @@ SUFFIXES = (
 BESIDE = (
     *CACHE, ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
 )  # fmt: skip
+TRANSFORM_HINT = (
+    "compressed-tensors undoes it while the model runs; convert the original model, or read the stored tensors with "
+    "format='safetensors'."
+)
 MIXED, PATTERN = "mixed-precision", "re:"
 
 
@@ -43,6 +47,11 @@ class Targets:
     patterns: Mapping[str, Group]
     by_class: tuple[Group, ...]
     matched: Patterns
+    modules: Collection[str] = ()
+
+    def is_class(self, target: str) -> bool:
+        """Whether a target is the name of a class: without dots, and not one of the outermost modules."""
+        return "." not in target and target not in self.modules
 
     def of(self, layer: str) -> tuple[Group, ...]:
         """Return the candidate groups of a layer."""
@@ -71,7 +80,14 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     if sparsity not in (None, "dense", SPARSE, SPARSE_24):
         raise refuse("sparsity", f"{SPARSE} or {SPARSE_24}", sparsity, part=declared.where)
 
+    transforms = _online_transforms(declared)
+
     def make(layer: str, parts: StoredParts) -> TensorSpec:
+        if (location := _transformed(layer, transforms, targets, matched)) is not None:
+            raise FormatError(
+                f"unsupported transform of the {location} at run time: its codes are those of a rotated weight",
+                part="transform_config", code=ErrorCode.UNDECLARED_SCALES, hint=TRANSFORM_HINT,
+            )  # fmt: skip
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
             raise FormatError(
                 "quantized, although `ignore` excludes it", part=declared.where, code=ErrorCode.CONTRADICTION
@@ -92,6 +108,48 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
         make=make, packed=FLOAT8_DTYPES, idle=targets.idle,
     )  # fmt: skip
+
+
+def _online_transforms(declared: Declared) -> list[tuple[str, list[str], list[str]]]:
+    """Return location, targets and exceptions of the transforms that run with the model; the others are in the weights.
+
+    Those of queries and the key cache concern no weight. Source: compressed_tensors, transform/transform_args.py.
+    """
+    groups = declared.get("transform_config", dict, {}).get("config_groups", {})
+    if not isinstance(groups, dict):
+        raise refuse("transform_config", "an object config_groups", groups, part=declared.where)
+    transforms = []
+    for name, scheme in groups.items():
+        arguments = scheme.get("apply", []) if isinstance(scheme, dict) else None
+        if not isinstance(arguments, list) or not all(isinstance(argument, dict) for argument in arguments):
+            raise refuse(f"transform {name[:40]!r}", "an object with a list `apply`", scheme, part=declared.where)
+        transforms += [
+            (argument["location"], _names(argument.get("targets")), _names(argument.get("ignore")))
+            for argument in arguments if argument.get("location") in ("input", "output")
+        ]  # fmt: skip
+    return transforms
+
+
+def _names(value: Any) -> list[str]:
+    """Return names and patterns; compressed-tensors accepts one without a list."""
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
+
+
+def _transformed(
+    layer: str, transforms: Collection[tuple[str, list[str], list[str]]], targets: Targets, matched: Patterns
+) -> str | None:
+    """Return where a layer's input or output is transformed at run time. A class, which files do not state, may be any
+    layer's."""
+
+    def names(target: str) -> bool:
+        if target.startswith(PATTERN):
+            return matched.matches(target.removeprefix(PATTERN), layer)
+        return target == layer or targets.is_class(target)
+
+    for location, those, ignored in transforms:
+        if any(map(names, those)) and not any(name == layer or (PATTERN in name and names(name)) for name in ignored):
+            return location
+    return None
 
 
 def _layer_tensor(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
@@ -138,4 +196,5 @@ def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) ->
     names = {target: group for target, group in groups.items() if not target.startswith(PATTERN)}
     patterns = {target.removeprefix(PATTERN): group for target, group in groups.items() if target not in names}
     classes = (group for target, group in names.items() if "." not in target and target not in modules)
-    return Targets(names, patterns, tuple(group for group in classes if group.weights is not None), matched)
+    with_weights = tuple(group for group in classes if group.weights is not None)
+    return Targets(names, patterns, with_weights, matched, modules)

@@ -20,6 +20,8 @@ BESIDE = (
     "_input_scale",
 )  # fmt: skip
 EXPONENTS, FOUR_BITS, MXFP8 = "f8_e8m0", "i8", [1, 32]
+USUAL = (128, 128)
+"""The block that Transformers and DeepSeek assume where none is declared."""
 WHOLE = ((1, 0), (0, 1), (0, 0))
 """Blocks that need no declaration: rows, columns, matrices."""
 
@@ -77,7 +79,7 @@ def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] 
     if grid in ((), (1,)):
         return None
     filled = _filled(grid, shape)
-    for block in (*([declared] if declared else []), *WHOLE):
+    for block in (*([declared] if declared else []), *WHOLE, *(() if declared else (USUAL,))):
         if filled == (*shape[:-2], *(-(-size // step) if step else 1 for size, step in zip(shape[-2:], block))):
             return list(block)
     if declared is None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import evolve
 from squish_codecs.api import Affine
-from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, stored_part
 
-from squish_core.api import CodecSpec, ErrorCode, FormatError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, FormatError, Problem, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.methods.act_order import ActOrder
 from squish_hf.methods.base import CACHE, Method
@@ -20,6 +20,10 @@ SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
 EXCLUDED = "-:"
 WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
+NOT_SUBTRACTED = (
+    "sym is true and checkpoint_format is gptq, but zero points are stored without its subtraction of 1; "
+    "they are read as those of gptq_v2"
+)
 FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 """`checkpoint_format` -> amount subtracted from the stored zero points, and the legal bits."""
 
@@ -32,11 +36,36 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     if dialect not in FORMATS:
         raise refuse("checkpoint_format", " or ".join(FORMATS), dialect, part=declared.where)
     settings = Settings(declared)
+    subtracted, legal = FORMATS[dialect]
+    problems: tuple[Problem, ...] = ()
+    if subtracted and declared.get("sym", bool, False) and _first_zeros_are_the_middle(declared, files):
+        subtracted, problems = 0, (Problem(code=ErrorCode.CONTRADICTION, severity="warning", where=declared.where,
+                                           message=NOT_SUBTRACTED),)  # fmt: skip
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
-        return build_layer(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
+        return build_layer(layer, parts, settings.of(layer), subtracted, legal, dialect == "gptq_p")
 
-    return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
+    return Method(
+        dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle, problems=problems
+    )  # fmt: skip
+
+
+def _first_zeros_are_the_middle(declared: Declared, files: CheckpointFiles) -> bool:
+    """Whether the first zero points are half the range of codes, without version 1's subtraction of 1.
+
+    Engines ignore the zero points of a symmetric checkpoint, so such files, whose version is wrong, work there.
+    """
+    name = next((name for name in files.index.tensors if name.endswith(".qzeros")), None)
+    bits, word = declared.number("bits", BITS), WORDS.get(declared.get("pack_dtype", str, "int32"))
+    if name is None or word is None:
+        return False
+    part, size = stored_part(files.index.tensors[name]), int(word[1:]) // 8
+    if part.dtype != word or part.nbytes < size or len(part.segments) != 1:
+        return False
+    segment = part.segments[0]
+    stored = files.file(segment.file).read(segment.offset, size, "zero points")
+    middles = sum(1 << bits - 1 + bits * number for number in range(8 * size // bits + 1))
+    return int.from_bytes(stored, "little") == middles & (1 << 8 * size) - 1
 
 
 class Settings:

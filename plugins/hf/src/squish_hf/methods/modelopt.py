@@ -14,21 +14,31 @@ from squish_hf.methods.base import CACHE, Method
 from squish_hf.methods.compressed_formats import FLOATS, exponents
 from squish_hf.methods.fp8 import FUSED, WEIGHT, block_of, float8, other_parts
 
-SUFFIXES = (".weight_scale", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
+SUFFIXES = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
 BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale", "_input_scale")
 FP8_BLOCK = [128, 128]
+FP8_BLOCKS = "FP8_BLOCK_SCALES"
+OWN_FILE = "hf_quant_config.json"
+GROUPS = {
+    ("float", 8, None): "FP8", ("float", 4, 16): "NVFP4", ("float", 4, 32): "MXFP4", ("float", 8, 32): "MXFP8",
+    ("int", 8, None): "W8A8_SQ_PER_CHANNEL", ("int", 4, 128): "W4A16_AWQ",
+}  # fmt: skip
+"""Type, bits and group size of `weights` in `config_groups` -> `quant_algo`."""
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """Read `quant_algo`, global or per layer (`quantized_layers`); absent if only the cache is quantized."""
+    """Read `quant_algo`, global or per layer (`quantized_layers`, targets of `config_groups`); absent if only the cache
+    is quantized."""
     algorithm = declared.get("quant_algo", str, "").upper()
-    layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
+    layers = _layers(declared, files)
     if algorithm and algorithm not in ALGORITHMS and not layers:
         raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm, part=declared.where)
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         own = layers.get(layer, {})
         algorithm_of_layer = own.get("quant_algo", algorithm) if isinstance(own, dict) else None
+        if not own:
+            algorithm_of_layer = _float8_algorithm(parts) or algorithm_of_layer
         if not isinstance(algorithm_of_layer, str) or algorithm_of_layer.upper() not in ALGORITHMS:
             raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm_of_layer, part=declared.where)
         if FUSED in parts:
@@ -39,6 +49,41 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
         dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make,
         packed=FLOAT8_DTYPES, idle=lambda names: layers.keys() - names,
     )  # fmt: skip
+
+
+def _layers(declared: Declared, files: CheckpointFiles) -> Mapping[str, Any]:
+    """Return the settings of layers by name: of config.json, of ModelOpt's own file, or by the targets of groups."""
+    layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
+    own = files.json(OWN_FILE).get("quantization")
+    if not layers and isinstance(own, dict) and isinstance(own.get("quantized_layers"), dict):
+        layers = own["quantized_layers"]
+    groups = [group for group in declared.get("config_groups", dict, {}).values() if isinstance(group, dict)]
+    by_group = {
+        target: {"quant_algo": algorithm} for group in groups if (algorithm := _group_algorithm(group.get("weights")))
+        for target in group.get("targets") or () if isinstance(target, str) and "." in target
+    }  # fmt: skip
+    return {**by_group, **layers}
+
+
+def _group_algorithm(weights: Any) -> str | None:
+    """Return the algorithm of a group's weights: what ModelOpt's `convert_hf_quant_config_format` makes of it."""
+    if not isinstance(weights, dict):
+        return None
+    kind, bits, group = weights.get("type"), weights.get("num_bits"), weights.get("group_size")
+    return next((name for setting, name in GROUPS.items() if setting == (kind, bits, group)), None)
+
+
+def _float8_algorithm(parts: StoredParts) -> str | None:
+    """Return the algorithm of float8 codes that no list names, such as embeddings beside NVFP4."""
+    weight = parts.get(".weight")
+    if weight is None or weight.dtype not in FLOAT8_DTYPES:
+        return None
+    if ".weight_scale_inv" in parts:
+        return FP8_BLOCKS
+    scale = parts.get(".weight_scale")
+    if scale is None or len(scale.shape) == 4:
+        return None
+    return "MXFP8" if scale.dtype in ("u8", "f8_e8m0") else "FP8"
 
 
 def _nvfp4(layer: str, parts: StoredParts) -> TensorSpec:
@@ -94,6 +139,12 @@ def _fp8_blocks(layer: str, parts: StoredParts) -> TensorSpec:
     return float8(layer, parts, scale, FP8_BLOCK, "weight_scale")
 
 
+def _fp8_inverse(layer: str, parts: StoredParts) -> TensorSpec:
+    """Read blocks as DeepSeek stores them, which TensorRT-LLM calls FP8_BLOCK_SCALES: `weight_scale_inv` multiplies."""
+    field = ".weight_scale_inv" if ".weight_scale_inv" in parts else ".weight_scale"
+    return float8(layer, parts, require_part(parts, field, FLOATS), FP8_BLOCK, field.lstrip("."))
+
+
 def _int8(layer: str, parts: StoredParts) -> TensorSpec:
     return _integers(layer, parts, require_part(parts, ".weight", ("i8",), rank=2), {"bits": 8, "word": "i8"})
 
@@ -125,5 +176,6 @@ ALGORITHMS: dict[str, Callable[[str, StoredParts], TensorSpec]] = {
     "W4A16_AWQ": _int4,
     "MXFP8": _mxfp8,
     "FP8_PB_WO": _fp8_blocks,
+    FP8_BLOCKS: _fp8_inverse,
 }
 """`quant_algo` -> reader of a weight. Those with AWQ or SQ store a scale of the inputs beside some layers."""

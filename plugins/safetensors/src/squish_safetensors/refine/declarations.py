@@ -15,7 +15,8 @@ PART = "_config"
 """Suffix of the keys of a configuration for the configurations of the model's parts (`text_config`)."""
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")
 """Keys of a method's declaration, the newer one first."""
-_MLX = "quantization"
+MLX = "quantization"
+"""Key of mlx-lm's declaration."""
 
 
 def config_parts(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
@@ -51,8 +52,8 @@ def declaration_paths(config: Mapping[str, Any]) -> tuple[KeyPath, ...]:
     """Return the paths of all declarations in a configuration."""
     return tuple(
         (*path, key)
-        for path, part in config_parts(config) for key in (*QUANTIZATION_KEYS, _MLX)
-        if isinstance(part.get(key), dict) or (key != _MLX and part.get(key))
+        for path, part in config_parts(config) for key in (*QUANTIZATION_KEYS, MLX)
+        if isinstance(part.get(key), dict) or (key != MLX and part.get(key))
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Encoding,
+    ErrorCode,
     FormatError,
     Index,
     Limits,
@@ -159,11 +160,13 @@ def _layer_tensor(
         code = error.code or "layer"
         location = error.part if error.tensor in (None, name) else error.where()
         reason = f"{location}: {error.reason()}" if location else error.reason()
-        problems.append(Problem(code=code, severity="error", where=name, message=reason))
+        problem = Problem(code=code, severity="error", where=name, message=reason)
+        problems.append(problem)
         first = next(iter(parts.values()))
         extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}
         return TensorSpec(
-            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=reason.rstrip(".")
+            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=reason.rstrip("."),
+            undeclared=problem if code == ErrorCode.UNDECLARED_SCALES else None,
         )  # fmt: skip
 
 
