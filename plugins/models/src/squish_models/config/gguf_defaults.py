@@ -110,7 +110,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 10000.0,
         "final_logit_softcapping": 0.0,
     },
-    "phi3": RMS,
+    "phi3": {**RMS, "attention.sliding_window": 0},
     "olmo2": {
         **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
         "rope.freq_base_swa": _same("rope.freq_base"),
@@ -181,6 +181,11 @@ class LoadedKeys:
     def states(self, name: str) -> bool:
         """Whether the file itself has the key."""
         return f"{self.architecture}.{name}" in self._meta
+
+    def is_nothing(self, name: str) -> bool:
+        """Whether a key has the value 0 where 0, like its absence, means that there is no such thing."""
+        default = self._defaults.get(name)
+        return type(default) in (int, float) and default == 0 and self[name] == 0
 
     @property
     def missing(self) -> tuple[str, ...]:
