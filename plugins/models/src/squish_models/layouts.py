@@ -21,6 +21,7 @@ from .tokenizer import (
     Vocabulary,
     check_huggingface,
     describes_tokenizer,
+    ignored_ids,
     is_mapped,
     read_huggingface,
     stored_keys,
@@ -63,7 +64,7 @@ def carry_to_gguf(
     storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
         meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
-        notes=(*family.ignored(settings, layout), *_left_out(tokenizer.left_out if tokenizer else (), settings)),
+        notes=(*family.ignored(settings, layout), *_tokenizer_notes(tokenizer, settings)),
     )  # fmt: skip
 
 
@@ -71,7 +72,9 @@ def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) 
     """The keys of a GGUF that stays one, with its tokenizer checked."""
     checked = not is_mapped(model.meta) or GgufFiles(family, model, settings).check_tokenizer()
     missing = () if checked else ("tokenizer",)
-    return Carried(meta=model.meta, missing=missing, notes=family.ignored(settings, "gguf"))
+    return Carried(
+        meta=model.meta, missing=missing, notes=(*family.ignored(settings, "gguf"), *ignored_ids(model.meta))
+    )
 
 
 def carry_to_folder(
@@ -85,7 +88,7 @@ def carry_to_folder(
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(
             meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
-            notes=notes,
+            notes=(*notes, *ignored_ids(model.meta)),
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
@@ -93,6 +96,14 @@ def carry_to_folder(
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
     return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
+
+
+def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes about what a GGUF cannot say of a tokenizer."""
+    if tokenizer is None:
+        return ()
+    lost = f"llama.cpp adds one token on each side of a text, and not {', '.join(map(repr, tokenizer.lost))}"
+    return (*_left_out(tokenizer.left_out, settings), *((lost,) if tokenizer.lost else ()))
 
 
 def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
