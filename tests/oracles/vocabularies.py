@@ -50,10 +50,10 @@ def fetch() -> Path:
     return FOLDER
 
 
-def download(folder: str) -> Path:
+def download(folder: str, package: str = PACKAGE) -> Path:
     """The source package; pip builds its metadata to check its name, which compiles nothing."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command = [*pip, "--no-binary", PACKAGE.partition("==")[0], "--dest", folder, PACKAGE]
+    command = [*pip, "--no-binary", package.partition("==")[0], "--dest", folder, package]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise OracleError(f"`{' '.join(command)}` failed; a package index must be reachable\n{done.stderr}")

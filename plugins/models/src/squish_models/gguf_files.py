@@ -9,6 +9,7 @@ from typing import Any
 
 from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
+from .config.gguf_defaults import LoadedKeys
 from .config_file import (
     config_agrees,
     config_keys,
@@ -19,7 +20,8 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
-from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
+from .general import NAME, POOLING, general_keys, pooling_files, size_label
+from .keep import DIGEST, KEYS_FILE, NAMES, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
@@ -72,7 +74,9 @@ class GgufFiles(Mapping[str, bytes]):
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
-        self._files, self.vectors = {**kept, **assets}, None
+        pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
+        own = {name: data for name, data in pooling.items() if not self._names or name in self._names}
+        self._files, self.vectors = {**own, **kept, **assets}, None
         self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
@@ -197,7 +201,12 @@ class FolderFiles(Mapping[str, bytes]):
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
         keys, _ = config_keys(self._family, self._settings)
-        return kept_keys(self._model.meta, {**keys, **self.files.tokenizer_keys})
+        label = size_label(self._family, self._model, self._settings, self._model.vectors.values())
+        general = general_keys(self._family.architecture, label, self.files)
+        meta = self._model.meta
+        if NAMES in meta:  # the name is that of the folder which the GGUF was made from
+            meta = {key: value for key, value in meta.items() if key != NAME}
+        return kept_keys(meta, {**keys, **general, **self.files.tokenizer_keys})
 
     def __getitem__(self, name: str) -> bytes:
         if name == CONFIG:

@@ -31,6 +31,8 @@ from .sampling import stated_sampling
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
+ADDED_SCORE, UNUSED_SCORE = -1000, -10000
+"""What llama.cpp's converter writes for tokens beyond tokenizer.model; no engine reads them."""
 CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
@@ -197,7 +199,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
         for each in added:
             place(texts, each["id"], each["content"])
         table.fill(texts, {text: number for number, text in enumerate(texts) if text is not None}, added)
-        scores = np.full(len(table.tokens), -10000, np.float32)
+        scores = np.full(len(table.tokens), ADDED_SCORE, np.float32)
         scores[: len(pieces.scores)] = pieces.scores
         table.kinds[: len(pieces.kinds)] = pieces.kinds
         kinds = dict(enumerate(pieces.kinds.tolist()))
@@ -211,7 +213,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
             table.mark(unknown, Kind.UNKNOWN)
-    scores[table.kinds == Kind.UNUSED] = -10000
+    scores[table.kinds == Kind.UNUSED] = UNUSED_SCORE
     return scores, prefix
 
 
