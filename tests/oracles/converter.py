@@ -8,10 +8,9 @@ import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from . import ENVIRONMENTS, ROOT, peer
-from .vocabularies import download
+from . import ROOT, peer
+from .vocabularies import PACKAGE, download
 
-PACKAGE = next(each for each in ENVIRONMENTS["llama.cpp"].requirements.split() if each.startswith("xllamacpp=="))
 FOLDER = ROOT / ".oracles" / f"converter-{PACKAGE.partition('==')[2]}"
 INSIDE = ("conversion", "gguf-py")
 """Folders of llama.cpp that the converter needs."""
@@ -46,7 +45,12 @@ def extract(package: Path, folder: Path) -> None:
     with tarfile.open(package) as archive:
         for member in archive:
             parts = PurePosixPath(member.name).parts[1:]
-            if member.isfile() and parts[:2] == ("thirdparty", "llama.cpp") and parts[2] in INSIDE and ".." not in parts:
+            if (
+                member.isfile()
+                and parts[:2] == ("thirdparty", "llama.cpp")
+                and parts[2] in INSIDE
+                and ".." not in parts
+            ):
                 target = folder.joinpath(*parts[2:])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.extractfile(member) as content, open(target, "wb") as out:  # type: ignore[union-attr]

@@ -113,6 +113,11 @@ def gpt_oss(folder: Path) -> None:
     change(folder / "generation_config.json", eos_token_id=ends)
 
 
+def gpt2(folder: Path) -> None:
+    """The setting that the converter reads."""
+    change(folder / "config.json", n_ctx=families.SIZE["max_position_embeddings"])
+
+
 FOLDERS: dict[str, tuple[Callable[[Path], None] | None, str]] = {
     "llama": (llama, "llama-bpe"),
     "mistral": (mistral, "default"),
@@ -127,7 +132,7 @@ FOLDERS: dict[str, tuple[Callable[[Path], None] | None, str]] = {
     "gpt_oss": (gpt_oss, "gpt-4o"),
     "deepseek_v3": (None, "deepseek-v3"),
     "lfm2": (None, "llama-bpe"),
-    "gpt2": (None, "gpt-2"),
+    "gpt2": (gpt2, "gpt-2"),
 }
 """Family of `oracles.families` -> what is changed, and the name of its pre-tokenizer."""
 

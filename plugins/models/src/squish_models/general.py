@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from pathlib import PurePath
 from typing import Any
 
 from squish_core.api import Model, Typed, parse_object
 
-from .settings import HEAD, TextSettings
+from .settings import CONFIG, HEAD, TextSettings
 
 NAME, SIZE = "general.name", "general.size_label"
 POOLING = "pooling_type"
@@ -22,26 +21,25 @@ MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", 
 """llama.cpp's numbers of poolings -> sentence-transformers' names, the old and the new one."""
 OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
 UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
+OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.")
 PHI3 = ("phi-3", "phi3")
 PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
 """Tokens of Phi 3, without which llama.cpp does not load a model with that name."""
-_CACHED = re.compile(r"models--.+?--(.+)")
 _AS_IT_IS = re.compile(r"v\d+(\.\d+)*|\d.*|.*[^a-z\d._].*")
 """Parts of a name that keep their case: versions, sizes, and what has capital letters."""
 
 
-def model_name(model: Model, tokens: Collection[str]) -> str | None:
-    """The model's name, out of `_name_or_path` in config.json, or of the folder's name; None if neither is one."""
-    stated = model.config().get("_name_or_path")
-    path = PurePath(model.name)
-    if isinstance(stated, str) and stated.count("/") <= 1 and not stated.startswith((".", "/")) and stated.strip():
-        name = stated.strip("/").rpartition("/")[2]
-    else:
-        folder = path.parent if path.suffix in (".safetensors", ".json", ".uqff") else path
-        cached = next((match for part in folder.parts if (match := _CACHED.fullmatch(part))), None)
-        name = cached[1] if cached else folder.name
-    title = " ".join(part if _AS_IT_IS.fullmatch(part) else part.title() for part in re.split(r"[-\s]+", name) if part)
-    if any(part in title.lower().replace(" ", "-") for part in PHI3) and not PHI3_TOKENS.issubset(tokens):
+def model_name(config: Mapping[str, Any], tokens: Callable[[], Collection[str]]) -> str | None:
+    """The name that a config.json states as `_name_or_path`; None for a path, or for none.
+
+    The folder's own name is not part of the model: the same files give the same GGUF.
+    """
+    stated = config.get("_name_or_path")
+    if not isinstance(stated, str) or stated.count("/") > 1 or stated.startswith((".", "/")) or "\\" in stated:
+        return None
+    parts = [part for part in re.split(r"[-\s]+", stated.rpartition("/")[2]) if part]
+    title = " ".join(part if _AS_IT_IS.fullmatch(part) else part.title() for part in parts)
+    if any(part in title.lower().replace(" ", "-") for part in PHI3) and not PHI3_TOKENS.issubset(tokens()):
         return None
     return title or None
 
@@ -58,7 +56,7 @@ def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], 
         if settings["tie_word_embeddings"] and (name.endswith(HEAD) or name == "output.weight"):
             continue
         size = math.prod(spec.shape)
-        if experts and ("_exps." in name or ".experts." in name) and not name.endswith("bias"):
+        if experts and any(part in name for part in OF_EXPERTS) and not name.endswith("bias"):
             of_experts += size
         else:
             shared += size
@@ -103,16 +101,12 @@ def pooling_files(number: Any, width: int) -> dict[str, bytes]:
     return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
 
 
-def general_keys(architecture: str, label: str, files: Mapping[str, bytes]) -> dict[str, Typed]:
-    """The keys of size and pooling."""
-    pooling = pooling_type(files)
-    keys = {SIZE: Typed("str", label)}
-    return keys | ({f"{architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})
-
-
-def with_name(meta: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Keys with the model's name near the beginning, unless they have one."""
-    if name is None or NAME in meta:
-        return dict(meta)
-    first = {key: meta[key] for key in ("general.architecture", "general.type") if key in meta}
-    return {**first, NAME: Typed("str", name), **meta}
+def general_keys(
+    family: TextSettings, model: Model, settings: Mapping[str, Any], constants: Iterable[Any],
+    files: Mapping[str, bytes], tokens: Callable[[], Collection[str]],
+) -> dict[str, Typed]:  # fmt: skip
+    """The keys of a model as a whole; `files` are those of a folder, `constants` GGUF's tensors for its settings."""
+    name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
+    keys = {NAME: Typed("str", name)} if name is not None else {}
+    keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
+    return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})

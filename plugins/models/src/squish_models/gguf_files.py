@@ -20,8 +20,8 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
-from .general import NAME, POOLING, general_keys, pooling_files, size_label
-from .keep import DIGEST, KEYS_FILE, NAMES, kept_keys, restored_files, same_value, tokenizer_digest
+from .general import POOLING, general_keys, pooling_files
+from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
     FILES,
@@ -37,6 +37,7 @@ from .tokenizer import (
     read_gguf,
     read_special,
     stored_keys,
+    stored_tokens,
 )
 from .tokenizer import gguf_keys as tokenizer_keys
 
@@ -201,11 +202,11 @@ class FolderFiles(Mapping[str, bytes]):
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
         keys, _ = config_keys(self._family, self._settings)
-        label = size_label(self._family, self._model, self._settings, self._model.vectors.values())
-        general = general_keys(self._family.architecture, label, self.files)
         meta = self._model.meta
-        if NAMES in meta:  # the name is that of the folder which the GGUF was made from
-            meta = {key: value for key, value in meta.items() if key != NAME}
+        general = general_keys(
+            self._family, self._model, self._settings, self._model.vectors.values(), self.files,
+            lambda: stored_tokens(meta),
+        )  # fmt: skip
         return kept_keys(meta, {**keys, **general, **self.files.tokenizer_keys})
 
     def __getitem__(self, name: str) -> bytes:

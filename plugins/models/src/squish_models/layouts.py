@@ -13,7 +13,7 @@ from squish_core.api import Carried, Dropped, Model, Options, SquishError, Tenso
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
-from .general import general_keys, model_name, size_label, with_name
+from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
@@ -42,9 +42,9 @@ def carry_to_gguf(
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
     described = tokenizer_keys(tokenizer) if tokenizer is not None else {}
-    general = general_keys(family.architecture, size_label(family, model, settings, constants.values()), model.assets)
     tokens = tokenizer.tokens if tokenizer is not None else ()
-    meta = with_name(restored_keys(model, keys | general | described), model_name(model, tokens))
+    general = general_keys(family, model, settings, constants.values(), model.assets, lambda: tokens)
+    meta = restored_keys(model, keys | general | described)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     check_assets({name: data for name, data in files.items() if not describes_tokenizer(name)})

@@ -49,8 +49,8 @@ def _pieces(steps: Steps) -> Iterator[tuple[str, str]]:
     """The steps of a template: "Sequence" with A or B, and "SpecialToken" with its text."""
     for step in steps:
         for kind in ("Sequence", "SpecialToken"):
-            if isinstance(step, dict) and isinstance(step.get(kind), dict):
-                yield kind, str(step[kind].get("id"))
+            if isinstance(step, dict) and kind in step:
+                yield kind, str(step[kind]["id"])
 
 
 def _between(pair: list[tuple[str, str]], before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -149,6 +149,12 @@ def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key.startswith(("tokenizer.", SAMPLING))}
 
 
+def stored_tokens(metadata: Mapping[str, Any]) -> Sequence[str]:
+    """The tokens of a GGUF's tokenizer; none if it has none."""
+    stored = metadata.get(f"{PREFIX}tokens")
+    return tuple(getattr(stored, "value", stored) or ())
+
+
 def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
