@@ -132,7 +132,7 @@ def test_a_pretokenizer_splits_as_llama_cpp_does(pre: str, tmp_path: Path) -> No
     ids = oracles.peer("tokenizers").run(encode, text=result, samples=texts)
     expected = oracles.peer("llama.cpp").run(tokenize, path=str(tmp_path / "m.gguf"), texts=texts)
     differing = [text for text, own, llama_cpp in zip(texts, ids, expected, strict=True) if own != llama_cpp]
-    # of these, llama.cpp sees no boundary of a word between digits and a Chinese character, which docs/tokenizers.md says
+    # llama.cpp sees no end of a word between digits and a Chinese character, which docs/tokenizers.md says
     assert not differing or (pre == "tiny_aya" and all("1314151" in text for text in differing))
 
 
