@@ -119,7 +119,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "starcoder2": NORM,
     "deepseek2": {
         **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
-        "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0,
+        "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 1.0,
         "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
         "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
         "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,

@@ -26,6 +26,8 @@ SOFTMAX, SIGMOID = 1, 2
 GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID}
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
+ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
+"""What absent keys mean to llama.cpp, where the classes of folders have other defaults."""
 LITE = (26, 27)
 """Numbers of layers with which llama.cpp expects no rank of queries; otherwise it wants one, or 0."""
 STACKED = stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False)
@@ -225,8 +227,8 @@ class Deepseek(TextModel):
                 code=ErrorCode.CONTRADICTION, expected=f"more than {rotated} rotated rows, and a known gating function",
                 found=f"{whole}, gating function {gating}",
             )  # fmt: skip
-        settings.setdefault("first_k_dense_replace", 0)
-        settings.setdefault("norm_topk_prob", False)
+        for name, default in ABSENT.items():
+            settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
         version = 3 if gating == SIGMOID else 2
