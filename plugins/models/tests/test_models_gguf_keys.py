@@ -259,3 +259,23 @@ def test_end_of_a_message_ends_no_turn_of_harmony(more: tuple[str, ...], has_end
     tokenizer = read_gguf({f"{PREFIX}{key}": value for key, value in meta.items()})
     assert tokenizer is not None
     assert (1 in tokenizer.end_ids) is has_end
+
+
+@pytest.mark.parametrize(
+    ("pre", "stated"), [(None, "is missing"), ("", "is ''"), ("default", "is 'default'"), ("qwen2", "")]
+)
+def test_a_pretokenizer_that_is_not_named_is_llama_cpps_default_with_a_note(
+    pre: str | None, stated: str, tmp_path: Path
+) -> None:
+    converted(tmp_path, {}, {})
+    with squish.open(tmp_path / "m.gguf") as file:
+        keys = {key: value for key, value in file.index.meta.items() if not key.startswith("squish.")}
+        keys = {**keys, f"{PREFIX}pre": Typed("str", pre or "")}
+        if pre is None:
+            del keys[f"{PREFIX}pre"]
+        squish.save(tmp_path / "other.gguf", {name: file[name].numpy() for name in file}, metadata=keys)
+    report = squish.convert(tmp_path / "other.gguf", tmp_path / "back", "hf")
+    notes = [note for note in report.notes if note.startswith(f"{PREFIX}pre")]
+    assert [note.partition(":")[0] for note in notes] == [f"{PREFIX}pre {stated}"] * bool(stated)
+    written = json.loads((tmp_path / "back" / "tokenizer.json").read_text())["pre_tokenizer"]["pretokenizers"]
+    assert len(written) == (5 if stated else 2)

@@ -60,7 +60,7 @@ def respelled(family: TextSettings, data: bytes, settings: Mapping[str, Any]) ->
     }
     if has_other_parts(config):
         spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
-    spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
+    spelled["tie_word_embeddings"] = settings["tie_word_embeddings"]
     for key in family.layer_counts:  # mistral.rs needs them even without a sliding window
         spelled.setdefault(key, settings["num_hidden_layers"])
         spelled.setdefault("use_sliding_window", False)

@@ -25,6 +25,7 @@ from .tokenizer import (
     ignored_ids,
     is_mapped,
     read_huggingface,
+    splitting_notes,
     stored_keys,
 )
 from .tokenizer import gguf_keys as tokenizer_keys
@@ -91,7 +92,7 @@ def carry_to_folder(
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(
             meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
-            notes=(*notes, *ignored_ids(model.meta)),
+            notes=(*notes, *ignored_ids(model.meta), *splitting_notes(model.meta)),
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)

@@ -47,6 +47,7 @@ MODEL_NAMES = {kind: name for name, kind in MODELS.items()}
 NO_MODELS = ("none", "no_vocab")
 """What a GGUF without a tokenizer states."""
 ADDED = ("bos", "eos", "sep")
+DEFAULT_PRE = "default"
 NONE = 0xFFFFFFFF
 HARMONY = (frozenset(("<|return|>", "<|call|>")), frozenset(("<|calls|>", "<|flush|>")))
 """Tokens beside which `<|end|>` ends a message, not a turn."""
@@ -87,7 +88,7 @@ def read_gguf(
         }
         return Tokenizer(
             model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
-            pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
+            pre=str(values.get(f"{PREFIX}pre") or DEFAULT_PRE) if model == "bpe" else None,
             add={role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values},
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
             end_ids=_end_ids(vocabulary.tokens, kinds, special), sampling=sampling_of(metadata),
@@ -147,6 +148,16 @@ def is_mapped(metadata: Mapping[str, Any]) -> bool:
 def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a GGUF's tokenizer and of its defaults for sampling, undecoded."""
     return {key: value for key, value in metadata.items() if key.startswith(("tokenizer.", SAMPLING))}
+
+
+def splitting_notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note about a byte-level tokenizer that does not say how it splits texts."""
+    values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
+    pre = values.get(f"{PREFIX}pre")
+    if values.get(f"{PREFIX}model") != "gpt2" or pre not in (None, "", DEFAULT_PRE):
+        return ()
+    stated = "is missing" if pre is None else f"is {pre!r}"
+    return (f"{PREFIX}pre {stated}: texts are split as llama.cpp then does, which is seldom what the model learned",)
 
 
 def stored_tokens(metadata: Mapping[str, Any]) -> Sequence[str]:
