@@ -62,7 +62,7 @@ def added(number: int, text: str = "<|new|>") -> bytes:
     [
         ({"num_attention_heads": 8}, "contradiction", K_PROJ),
         ({"num_attention_heads": 3}, "config", "config.json"),
-        ({"num_hidden_layers": 2}, "unmapped", "blk.1.attn_norm.weight"),
+        ({"num_hidden_layers": 2}, "unmapped", "model.layers.1.input_layernorm.weight"),
         ({"vocab_size": 32}, "contradiction", "lm_head.weight"),
         ({"rope_theta": float("nan")}, "config", "config.json rope_theta"),
     ],
