@@ -157,13 +157,15 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         numbers = dict(numbers_of(config))
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
-        key = missing_size(config)
+        if key := missing_size(config):
+            raise FormatError(
+                "is missing, and 0.1.3 numbers the layers by it", part=f"{CONFIG} {key}", code="names",
+                hint=f"Add {key} to {CONFIG}, or write 1.2.0, which stores names.",
+            )  # fmt: skip
         raise FormatError(
-            f"not in the layer order of its architecture: config.json states no {key}" if key
-            else "not in the layer order of its architecture",
-            tensor=unknown[0], code="names", found=f"{len(unknown)} such layers",
-            hint=f"Add {key} to config.json, or write 1.2.0, which stores names." if key
-            else "0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
+            "not in the layer order of its architecture", tensor=unknown[0], code="names",
+            found=f"{len(unknown)} such layers",
+            hint="0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
         )  # fmt: skip
     embeddings = next((spec for spec in rest if spec.name == "model.embed_tokens.weight"), None)
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):
