@@ -255,7 +255,7 @@ class _Planner:
             omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
             specs = [spec for spec in specs if spec.name not in omitted]
             steps = [self._with_notes(step) for step in decision.decide(specs)]
-        self._check(steps, requantize)
+        self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         layout = self._layout(steps, assets, companions)
@@ -285,9 +285,9 @@ class _Planner:
     def _with_notes(self, step: Step) -> Step:
         return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
 
-    def _check(self, steps: Sequence[Step], requantize: bool) -> None:
-        if not requantize:
-            check_requantize(steps, self.source.name, self.registry)
+    def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
+        """Check all steps; `kept` are those that may not quantize again."""
+        check_requantize(kept, self.source.name, self.registry)
         if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",

@@ -22,6 +22,10 @@ from squish_core.specs import parse_spec
 from squish_core.text import did_you_mean
 
 KEEP = CodecSpec("keep")
+NEAREST = CodecSpec("nearest")
+"""Keep what the target can hold, and encode the rest as the codes of the target with the smallest error."""
+WORDS = (KEEP.id, NEAREST.id)
+"""Specifications that name no encoding."""
 ALL = "*"
 """The pattern that matches every tensor."""
 ALIKE = 0.7
@@ -176,11 +180,11 @@ def suggest_names(pattern: str, names: Iterable[str]) -> list[str]:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names in any case: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
-    names = {"keep", *registry.codecs, *registry.allocators}
+    names = {*WORDS, *registry.codecs, *registry.allocators}
     name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as in GGUF
     spec = evolve(spec, id=name, inner=inner)
     if spec.id in names:
-        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
+        if spec.id not in WORDS and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
                 "not a tensor codec", found=repr(spec.id), code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
@@ -194,7 +198,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
             return _check_nesting(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     aliases = (name for table in _alias_tables(container, registry) for name in table)
-    legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
+    legal = sorted({*WORDS, *registry.allocators, *encoders, *aliases})
     package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
     suggestion = f"{did_you_mean(spec.id, legal)} `squish codecs` lists all.".lstrip()
     kind = MissingPluginError if package else UsageError
@@ -206,8 +210,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 
 def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
     """The specification; UsageError if its brackets are misplaced."""
-    if spec.id == "keep" and spec.params:
-        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
+    if spec.id in WORDS and spec.params:
+        raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
         return spec
     for codec in (spec, spec.inner):
