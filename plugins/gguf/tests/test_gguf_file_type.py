@@ -88,6 +88,22 @@ def test_a_vocabulary_without_tensors_keeps_its_file_type() -> None:
     assert with_file_type({KEY: 1}, []) == {KEY: 1}
 
 
+@pytest.mark.parametrize(
+    ("encode", "architecture", "version"),
+    [("q4_k_m", "llama", 2), ("q8_0", "llama", 2), ("f16", "llama", None), (None, "llama", None), ("q8_0", None, None)],
+)
+def test_a_preset_of_a_gguf_of_floats_states_the_quantization_version(
+    encode: str | None, architecture: str | None, version: int | None, tmp_path: Path
+) -> None:
+    arrays = {"token_embd.weight": np.ones((4, 256), np.float32), "blk.0.ffn_up.weight": np.ones((4, 256), np.float32)}
+    stated = {} if architecture is None else {"general.architecture": Typed("str", architecture)}
+    squish.save(tmp_path / "m.gguf", arrays, metadata={**stated, "llama.block_count": Typed("u32", 1)})
+    squish.convert(tmp_path / "m.gguf", tmp_path / "o.gguf", encode=encode, rename="keep")
+    with squish.open(tmp_path / "o.gguf") as file:
+        assert file.meta.get("general.quantization_version") == version
+    assert squish.verify(tmp_path / "o.gguf").ok
+
+
 def test_adapter_alpha_is_kept_or_reported(tmp_path: Path) -> None:
     alpha = "adapter.lora.alpha"
     spec = TensorSpec(name="blk.0.ffn_up.weight.lora_a", shape=(4, 8), dtype="f32")

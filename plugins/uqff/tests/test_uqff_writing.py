@@ -381,3 +381,18 @@ def test_a_dimension_of_more_than_32_bits_is_refused(shape: tuple[int, ...], leg
     )
     assert isinstance(answer, Encoding) == fits
     assert fits or answer.code == "shape"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size", "intermediate_size"])
+def test_a_key_that_0_1_3_needs_for_the_order_of_layers_is_named(key: str, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "vocab_size": 64,
+    }  # fmt: skip
+    assets = {"config.json": json.dumps({name: value for name, value in config.items() if name != key}).encode()}
+    arrays = {"model.layers.0.self_attn.q_proj.weight": np.ones((32, 32), np.float32)}
+    squish.save(tmp_path / "hf", arrays, format="safetensors:max_shard_size=1GB", assets=assets)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "hf", tmp_path / "old", "uqff:version=0.1.3", "q4_0", rename="keep")
+    assert (caught.value.code, caught.value.part) == ("names", f"config.json {key}")
+    assert not (tmp_path / "old").exists()

@@ -61,6 +61,9 @@ _OTHER_ASSETS = (
 )
 _OTHER_ASSET = re.compile("|".join(f"(?:{pattern})" for pattern in _OTHER_ASSETS))
 """Files of a model that only a listing of its folder shows."""
+POOLING_FOLDER = "1_Pooling"
+POOLING = f"{POOLING_FOLDER}/{CONFIG_FILE}"
+"""The pooling of an embedding model, which is asked for where nothing lists a folder."""
 MODEL_FILES = tuple(name for stem in STEMS for name in (f"{stem}{INDEX_SUFFIX}", f"{stem}{SUFFIX}"))
 """Names of a model's main file, tried if its folder cannot be listed."""
 
@@ -120,6 +123,8 @@ def model_assets(folder: Source, members: Collection[str]) -> list[str]:
     folders = [TEMPLATES] if TEMPLATE in members else []
     folders += [name for name in folder.subfolders() if name[0].isdigit()] if MODULES in members else []
     nested = [f"{name}/{file}" for name in folders for file in folder.members(name)]
+    if MODULES in members and not folder.lists_members and folder.has(CONFIG_FILE, POOLING_FOLDER):
+        nested.append(POOLING)
     return [*first, *filter(is_model_asset, (*others, *nested))]
 
 

@@ -26,6 +26,8 @@ SOFTMAX, SIGMOID = 1, 2
 GATING = {"deepseek_v2": SOFTMAX, "deepseek_v3": SIGMOID}
 SCORES = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 FUSED_RULE = (Rule(f"{ATTENTION}kv_b_proj.weight", FUSED),)
+ABSENT = {"first_k_dense_replace": 0, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
+"""What absent keys mean to llama.cpp, where the classes of folders have other defaults."""
 LITE = (26, 27)
 """Numbers of layers with which llama.cpp expects no rank of queries; otherwise it wants one, or 0."""
 STACKED = stacked_experts("mlp", "switch_mlp", zip(SWITCH, SWITCH), reading=False)
@@ -172,6 +174,7 @@ class Deepseek(TextModel):
         return settings | ({"yarn_log_multiplier": 0.1 * multiplier} if multiplier else {})
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_folder(settings)
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a scaling with which llama.cpp scales attention by a factor that no other engine applies",
@@ -210,8 +213,6 @@ class Deepseek(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        if f"{self.architecture}.rope.dimension_count" not in model.meta:
-            raise self._missing("rope.dimension_count", "and the rotated rows are unknown")
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
         split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
         whole = settings["whole_key_size"] if split else settings["latent_key_size"]
@@ -219,15 +220,15 @@ class Deepseek(TextModel):
             raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
         if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
             raise self._missing("expert_group_used_count", "although experts are in groups")
-        gating = settings.setdefault("gating_function", SOFTMAX)
+        gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
         if whole <= rotated or gating not in SCORES:
             raise FormatError(
                 "does not fit the other keys", part=f"{self.architecture}.attention.key_length_mla",
                 code=ErrorCode.CONTRADICTION, expected=f"more than {rotated} rotated rows, and a known gating function",
                 found=f"{whole}, gating function {gating}",
             )  # fmt: skip
-        settings.setdefault("first_k_dense_replace", 0)
-        settings.setdefault("norm_topk_prob", False)
+        for name, default in ABSENT.items():
+            settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
         version = 3 if gating == SIGMOID else 2

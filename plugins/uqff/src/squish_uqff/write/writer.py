@@ -35,7 +35,7 @@ from squish_core.api import (
 )
 
 from .. import tables
-from ..read.names import name_layers, numbers_of
+from ..read.names import missing_size, name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
 from .layers import Entry, Layer, Streams, blob_of, dense_entry, layers_of, raw, tensors_of
@@ -157,6 +157,11 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         numbers = dict(numbers_of(config))
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
+        if key := missing_size(config):
+            raise FormatError(
+                "is missing, and 0.1.3 numbers the layers by it", part=f"{CONFIG} {key}", code="names",
+                hint=f"Add {key} to {CONFIG}, or write 1.2.0, which stores names.",
+            )  # fmt: skip
         raise FormatError(
             "not in the layer order of its architecture", tensor=unknown[0], code="names",
             found=f"{len(unknown)} such layers",
