@@ -118,7 +118,8 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
         ended = {0: "loads", 1: "does not load", 2: "makes no context", 3: "does not run"}
         code = os.waitstatus_to_exitcode(status)
         how = ended.get(code) or f"ends with {signal.Signals(-code).name if code < 0 else code}"
-        answers.append([how, words.decode(errors="replace")[:1000]])
+        text = words.decode(errors="replace").lstrip(". ").partition("Fatal Python error")[0]
+        answers.append([how, " ".join(text.split())[:1000]])
     return answers
 
 

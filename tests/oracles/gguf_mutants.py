@@ -200,7 +200,7 @@ def _of_tokens(base: Gguf) -> Iterator[Mutant]:
             for value in (len(tokens.value) - 1, len(tokens.value), 4294967295):
                 yield f"{key.name} is the id {value}", _with(base, evolve(key, value=value))
         if key.name == f"{TOKENS}token_type":
-            for number in (0, 7, 99, -1):
+            for number in (0, 2, 3, 5, 6, 7, 99, -1):
                 value = [number, *key.value[1:]]
                 yield f"{key.name} begins with {number}", _with(base, evolve(key, value=value))
         if key.name == f"{TOKENS}merges":
