@@ -294,7 +294,10 @@ def _of_file(base: Gguf) -> Iterator[Mutant]:
     for what, missing in (("one byte", 1), ("half of the data", size // 2), ("all data", size)):
         yield f"without {what}", evolve(base, missing=missing)
     last = base.tensors[-1].name
-    yield "an offset that leaves a gap", evolve(base, offsets={last: 32})
+    yield "an offset beyond the end", evolve(base, offsets={last: 32})
+    yield "an offset that leaves a gap", evolve(base, offsets={last: 32}, missing=-32)
+    first, second = base.tensors[0], base.tensors[1]
+    yield "offsets in another order", evolve(base, offsets={first.name: 1024, second.name: -1024}, missing=-4096)
     yield "an offset beyond the file", evolve(base, offsets={last: 1 << 40})
     yield "tensors in another order", evolve(base, tensors=base.tensors[::-1])
     yield "keys in another order", evolve(base, keys=base.keys[::-1])

@@ -34,6 +34,8 @@ from .types import matches, type_problems
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
+"""Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -96,7 +98,13 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if requirements is None:
         raise UsageError("unknown engine", code="engine", expected=", ".join(ENGINES), found=repr(engine))
     if not isinstance(model, File):
-        with open_file(model) as file:
+        try:
+            file = open_file(model)
+        except SquishError as error:
+            if requirements is not LLAMA_CPP or error.code not in DAMAGE:
+                raise
+            return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
+        with file:
             return check_model(file, engine)
     reading = requirements.formats.get(model.format)
     if reading is None:
@@ -135,6 +143,12 @@ def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
     return ModelCheck(
         file=file.name, engine="llama.cpp", family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
     )
+
+
+def _damage(error: SquishError) -> Problem:
+    """The problem of a file that neither Squish nor llama.cpp opens."""
+    where = error.tensor or error.part or error.file or ""
+    return Problem(code=error.code or "", severity="error", where=where, message=error.reason())
 
 
 def _is_foreign(file: File, inventory: Inventory) -> bool:

@@ -67,6 +67,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
 """Keys of an architecture, besides those of every one. Others are known to llama.cpp, and not to this table."""
 PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
 """Architectures whose layers have windows -> of how many layers one has none."""
+EPSILONS = (*RMS, *NORM)
+MIXED_LAYERS = ("lfm2",)
+"""Architectures whose layers differ in their number of heads."""
 FULL_HEADS = ("llama",)
 """Architectures that rotate all of a head."""
 
@@ -168,8 +171,10 @@ class Hyperparameters:
             yield from key_problem(f"{self.architecture}.{name}", self.meta, kind, layers)
 
     def _missing(self) -> Iterator[Problem]:
+        read = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
         for name in self.keys.missing:
-            yield problem(name, "is missing, and llama.cpp does not load without it")
+            if name in read:
+                yield problem(name, "is missing, and llama.cpp does not load without it")
 
     def _number_problems(self) -> Iterator[Problem]:
         def of(name: str, message: str) -> Problem:
@@ -183,8 +188,14 @@ class Hyperparameters:
         scaling = self.keys["rope.scaling.type"]
         if scaling not in SCALINGS:
             yield of("rope.scaling.type", f"is {str(scaling)[:40]!r}, which llama.cpp does not know")
+        for name in EPSILONS:
+            epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
+            if not epsilon >= 0.0:
+                yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
+        if self.architecture not in MIXED_LAYERS and len(groups) > 1:
+            yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
         yield from self._expert_problems()
-        rotated, size = self.head_size("rope"), self.head_size("key")
         if self.architecture in FULL_HEADS and self.number("attention.head_count"):
             full, head = self.number("rope.dimension_count"), self.number("attention.key_length")
             if full != head:

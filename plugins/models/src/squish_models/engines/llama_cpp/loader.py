@@ -9,6 +9,7 @@ from attrs import frozen
 
 from squish_core.api import File, Problem, TensorSpec, Typed
 
+from .graph import graph_problems
 from .keys import ARCHITECTURES, GENERAL, Hyperparameters, key_problem, problem
 from .operations import operation_problems
 from .tensors import Need, needs
@@ -64,7 +65,7 @@ def load(file: File) -> Verdict:
     keys = [*numbers.problems()]
     found += [*keys, *vocabulary_problems(meta)]
     if not any(each.severity == "error" for each in keys):
-        found += _tensor_problems(file, numbers)
+        found += [*_tensor_problems(file, numbers), *graph_problems(numbers)]
     return Verdict(tuple(found), _unknown(meta, numbers))
 
 
@@ -72,7 +73,7 @@ def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
     """What these tables do not describe, although they have the architecture."""
     if model_of(meta) in OTHER_MODELS:
         return f"tokenizer.ggml.model is {model_of(meta)}, whose loader is not in squish-models' tables"
-    if numbers.number("decision.block_count"):
+    if numbers.architecture == "lfm2" and numbers.number("decision.block_count"):
         return f"{numbers.architecture}.decision.block_count: models that decide are not in squish-models' tables"
     return ""
 
@@ -93,11 +94,29 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
         yield problem(ARCHITECTURE, "is clip: llama.cpp loads it beside a model (--mmproj), not as one")
     elif isinstance(value, str) and value not in ARCHITECTURES and value not in OTHER_ARCHITECTURES:
         yield problem(ARCHITECTURE, f"is {value[:40]!r}, which llama.cpp does not know")
+    yield from _offset_problems(file)
     for name, spec in file.index.tensors.items():
         if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
             yield _tensor(name, f"has a name of more than {LONGEST_NAME} bytes, which llama.cpp does not read")
         elif len(spec.shape) > MOST_AXES:
             yield _tensor(name, f"has {len(spec.shape)} axes, and llama.cpp reads at most {MOST_AXES}")
+
+
+def _offset_problems(file: File) -> Iterator[Problem]:
+    """The first tensor that does not follow the one before it, which llama.cpp does not read."""
+    alignment = file.metadata.get("general.alignment", 32)
+    ends: dict[int, int] = {}
+    for name, spec in file.index.tensors.items():
+        parts = [part for encoding in spec.encodings for part in encoding.parts.values() if part.segments]
+        if len(parts) != 1 or len(parts[0].segments) != 1:
+            return
+        segment = parts[0].segments[0]
+        expected = ends.get(segment.file, segment.offset)
+        if segment.offset != expected:
+            message = f"lies at byte {segment.offset} instead of {expected}, behind the tensor before it"
+            yield Problem(code="engine-format", severity="error", where=name, message=f"{message}, as llama.cpp reads")
+            return
+        ends[segment.file] = segment.offset + -(-segment.length // alignment) * alignment
 
 
 def _is_big_endian(spec: TensorSpec) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from attrs import frozen
@@ -341,7 +341,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "shared": number("expert_shared_count"), "q_rank": query_rank(numbers),
         "kv_rank": number("attention.kv_lora_rank"), "mla_key": key_mla, "mla_value": value_mla,
         "nope": key_mla - rotated, "nope_value": key_mla - rotated + value_mla, "conv": number("shortconv.l_cache"),
-        "quotient": embedding // heads if heads else 0, "classes": len(labels) if isinstance(labels, list) else 1,
+        "quotient": embedding // heads if heads else 0, "classes": len(labels) if isinstance(labels, Sequence) and len(labels) else 1,
         "embd_out": number("embedding_length_out") or embedding, "dense_2": 0, "dense_3": 0,
     }  # fmt: skip
 

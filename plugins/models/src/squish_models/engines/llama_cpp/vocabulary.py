@@ -31,6 +31,8 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
     "suppress_tokens": ("i32",),
 }  # fmt: skip
 """Arrays and the types of elements that llama.cpp reads."""
+BYTE = 6
+"""The type of tokens that stand for one byte."""
 ONE_A_TOKEN = ("scores", "token_type")
 
 
@@ -69,6 +71,7 @@ def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
     tokens = meta.get(f"{PREFIX}tokens")
     if isinstance(tokens, Typed) and tokens.type == "array:str":
         yield from _duplicates(tokens.value)
+        yield from _byte_problems(meta, tokens.value)
         yield from _id_problems(meta, len(tokens.value))
 
 
@@ -125,6 +128,17 @@ def _duplicates(tokens: Collection[str | bytes]) -> Iterator[Problem]:
             shown = repr(text[:40].decode(errors="replace"))
             yield problem("tokens", f"has the duplicate token {shown} (ids {first} and {number}), and llama.cpp ends")
             return
+
+
+def _byte_problems(meta: Mapping[str, Any], tokens: Collection[str | bytes]) -> Iterator[Problem]:
+    """The first token that stands for a byte and is too short for its digits."""
+    types = meta.get(f"{PREFIX}token_type")
+    if isinstance(types, Typed) and types.type == "array:i32":
+        for number, (token, kind) in enumerate(zip(tokens, types.value)):
+            size = len(token.encode(errors="surrogateescape") if isinstance(token, str) else token)
+            if kind == BYTE and 0 < size < len("<0x"):
+                yield problem("tokens", f"has the byte {number} without digits (expected text such as <0x0A>)")
+                return
 
 
 def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
