@@ -105,7 +105,7 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
             try:
                 os.close(read)
                 os.dup2(write, 2)
-                signal.alarm(60)
+                signal.alarm(20)
                 status = load(path, write)
             finally:
                 os._exit(status)

@@ -35,5 +35,5 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
         yield of("attention.key_length", f"is {keys}: {heads} such heads are not the embeddings")
     if architecture in ROTATES_ALL and rotated != keys:
         yield of("rope.dimension_count", f"is {rotated}, and heads have {keys}")
-    elif architecture not in HAS_NO_ROPE and (rotated > keys or rotated % 2):
-        yield of("rope.dimension_count", f"is {rotated}, which is odd or more than a head's {keys}")
+    elif architecture not in HAS_NO_ROPE and not (0 < rotated <= keys and rotated % 2 == 0):
+        yield of("rope.dimension_count", f"is {rotated}, and not an even number up to a head's {keys}")
