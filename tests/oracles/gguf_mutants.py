@@ -141,7 +141,15 @@ def _of_key(base: Gguf, key: Key) -> Iterator[Mutant]:
         yield changed("an array", ARRAY, [key.value], STRING)
         return
     number = int(key.value)
-    for kind, title in ((U8, "u8"), (I32, "i32"), (U64, "u64"), (I64, "i64"), (F32, "f32"), (F64, "f64"), (BOOL, "bool")):
+    for kind, title in (
+        (U8, "u8"),
+        (I32, "i32"),
+        (U64, "u64"),
+        (I64, "i64"),
+        (F32, "f32"),
+        (F64, "f64"),
+        (BOOL, "bool"),
+    ):
         if kind != key.type:
             value = number % 200 if kind == U8 else bool(number) if kind == BOOL else key.value
             yield changed(title, kind, value if kind in (F32, F64, BOOL) else int(value))
@@ -178,7 +186,9 @@ def _of_array(base: Gguf, key: Key) -> Iterator[Mutant]:
         return
     for kind, title in ((U8, "u8"), (I8, "i8"), (U16, "u16"), (U32, "u32"), (I32, "i32"), (F32, "f32"), (F64, "f64")):
         if kind != key.items:
-            ranged = [0 if kind in NUMBERS and each < 0 and kind not in (F32, F64, I8, I32) else each for each in key.value]
+            ranged = [
+                0 if kind in NUMBERS and each < 0 and kind not in (F32, F64, I8, I32) else each for each in key.value
+            ]
             small = [each % 100 if kind in (U8, I8) else each for each in ranged]
             yield changed(f"of {title}", [float(each) if kind in (F32, F64) else int(each) for each in small], kind)
 

@@ -34,7 +34,7 @@ from .types import matches, type_problems
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
-DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
+DAMAGE = ("alignment", "bounds", "duplicate", "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 

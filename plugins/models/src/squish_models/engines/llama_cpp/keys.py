@@ -8,7 +8,7 @@ from typing import Any
 
 from squish_core.api import Problem, Typed
 
-from ...config.gguf_defaults import REQUIRED, LoadedKeys
+from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
 """Kinds of keys besides the scalar types: LAYER keys may be one number for all layers; TEXTS are skipped if scalar."""
@@ -160,7 +160,9 @@ class Hyperparameters:
         yield from found if found else self._number_problems()
 
     def _type_problems(self) -> Iterator[Problem]:
-        layers = self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
+        layers = (
+            self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
+        )
         own = {**COMMON, **ARCHITECTURES[self.architecture]}
         if not self.keys.states("rope.scaling.factor"):
             own["rope.scale_linear"] = "f32"
@@ -215,7 +217,9 @@ class Hyperparameters:
             yield of("expert_group_count", f"is {groups} with {experts} experts, and llama.cpp ends")
         elif groups > 1:
             if experts % groups:
-                yield of("expert_group_count", f"is {groups}, which does not divide {experts} experts, and llama.cpp ends")
+                yield of(
+                    "expert_group_count", f"is {groups}, which does not divide {experts} experts, and llama.cpp ends"
+                )
             if not 0 < self.number("expert_group_used_count") < groups:
                 yield of("expert_group_used_count", f"is not less than the {groups} groups and more than 0")
 
@@ -231,6 +235,3 @@ def key_problem(name: str, meta: Mapping[str, Any], kind: str, layers: int | Non
 def problem(where: str, message: str, severity: str = "error") -> Problem:
     """A problem of a key."""
     return Problem(code="engine-key", severity=severity, where=where, message=message)
-
-
-__all__ = ["REQUIRED", "Hyperparameters", "key_problem", "problem"]
