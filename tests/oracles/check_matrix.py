@@ -52,9 +52,8 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
     """Runs in the peer: for each file, "loads" or how loading it ends, and the engine's words. One process a file."""
     import ctypes
     import os
-    import select
     import signal
-    from ctypes import c_bool, c_char_p, c_float, c_int32, c_void_p
+    from ctypes import c_char_p, c_int32, c_void_p
     from pathlib import Path
 
     import xllamacpp
@@ -68,13 +67,13 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
     class Batch(ctypes.Structure):
         _fields_ = (("count", c_int32), ("arrays", c_void_p * 6))
 
-    def function(name, result, *arguments):
+    def function(name: str, result: Any, *arguments: Any) -> Any:
         entry = getattr(library, name)
         entry.restype, entry.argtypes = result, arguments
         return entry
 
-    def load(path, out):
-        def log(level, text, _):
+    def load(path: str, out: int) -> int:
+        def log(level: int, text: bytes, _: Any) -> None:
             if level >= 4:
                 os.write(out, text.replace(b"\n", b" ")[:400])
 
