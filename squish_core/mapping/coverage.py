@@ -34,15 +34,14 @@ class Origin:
 class Coverage:
     """Origin of each family tensor (`origins`) and of each source tensor (`sources`), by name.
 
-    `other_modalities`, `unused` and `redundant` are source tensors without a place: `unused` ones are computed by
-    engines or tied to other tensors, `redundant` ones contain what others contain in the form that is written.
+    `other_modalities` and `unused` are source tensors without a place: `unused` ones are computed by engines or tied
+    to other tensors.
     """
 
     origins: Mapping[str, Origin]
     sources: Mapping[str, Origin]
     other_modalities: tuple[str, ...]
     unused: tuple[str, ...]
-    redundant: tuple[str, ...] = ()
 
 
 def cover(
@@ -91,7 +90,6 @@ class Matching:
         self.sources: dict[str, Origin] = {}
         self.other_modalities: list[str] = []
         self.unused: list[str] = []
-        self.redundant: list[str] = []
 
     def coverage(self) -> Coverage:
         """The origins of the family's tensors."""
@@ -100,7 +98,6 @@ class Matching:
             sources=self.sources,
             other_modalities=tuple(self.other_modalities),
             unused=tuple(self.unused),
-            redundant=tuple(self.redundant),
         )
 
     def errors(self, extra: list[str] | None = None) -> Iterator[TensorError]:
@@ -108,16 +105,11 @@ class Matching:
 
         With a list `extra`, unknown tensors are no errors: their names are added to it, before any tensor is missing.
         """
-        for name in sorted(self.tensors, key=self._is_only_read):  # after what they may repeat
+        for name in self.tensors:
             error = self._match(name, extra)
             if error is not None:
                 yield error
         yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent})
-
-    def _is_only_read(self, name: str) -> bool:
-        """Whether a tensor has a form that files are no longer written in."""
-        match = self.rules.find(without_prefix(self.family, name))
-        return match is not None and match[0].reading
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
@@ -141,9 +133,6 @@ class Matching:
         error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
         contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
-        if error is None and origin.rule.reading and contents and self.origins.keys() >= contents.keys():
-            self.redundant.append(name)
-            return None
         if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
             return TensorError(
                 "contains a tensor that another one contains, too", tensor=name, code="doubled",

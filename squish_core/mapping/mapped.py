@@ -114,13 +114,9 @@ class MappedFile(File):
     def dropped(self) -> tuple[Dropped, ...]:
         """Data of the original that the layout cannot store."""
         tensors = self.original.index.tensors
-        reasons = {
-            **dict.fromkeys(self.coverage.other_modalities, "not part of the text model"),
-            **dict.fromkeys(self.coverage.redundant, "other tensors contain the same"),
-        }
         others = [
-            Dropped("tensor", name, f"{reason}, {tensors[name].encodings[0].stored:,} bytes")
-            for name, reason in reasons.items() if tensors[name].encodings
+            Dropped("tensor", name, f"not needed for the text model, {tensors[name].encodings[0].stored:,} bytes")
+            for name in self.coverage.other_modalities if tensors[name].encodings
         ]  # fmt: skip
         return (*others, *self.carried.dropped)
 

@@ -70,6 +70,8 @@ PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2",)
 """Architectures whose layers differ in their number of heads."""
+OWN_HEADS = ("granite",)
+"""Architectures whose computation reads the heads of each layer, and whose tensors are those of the first one."""
 FULL_HEADS = ("llama",)
 """Architectures that rotate all of a head."""
 
@@ -194,6 +196,9 @@ class Hyperparameters:
             epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
             if not epsilon >= 0.0:
                 yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        heads = {self.of_layer("attention.head_count", layer) for layer in range(self.layers)}
+        if self.architecture in OWN_HEADS and len(heads) > 1:
+            yield of("attention.head_count", "differs between layers, and llama.cpp ends")
         groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
         if self.architecture not in MIXED_LAYERS and len(groups) > 1:
             yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")

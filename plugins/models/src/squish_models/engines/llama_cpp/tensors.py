@@ -202,7 +202,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "gemma2": GEMMA2,
     "gemma3": (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head")),
     "phi3": (
-        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv", required=False),
+        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv"),
         Row("attn_output.weight", "embd embd"), Row("ffn_norm.weight", "embd"), Row("ffn_down.weight", "ff embd"),
         Row("ffn_up.weight", "embd 2*ff"),
     ),
