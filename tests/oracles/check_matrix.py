@@ -1,6 +1,6 @@
 """What `check-model` says about changed models, against what the engine does with them.
 
-    PYTHONPATH=tests python -m oracles.check_matrix --engine llama.cpp [--only TEXT] [--sample N] [--keep FOLDER]
+    PYTHONPATH=tests python -m oracles.check_matrix --engine llama.cpp [--only TEXT] [--sample N] [--bases FOLDER]
 
 Each family of docs/models.md is made small and changed one thing at a time; prints the confusion matrix, and every
 change about which the two differ.
@@ -132,7 +132,7 @@ def ask_check_model(path: Path, engine: str) -> tuple[str, str]:
     return (REFUSED if any(problem.severity == "error" for problem in check.problems) else LOADS), words
 
 
-def bases(folder: Path, only: str) -> Iterator[tuple[str, Gguf]]:
+def bases(folder: Path, only: str = "") -> Iterator[tuple[str, Gguf]]:
     """A small GGUF of each family, kept in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for family in FAMILIES:
