@@ -305,7 +305,8 @@ def _of_file(base: Gguf) -> Iterator[Mutant]:
     yield "an offset beyond the end", evolve(base, offsets={last: 32})
     yield "an offset that leaves a gap", evolve(base, offsets={last: 32}, missing=-32)
     first, second = base.tensors[0], base.tensors[1]
-    yield "offsets in another order", evolve(base, offsets={first.name: 1024, second.name: -1024}, missing=-4096)
+    swapped = {first.name: second.nbytes + -second.nbytes % 32, second.name: -first.nbytes - -first.nbytes % 32}
+    yield "offsets in another order", evolve(base, offsets=swapped)
     yield "an offset beyond the file", evolve(base, offsets={last: 1 << 40})
     yield "tensors in another order", evolve(base, tensors=base.tensors[::-1])
     yield "keys in another order", evolve(base, keys=base.keys[::-1])

@@ -115,17 +115,17 @@ class Hyperparameters:
         self.keys = LoadedKeys(architecture, meta)
 
     def number(self, name: str) -> int:
-        """A number, that of the first layer where each has its own, 0 if there is none."""
-        value = self.keys[name]
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = value[0] if len(value) else 0
-        return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
+        """A number, that of the first layer where each has its own, 0 if there is none or llama.cpp reads none."""
+        return self.of_layer(name, 0)
 
     def of_layer(self, name: str, layer: int) -> int:
         """A number of a layer."""
+        if name not in COMMON and name not in ARCHITECTURES[self.architecture]:
+            return 0
         value = self.keys[name]
-        is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return int(value[layer]) & 0xFFFFFFFF if is_list else self.number(name)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[layer] if layer < len(value) else 0
+        return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
 
     @cached_property
     def layers(self) -> int:

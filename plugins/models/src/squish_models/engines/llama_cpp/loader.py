@@ -71,7 +71,7 @@ def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
     """What these tables do not describe, although they have the architecture."""
     if model_of(meta) in OTHER_MODELS:
         return f"tokenizer.ggml.model is {model_of(meta)}, whose loader is not in squish-models' tables"
-    if numbers.architecture == "lfm2" and numbers.number("decision.block_count"):
+    if numbers.number("decision.block_count"):
         return f"{numbers.architecture}.decision.block_count: models that decide are not in squish-models' tables"
     return ""
 
