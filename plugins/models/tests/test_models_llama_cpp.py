@@ -214,3 +214,27 @@ def test_factors_of_positions_are_data(tmp_path: Path) -> None:
     squish.convert(tmp_path / "odd.gguf", tmp_path / "copy.gguf")
     with squish.open(tmp_path / "copy.gguf") as copy:
         assert np.array_equal(copy["rope_freqs.weight"].numpy(), arrays["rope_freqs.weight"])
+
+
+def test_a_compressed_file_does_not_load(model: tuple[Keys, Arrays], tmp_path: Path) -> None:
+    squish.convert(changed(model, tmp_path / "model.gguf", lambda keys, arrays: None), tmp_path / "model.gguf.zst")
+    (problem,) = check_model(tmp_path / "model.gguf.zst", "llama.cpp").problems
+    assert (problem.code, "compressed" in problem.message) == ("engine-format", True)
+
+
+def test_a_set_of_parts_loads_by_its_first_one(model: tuple[Keys, Arrays], tmp_path: Path) -> None:
+    keys, arrays = model
+    names = list(arrays)
+    paths = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for number, (path, part) in enumerate(zip(paths, (names[:5], names[5:]))):
+        split = {
+            "split.no": Typed("u16", number), "split.count": Typed("u16", 2),
+            "split.tensors.count": Typed("i32", len(names)),
+        }  # fmt: skip
+        own = keys if number == 0 else {}
+        squish.save(path, {name: arrays[name] for name in part}, metadata={**own, **split})
+    assert check_model(paths[0], "llama.cpp").loads
+    (problem,) = check_model(paths[1], "llama.cpp").problems
+    assert "not the first part" in problem.message
+    paths[1].unlink()
+    assert [each.code for each in check_model(paths[0], "llama.cpp").problems] == ["missing"]

@@ -101,7 +101,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            if requirements is not LLAMA_CPP or error.code not in DAMAGE:
+            is_part = error.code == ErrorCode.MISSING and Path(model).exists()
+            if requirements is not LLAMA_CPP or not (is_part or error.code in DAMAGE):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from attrs import frozen
 
@@ -15,6 +16,7 @@ from .operations import operation_problems, others
 from .tensors import Need, needs
 from .vocabulary import OTHER_MODELS, PREFIX, model_of, number_of_tokens, vocabulary_problems
 
+MAGIC = b"GGUF"
 ARCHITECTURE, EMBEDDINGS = "general.architecture", "token_embd.weight"
 LONGEST_NAME, MOST_AXES = 63, 4
 OTHER_ARCHITECTURES = frozenset((
@@ -82,6 +84,7 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
         message = "is big-endian, and llama.cpp loads it only on a machine of that byte order"
         yield Problem(code="engine-format", severity="error", where=file.name, message=message)
         return
+    yield from _path_problems(file)
     for name, kind in GENERAL.items():
         yield from key_problem(name, meta, kind)
     architecture = meta.get(ARCHITECTURE)
@@ -99,6 +102,20 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
             yield _tensor(name, f"has a name of more than {LONGEST_NAME} bytes, which llama.cpp does not read")
         elif len(spec.shape) > MOST_AXES:
             yield _tensor(name, f"has {len(spec.shape)} axes, and llama.cpp reads at most {MOST_AXES}")
+
+
+def _path_problems(file: File) -> Iterator[Problem]:
+    """A file that Squish reads through another format, or a part that llama.cpp does not begin with."""
+    message = ""
+    if file.path is not None and file.path.is_file():
+        with open(file.path, "rb") as data:
+            if data.read(len(MAGIC)) != MAGIC:
+                message = "is compressed or inside another file, and llama.cpp reads plain GGUFs"
+        first = file.index.files[0].name if file.index.files else ""
+        if len(file.index.files) > 1 and file.path.name != Path(first).name:
+            message = f"is not the first part, and llama.cpp is given that one: {first}"
+    if message:
+        yield Problem(code="engine-format", severity="error", where=file.name, message=message)
 
 
 def _offset_problems(file: File) -> Iterator[Problem]:

@@ -13,6 +13,10 @@ VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_sc
 """Tensors that are multiplied or added element by element: in f32."""
 
 
+UNRUN = ("ggml.q8_k",)
+"""Blocks of intermediate results, which no file of weights has."""
+
+
 def operation_problems(tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
     """Tensors of a type that llama.cpp does not compute with, grouped by type."""
     groups: dict[str, list[str]] = {}
@@ -36,7 +40,7 @@ def stored_type(spec: TensorSpec) -> str:
 def _runs(name: str, stored: str) -> bool:
     if any(fnmatchcase(name, pattern) for pattern in VECTORS):
         return stored == "f32"
-    return stored in ("f32", "f16", "bf16") or stored.startswith("ggml.")
+    return stored in ("f32", "f16", "bf16") or (stored.startswith("ggml.") and stored not in UNRUN)
 
 
 def others(names: Sequence[str]) -> str:
