@@ -1,4 +1,4 @@
-"""A sample of the matrix: `check-model` never says that llama.cpp loads what it does not, and seldom that it cannot tell."""
+"""A sample of the matrix: `check-model` says of no changed model what llama.cpp does not do, and seldom nothing."""
 
 from __future__ import annotations
 

@@ -211,8 +211,6 @@ class Deepseek(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        if f"{self.architecture}.rope.dimension_count" not in model.meta:
-            raise self._missing("rope.dimension_count", "and the rotated rows are unknown")
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
         split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
         whole = settings["whole_key_size"] if split else settings["latent_key_size"]
@@ -220,7 +218,7 @@ class Deepseek(TextModel):
             raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
         if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
             raise self._missing("expert_group_used_count", "although experts are in groups")
-        gating = settings.setdefault("gating_function", SOFTMAX)
+        gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
         if whole <= rotated or gating not in SCORES:
             raise FormatError(
                 "does not fit the other keys", part=f"{self.architecture}.attention.key_length_mla",
