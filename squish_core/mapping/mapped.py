@@ -130,7 +130,7 @@ class MappedFile(File):
     def _modality(self, name: str) -> str:
         """What a tensor is that has no place in the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
-        return "of images or audio, not part of the text model" if is_other else "not part of the text model"
+        return "of images or audio, not part of the text model" if is_other else "not needed for the text model"
 
 
 def naming_of(file: File) -> Naming:

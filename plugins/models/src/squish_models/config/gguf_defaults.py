@@ -6,7 +6,7 @@ Source: `load_hparams` in src/llama-model.cpp, `load_arch_hparams` in src/models
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ def _quotient(whole: Any, part: Any) -> int | None:
 
 
 def _head_size(keys: Keys) -> int | None:
-    return _quotient(keys("embedding_length"), keys("attention.head_count"))
+    heads = keys("attention.head_count")  # one number, or one a layer
+    return _quotient(keys("embedding_length"), heads[0] if isinstance(heads, Sequence) and len(heads) else heads)
 
 
 def _attention_scale(keys: Keys) -> float | None:

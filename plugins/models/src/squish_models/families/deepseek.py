@@ -111,7 +111,7 @@ class Deepseek(TextModel):
     fixed: ClassVar = {"hidden_act": "silu", "moe_layer_freq": 1, "rope_interleave": True, "attention_bias": False}
     derived = (
         *TextModel.derived, "latent_heads", "latent_key_size", "latent_value_size", "whole_key_size", "query_rank",
-        "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim",
+        "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim", "repeated",
     )  # fmt: skip
 
     unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
@@ -130,7 +130,7 @@ class Deepseek(TextModel):
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         first, count = settings["num_hidden_layers"], settings.get("num_nextn_predict_layers") or 0
-        return [f"model.layers.{layer}.*" for layer in range(first, first + count)]
+        return [*settings.get("repeated", ()), *(f"model.layers.{layer}.*" for layer in range(first, first + count))]
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
@@ -231,6 +231,11 @@ class Deepseek(TextModel):
             settings.setdefault(name, default)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
+        # ik_llama.cpp keeps the whole matrix beside the two that are made of it
+        settings["repeated"] = [
+            name for name in model.tensors if name.endswith(".attn_kv_b.weight")
+            and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
+        ]  # fmt: skip
         version = 3 if gating == SIGMOID else 2
         grouped = (settings.get("n_group") or 1) > 1
         settings |= {
