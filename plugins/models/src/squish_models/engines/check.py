@@ -93,7 +93,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     """
     requirements = ENGINES.get(engine)
     if requirements is None:
-        raise UsageError("unknown engine", code="engine", expected=", ".join(ENGINES), found=repr(engine))
+        raise UsageError("unknown engine", code="engine-name", expected=", ".join(ENGINES), found=repr(engine))
     if not isinstance(model, File):
         with open_file(model) as file:
             return check_model(file, engine)
