@@ -14,7 +14,7 @@ from .config.keys import gguf_keys
 from .config.rope import gguf_rope
 from .config.spelling import QUANTIZATION, has_other_parts
 from .keep import same_value
-from .settings import CONFIG, TextSettings
+from .settings import CONFIG, INEXPRESSIBLE, TextSettings
 from .tokenizer import SpecialTokens
 
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
@@ -43,7 +43,7 @@ def written_config(
     family: TextSettings, settings: Mapping[str, Any], special_tokens: SpecialTokens | None
 ) -> dict[str, Any]:
     """config.json for settings that came from GGUF."""
-    config = {key: value for key, value in settings.items() if key not in family.derived}
+    config = {key: value for key, value in settings.items() if key not in (*family.derived, INEXPRESSIBLE)}
     if special_tokens is not None:
         special = {f"{role}_token_id": special_tokens.special.get(role) for role in ("bos", "eos", "pad")}
         config |= {key: number for key, number in special.items() if number is not None}

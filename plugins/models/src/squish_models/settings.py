@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, LimitError, Model, Rule, source_names
 
+from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import ignored_scaling, rope_settings
 from .config.spelling import old_spelling, text_config
@@ -16,6 +17,8 @@ from .tables import Row
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
+INEXPRESSIBLE = "inexpressible"
+"""Among the settings of a GGUF: the error that stands in the way of a folder, for what no config.json can express."""
 TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "sliding_window": (int,)}
 """Types of settings that every family reads, whether it has keys for them or not."""
 MOST_BLOCKS = 1 << 18
@@ -166,6 +169,8 @@ class TextSettings(Family):
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
         """Raise FormatError for the settings of a GGUF that no config.json can express."""
+        if INEXPRESSIBLE in settings:
+            raise settings[INEXPRESSIBLE]
 
     def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
         """Settings that the engine of a layout ignores."""
@@ -258,8 +263,8 @@ class TextSettings(Family):
         settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
         settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
         settings = {**self.implied(settings), **settings}
-        settings |= rope_settings(model.meta, model.vectors, self.architecture, settings)
-        return settings
+        scaling, inexpressible = rope_settings(LoadedKeys(self.architecture, model.meta), model.vectors, settings)
+        return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
 
 
 def _check_types(config: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from attrs import frozen
 
 from squish_core.api import ErrorCode, FormatError, Typed
 
+from .gguf_defaults import REQUIRED, LoadedKeys
+
 SIZES_LIST = "array:i32"
 """Type of a setting with several sizes."""
 MAX_F32 = float(np.finfo(np.float32).max)
@@ -69,29 +71,31 @@ def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any
 
 
 def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in GGUF keys; FormatError if one is missing, has the wrong type, or contradicts another."""
+    """The settings in GGUF keys, with llama.cpp's defaults for absent ones; FormatError if one is missing, has the
+    wrong type, or contradicts another."""
+    loaded = LoadedKeys(architecture, meta)
     settings: dict[str, Any] = {}
-    for key in keys:
-        name = f"{architecture}.{key.gguf}"
-        if name not in meta:
-            if key.required:
-                raise FormatError(
-                    "is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG
-                )
+    for key in sorted(keys, key=lambda key: not loaded.states(key.gguf)):  # what the file states comes first
+        name, value = f"{architecture}.{key.gguf}", loaded[key.gguf]
+        if value is REQUIRED or (value is None and key.required):
+            raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
+        if value is None or (not key.required and loaded.is_nothing(key.gguf)):
             continue
-        stored = meta[name]
-        value = stored.value if isinstance(stored, Typed) else stored
+        value = value if key.type == SIZES_LIST else _single(value)
         _check(key, name, value)
         value = _read(key, value)
-        if settings.setdefault(key.hf, value) != value:
+        if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
             raise FormatError(
-                "contradicts another key",
-                part=name,
-                expected=settings[key.hf],
-                found=value,
+                "contradicts another key", part=name, expected=settings[key.hf], found=value,
                 code=ErrorCode.CONTRADICTION,
-            )
+            )  # fmt: skip
     return settings
+
+
+def _single(value: Any) -> Any:
+    """The number that an array with one for each layer repeats; anything else as it is."""
+    numbers = _sizes(value) or ()
+    return numbers[0] if numbers and all(number == numbers[0] for number in numbers) else value
 
 
 def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) -> None:

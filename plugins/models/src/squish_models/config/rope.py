@@ -10,6 +10,7 @@ import numpy as np
 
 from squish_core.api import FormatError, Typed
 
+from .gguf_defaults import LINEAR, OLD_FACTOR, REQUIRED, LoadedKeys
 from .keys import shortest
 
 FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
@@ -22,6 +23,7 @@ _YARN = {
 }  # fmt: skip
 _ASSUMED = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 """What llama.cpp takes for these settings of YaRN, whatever a GGUF states."""
+SCALING = "rope.scaling."
 DYNAMIC = "dynamic"
 """A scaling that begins at `max_position_embeddings` tokens; llama.cpp has none."""
 Scaling = Mapping[str, Any]
@@ -85,49 +87,86 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
 
 
 def rope_settings(
-    meta: Mapping[str, Any], vectors: Mapping[str, np.ndarray], prefix: str, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The settings for GGUF's keys and tensors: `rope_scaling` and related ones."""
-    key = f"{prefix}.rope.scaling."
-    stored = {
-        name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)
-    }
+    keys: LoadedKeys, vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], FormatError | None]:
+    """The settings for the scaling that llama.cpp applies with GGUF's keys and tensors: `rope_scaling` and related
+    ones. With them an error, if no config.json can express the scaling; FormatError for keys that are not valid."""
+    stored = _scaling_keys(keys)
+    try:
+        return _scaling_settings(stored, keys.architecture, vectors, settings), None
+    except FormatError as error:
+        return {}, error
+
+
+def _scaling_keys(keys: LoadedKeys) -> dict[str, Any]:
+    """The keys of a scaling, checked; where YaRN's settings are not stated, they are omitted."""
+    names = ("type", "factor", "original_context_length", "attn_factor", *_YARN.values())
+    stored = {name: value for name in names if (value := keys[f"{SCALING}{name}"]) not in (None, REQUIRED)}
     for name, value in stored.items():
         is_number = isinstance(value, (int, float)) and math.isfinite(value)
         if not (isinstance(value, str) if name == "type" else is_number):
+            is_old = name == "factor" and not keys.states(f"{SCALING}{name}")
             raise FormatError(
-                "is not a valid setting of a scaling", part=key + name, found=repr(value)[:60], code="rope",
+                "is not a valid setting of a scaling", found=repr(value)[:60], code="rope",
+                part=f"{keys.architecture}.{OLD_FACTOR if is_old else SCALING + name}",
                 expected="text" if name == "type" else "a finite number",
             )  # fmt: skip
-    kind = stored.get("type", "none")
-    if FACTORS in vectors:
-        return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
-    if kind == "none":
-        return {}
+    return stored
+
+
+def _scaling_settings(
+    stored: Mapping[str, Any], architecture: str, vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    kind, key = stored["type"], f"{architecture}.{SCALING}"
+    factor = 1.0 if kind == "none" else shortest(stored["factor"]) or 1.0  # llama.cpp reads 0 as none
     if kind == "longrope" or LONG in vectors:
         if LONG not in vectors or SHORT not in vectors:
             raise FormatError(
                 "has longrope without its tensors", part=f"{key}type", expected=f"{LONG} and {SHORT}", code="rope"
             )
-        scaling: dict[str, Any] = {
-            "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
-            "short_factor": list(map(shortest, vectors[SHORT].tolist())),
-        }  # fmt: skip
-        return {"rope_scaling": scaling, "original_max_position_embeddings": _original_context(stored, settings)}
-    if kind not in ("linear", "yarn") or "factor" not in stored:
+        _refuse_factor(factor, key, "longrope")
+        return _longrope_settings(stored, vectors, settings)
+    if FACTORS in vectors:
+        _refuse_factor(factor, key, FACTORS)
+        return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
+    if kind not in ("none", LINEAR, "yarn"):
         raise FormatError(
             "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code="rope"
         )
-    scaling = {"rope_type": kind, "type": kind, "factor": shortest(stored["factor"])}
+    if factor == 1:
+        return {}
+    scaling = {"rope_type": kind, "type": kind, "factor": factor}
     if kind == "yarn":
-        scaling["original_max_position_embeddings"] = _original_context(stored, settings)
+        scaling["original_max_position_embeddings"] = int(stored["original_context_length"])
         scaling |= {field: shortest(stored[name]) for field, name in _YARN.items() if name in stored}
     return {"rope_scaling": scaling}
 
 
-def _original_context(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
-    """The length before scaling; without the key, llama.cpp takes the model's length."""
-    return int(stored.get("original_context_length", settings["max_position_embeddings"]))
+def _refuse_factor(factor: float, key: str, beside: str) -> None:
+    if factor != 1:
+        raise FormatError(
+            f"is beside {beside}, and config.json has one kind of scaling", part=f"{key}factor", code="rope",
+            expected="none, or 1", found=factor,
+        )  # fmt: skip
+
+
+def _longrope_settings(
+    stored: Mapping[str, Any], vectors: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of longrope; engines of folders compute the factor of attention that a GGUF states."""
+    scaling: dict[str, Any] = {
+        "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
+        "short_factor": list(map(shortest, vectors[SHORT].tolist())),
+    }  # fmt: skip
+    original, stated = int(stored["original_context_length"]), shortest(stored["attn_factor"])
+    if not math.isclose(stated, attention_factor(settings["max_position_embeddings"], original), rel_tol=CLOSE):
+        scaling["attention_factor"] = stated
+    return {"rope_scaling": scaling, "original_max_position_embeddings": original}
+
+
+def attention_factor(length: int, original: int) -> float:
+    """The factor of attention with which longrope extends a model of `original` tokens to `length`."""
+    return math.sqrt(1 + math.log(length / original) / math.log(original)) if length > original > 1 else 1.0
 
 
 def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
@@ -190,7 +229,6 @@ def _longrope(
     original = settings.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
     if not isinstance(original, int) or original < 2:
         raise FormatError("has longrope without original_max_position_embeddings", part="config.json", code="rope")
-    factor = math.sqrt(1 + math.log(most / original) / math.log(original)) if most > original else 1.0
     size = settings["rotary_dim"] // 2
     tensors = {}
     for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
@@ -201,7 +239,7 @@ def _longrope(
         tensors[tensor] = np.array(values, np.float32)
     keys = {
         f"{key}type": Typed("str", "longrope"), f"{key}original_context_length": Typed("u32", original),
-        f"{key}attn_factor": Typed("f32", float(np.float32(scaling.get("attention_factor") or factor))),
+        f"{key}attn_factor": Typed("f32", float(np.float32(scaling.get("attention_factor") or attention_factor(most, original)))),
     }  # fmt: skip
     return keys, tensors
 

@@ -26,13 +26,16 @@ from squish_core.api import open as open_file
 from ..config.spelling import text_config
 from ..layouts import EMBEDDINGS
 from .behavior import setting_problems
-from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
+from .llama_cpp.loader import load
+from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
+"""Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -95,7 +98,13 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if requirements is None:
         raise UsageError("unknown engine", code="engine-name", expected=", ".join(ENGINES), found=repr(engine))
     if not isinstance(model, File):
-        with open_file(model) as file:
+        try:
+            file = open_file(model)
+        except SquishError as error:
+            if requirements is not LLAMA_CPP or error.code not in DAMAGE:
+                raise
+            return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
+        with file:
             return check_model(file, engine)
     reading = requirements.formats.get(model.format)
     if reading is None:
@@ -107,6 +116,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             "is an adapter, which has no settings to check", file=model.name, code="adapter",
             hint="Check its base model; `squish convert --assets FOLDER` checks the adapter against it.",
         )  # fmt: skip
+    if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
+        return _check_gguf(model, inventory)
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -117,6 +128,32 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
+    """What llama.cpp's loader does with a file, whether Squish can map it or not."""
+    verdict = load(file)
+    if verdict.unknown and not verdict.refuses:
+        raise FormatError(
+            f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
+            hint="docs/models.md lists the families whose files can be checked; llama.cpp itself knows more.",
+        )  # fmt: skip
+    notes = () if verdict.refuses else setting_problems(LLAMA_CPP, inventory, gguf=True)
+    family = inventory.naming.family or ""
+    return ModelCheck(
+        file=file.name, engine="llama.cpp", family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
+    )
+
+
+def _damage(error: SquishError) -> Problem:
+    """The problem of a file that neither Squish nor llama.cpp opens."""
+    where = error.tensor or error.part or error.file or ""
+    return Problem(code=error.code or "", severity="error", where=where, message=error.reason())
+
+
+def _is_foreign(file: File, inventory: Inventory) -> bool:
+    """Whether the family is of another package."""
+    return inventory.family is not None and file.registry.families[inventory.family.id].dist != DISTRIBUTION
 
 
 def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
@@ -153,9 +190,9 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
 
 def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
     """A note about a family of another package: the tables do not say whether the engine supports it."""
-    assert inventory.family is not None
-    entry = file.registry.families[inventory.family.id]
-    if entry.dist != DISTRIBUTION:
+    if _is_foreign(file, inventory):
+        assert inventory.family is not None
+        entry = file.registry.families[inventory.family.id]
         message = f"{engine.title} may not support {inventory.naming.model_type}; only the rest was checked"
         yield Problem(code="engine-family", severity="note", where=entry.dist, message=message)
 

@@ -172,6 +172,7 @@ class Deepseek(TextModel):
         return settings | ({"yarn_log_multiplier": 0.1 * multiplier} if multiplier else {})
 
     def check_for_folder(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_folder(settings)
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a scaling with which llama.cpp scales attention by a factor that no other engine applies",

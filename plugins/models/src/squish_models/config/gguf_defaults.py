@@ -1,0 +1,193 @@
+"""What llama.cpp takes for a key that a GGUF does not state, or that it requires: for `check-model` and conversion.
+
+Source: `load_hparams` in src/llama-model.cpp, `load_arch_hparams` in src/models/*.cpp, src/llama-hparams.h and
+`llama_vocab::impl::load` in src/llama-vocab.cpp, as in the source package of xllamacpp 2026.10.11549.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+
+class Absent(Enum):
+    """Instead of a default: without the key, llama.cpp does not load the model."""
+
+    REQUIRED = "required"
+
+
+REQUIRED: Final = Absent.REQUIRED
+Keys = Callable[[str], Any]
+"""The value of another key of the same file, stated or by default; None if it is missing."""
+TYPE, LINEAR, FACTOR, OLD_FACTOR = "rope.scaling.type", "linear", "rope.scaling.factor", "rope.scale_linear"
+SOFTMAX, SIGMOID = 1, 2
+"""llama.cpp's numbers of gating functions."""
+
+
+def _same(name: str) -> Callable[[Keys], Any]:
+    return lambda keys: keys(name)
+
+
+def _quotient(whole: Any, part: Any) -> int | None:
+    return whole // part if type(whole) is int and type(part) is int and part > 0 else None
+
+
+def _head_size(keys: Keys) -> int | None:
+    return _quotient(keys("embedding_length"), keys("attention.head_count"))
+
+
+def _attention_scale(keys: Keys) -> float | None:
+    size = keys("attention.key_length")
+    return float(size**-0.5) if type(size) is int and size > 0 else None
+
+
+def _expert_size(keys: Keys) -> int | None:
+    return _quotient(keys("feed_forward_length"), keys("expert_used_count"))
+
+
+def _dense_size(keys: Keys) -> Any:
+    """The size of the dense layers before those with experts; any, where there are none."""
+    return REQUIRED if keys("leading_dense_block_count") else keys("expert_feed_forward_length")
+
+
+def _query_rank(keys: Keys) -> Any:
+    """The rank of queries, which llama.cpp does not read for the numbers of layers of the models without one."""
+    layers, tokens = keys("block_count"), keys("vocab_size")
+    return 0 if layers in (26, 27) or (layers == 48 and tokens == 128256) else REQUIRED
+
+
+def _gating(keys: Keys) -> int:
+    return SIGMOID if keys("block_count") in (47, 48) and keys("vocab_size") == 154880 else SOFTMAX
+
+
+RMS = {"attention.layer_norm_rms_epsilon": REQUIRED}
+NORM = {"attention.layer_norm_epsilon": REQUIRED}
+EXPERTS = {"expert_count": REQUIRED, "expert_used_count": REQUIRED}
+COMMON: Mapping[str, Any] = {
+    "context_length": REQUIRED,
+    "embedding_length": REQUIRED,
+    "block_count": REQUIRED,
+    # llama.cpp takes 0 for these two, and then refuses the tensors of every model that has them
+    "feed_forward_length": REQUIRED,
+    "attention.head_count": REQUIRED,
+    "attention.head_count_kv": _same("attention.head_count"),
+    "attention.key_length": _head_size,
+    "attention.value_length": _head_size,
+    "attention.causal": True,
+    "rope.dimension_count": _same("attention.key_length"),
+    "rope.freq_base": 10000.0,
+    TYPE: LINEAR,
+    FACTOR: _same(OLD_FACTOR),
+    OLD_FACTOR: 0.0,
+    "rope.scaling.original_context_length": _same("context_length"),
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.finetuned": False,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "expert_group_count": 0,
+    "expert_group_used_count": 0,
+    "pooling_type": None,
+    "nextn_predict_layers": 0,
+    "vocab_size": None,
+}
+"""Keys of every architecture, without its name; None: nothing is there. A scaling factor of 0 is none, like 1."""
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    "llama": RMS,
+    "granite": {
+        **RMS, "logit_scale": REQUIRED, "residual_scale": 1.0, "embedding_scale": 1.0,
+        "attention.scale": _attention_scale, "rope.scaling.finetuned": True,
+    },
+    "qwen2": RMS,
+    "qwen2vl": {**RMS, "rope.dimension_sections": REQUIRED},
+    "qwen3": RMS,
+    "qwen3moe": {**RMS, **EXPERTS, "feed_forward_length": 0, "expert_feed_forward_length": _expert_size},
+    "gemma2": {
+        **RMS, "attention.sliding_window": 4096, "attention.sliding_window_pattern": 2,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "gemma3": {
+        **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 10000.0,
+        "final_logit_softcapping": 0.0,
+    },
+    "phi3": {**RMS, "attention.sliding_window": 0},
+    "olmo2": {
+        **RMS, "attention.sliding_window": 0, "attention.sliding_window_pattern": 4,
+        "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "glm4": {**RMS, "rope.dimension_sections": None},
+    "starcoder2": NORM,
+    "deepseek2": {
+        **RMS, **EXPERTS, "feed_forward_length": _dense_size, "leading_dense_block_count": 0,
+        "expert_feed_forward_length": REQUIRED, "expert_shared_count": REQUIRED, "expert_weights_scale": 0.0,
+        "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
+        "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
+        "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,
+    },
+    "gpt2": NORM,
+    "gpt-oss": {
+        **RMS, **EXPERTS, "feed_forward_length": _same("expert_feed_forward_length"),
+        "expert_feed_forward_length": REQUIRED, "attention.sliding_window": REQUIRED,
+        "attention.sliding_window_pattern": 2, "rope.freq_base_swa": _same("rope.freq_base"),
+    },
+    "lfm2": {**RMS, "shortconv.l_cache": REQUIRED, "attention.sliding_window": 0, "decision.block_count": 0},
+}  # fmt: skip
+"""Keys of an architecture, over those of every one."""
+TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
+    "gpt2": {"tokens": REQUIRED, "merges": REQUIRED, "pre": "default", "bos_token_id": 11, "eos_token_id": 11},
+    "llama": {
+        "tokens": REQUIRED, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": True,
+        "add_eos_token": False, "add_space_prefix": True,
+    },
+}  # fmt: skip
+"""`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id beyond the vocabulary counts as not stated."""
+
+
+class LoadedKeys:
+    """The keys of an architecture as llama.cpp has them after it has read a GGUF.
+
+    Parameters
+    ----------
+    architecture
+        What `general.architecture` says.
+    meta
+        The keys of the file, plain or `Typed`.
+
+    Examples
+    --------
+    >>> keys = LoadedKeys("gemma2", {"gemma2.context_length": 8192, "gemma2.rope.scale_linear": 4.0})
+    >>> keys["attention.sliding_window"], keys["rope.scaling.factor"], keys["context_length"]
+    (4096, 4.0, 8192)
+    >>> keys.missing[:2]
+    ('gemma2.embedding_length', 'gemma2.block_count')
+    """
+
+    def __init__(self, architecture: str, meta: Mapping[str, Any]) -> None:
+        self.architecture, self._meta = architecture, meta
+        self._defaults = {**COMMON, **ARCHITECTURES.get(architecture, {})}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a key, without the architecture: stated, a default, or REQUIRED. None: neither is known."""
+        if self.states(name):
+            stored = self._meta[f"{self.architecture}.{name}"]
+            return getattr(stored, "value", stored)
+        default = self._defaults.get(name)
+        return default(self._known) if callable(default) else default
+
+    def _known(self, name: str) -> Any:
+        value = self[name]
+        return None if value is REQUIRED else value
+
+    def states(self, name: str) -> bool:
+        """Whether the file itself has the key."""
+        return f"{self.architecture}.{name}" in self._meta
+
+    def is_nothing(self, name: str) -> bool:
+        """Whether a key has the value 0 where 0, like its absence, means that there is no such thing."""
+        default = self._defaults.get(name)
+        return type(default) in (int, float) and default == 0 and self[name] == 0
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The full names of the keys without which llama.cpp does not load the model."""
+        return tuple(f"{self.architecture}.{name}" for name in self._defaults if self[name] is REQUIRED)

@@ -1,0 +1,236 @@
+"""Keys that llama.cpp reads from a GGUF, the types it wants, and the numbers that it does not load with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from squish_core.api import Problem, Typed
+
+from ...config.gguf_defaults import REQUIRED, LoadedKeys
+
+ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
+"""Kinds of keys besides the scalar types: LAYER keys may be one number for all layers; TEXTS are skipped if scalar."""
+SWITCHES = ("bool", "u32", "i32")
+"""Types of elements that are read as integers."""
+MOST_LAYERS, MOST_EXPERTS = 512, 1024
+SCALINGS = ("none", "linear", "yarn", "longrope")
+GENERAL: Mapping[str, str] = {
+    "general.architecture": "str", "general.name": "str", "general.file_type": "u32", "general.alignment": "u32",
+    "split.count": "u16", "general.tensor_extra.name": TEXTS,
+}  # fmt: skip
+COMMON: Mapping[str, str] = {
+    "context_length": "u32", "embedding_length": "u32", "embedding_length_out": "u32", "attention.causal": "bool",
+    "pooling_type": "u32", "classifier.pooling_type": "u32", "classifier.activation": "str", "block_count": "u32",
+    "nextn_predict_layers": "u32", "expert_count": "u32", "expert_used_count": ONE_A_LAYER,
+    "expert_group_count": "u32", "expert_group_used_count": "u32", "feed_forward_length": ONE_A_LAYER,
+    "attention.head_count": ONE_A_LAYER, "attention.head_count_kv": ONE_A_LAYER, "rope.scaling.finetuned": "bool",
+    "rope.scaling.original_context_length": "u32", "rope.freq_base": "f32", "rope.scaling.type": "str",
+    "rope.scaling.factor": "f32", "rope.scaling.attn_factor": "f32", "rope.scaling.alpha": "f32",
+    "attention.key_length": "u32", "attention.value_length": "u32", "rope.dimension_count": "u32",
+    "attention.key_length_swa": "u32", "attention.value_length_swa": "u32", "rope.dimension_count_swa": "u32",
+    "classifier.output_labels": TEXTS,
+}  # fmt: skip
+"""Keys of every architecture."""
+RMS = {"attention.layer_norm_rms_epsilon": "f32"}
+NORM = {"attention.layer_norm_epsilon": "f32"}
+WINDOW = {"attention.sliding_window": "u32", "attention.sliding_window_pattern": PATTERN, "rope.freq_base_swa": "f32"}
+EXPERTS = {"expert_feed_forward_length": ONE_A_LAYER}
+ARCHITECTURES: Mapping[str, Mapping[str, str]] = {
+    "llama": {"vocab_size": "u32", **RMS},
+    "granite": {
+        **RMS, "logit_scale": "f32", "residual_scale": "f32", "embedding_scale": "f32", "attention.scale": "f32",
+        "expert_shared_feed_forward_length": "u32",
+    },
+    "qwen2": RMS,
+    "qwen2vl": {"rope.dimension_sections": FOUR},
+    "qwen3": RMS,
+    "qwen3moe": {**RMS, **EXPERTS},
+    "gemma2": {**RMS, **WINDOW, "attn_logit_softcapping": "f32", "final_logit_softcapping": "f32"},
+    "gemma3": {**RMS, **WINDOW, "final_logit_softcapping": "f32"},
+    "phi3": {**RMS, "attention.sliding_window": "u32"},
+    "olmo2": {**RMS, **WINDOW},
+    "glm4": {**RMS, "rope.dimension_sections": FOUR},
+    "starcoder2": NORM,
+    "deepseek2": {
+        **RMS, **EXPERTS, "vocab_size": "u32", "leading_dense_block_count": "u32", "attention.q_lora_rank": "u32",
+        "attention.kv_lora_rank": "u32", "attention.key_length_mla": "u32", "attention.value_length_mla": "u32",
+        "expert_shared_count": "u32", "expert_weights_scale": "f32", "expert_weights_norm": "bool",
+        "expert_gating_func": "u32", "rope.scaling.yarn_log_multiplier": "f32", "attention.temperature_scale": "f32",
+        "attention.temperature_length": "u32",
+    },
+    "gpt2": NORM,
+    "gpt-oss": {**RMS, **EXPERTS, **WINDOW},
+    "lfm2": {**RMS, "shortconv.l_cache": "u32", "decision.block_count": "u32", "attention.sliding_window": "u32"},
+}  # fmt: skip
+"""Keys of an architecture, besides those of every one. Others are known to llama.cpp, and not to this table."""
+PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
+"""Architectures whose layers have windows -> of how many layers one has none."""
+EPSILONS = (*RMS, *NORM)
+MIXED_LAYERS = ("lfm2",)
+"""Architectures whose layers differ in their number of heads."""
+FULL_HEADS = ("llama",)
+"""Architectures that rotate all of a head."""
+
+
+def wrong_type(value: Typed, kind: str, layers: int | None) -> str | None:
+    """What is wrong with the type of a key's value, or with the number of its elements.
+
+    >>> wrong_type(Typed("u64", 4), "u32", None)
+    'is u64, and llama.cpp reads u32'
+    """
+    stored = value.type
+    is_array, items = stored.startswith("array:"), stored.removeprefix("array:")
+    if kind == TEXTS:
+        return f"has elements of {items} instead of str" if is_array and items != "str" else None
+    if is_array and kind in (ONE_A_LAYER, FOUR, PATTERN):
+        count = {ONE_A_LAYER: layers, FOUR: 4}.get(kind)
+        if count is not None and len(value.value) != count:
+            return f"has {len(value.value)} elements, and llama.cpp reads {count}"
+        if items not in SWITCHES:
+            return f"has elements of {items}, and llama.cpp reads u32 or i32"
+        return f"has more than {MOST_LAYERS} elements" if len(value.value) > MOST_LAYERS else None
+    scalar = {ONE_A_LAYER: "u32", PATTERN: "u32", FOUR: "i32"}.get(kind, kind)
+    if stored == scalar:
+        return None
+    return f"is {'an array of ' + items if is_array else stored}, and llama.cpp reads {scalar}"
+
+
+class Hyperparameters:
+    """The numbers of a model as llama.cpp has them after reading the keys; `problems` is what it does not load with.
+
+    Parameters
+    ----------
+    architecture
+        One of ARCHITECTURES.
+    meta
+        The keys of the file with their types.
+    """
+
+    def __init__(self, architecture: str, meta: Mapping[str, Any]) -> None:
+        self.architecture, self.meta = architecture, meta
+        self.keys = LoadedKeys(architecture, meta)
+
+    def number(self, name: str) -> int:
+        """A number, that of the first layer where each has its own, 0 if there is none."""
+        value = self.keys[name]
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[0] if len(value) else 0
+        return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
+
+    def of_layer(self, name: str, layer: int) -> int:
+        """A number of a layer."""
+        value = self.keys[name]
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return int(value[layer]) & 0xFFFFFFFF if is_list else self.number(name)
+
+    @cached_property
+    def layers(self) -> int:
+        """All layers, with those that predict more tokens."""
+        return self.number("block_count")
+
+    @cached_property
+    def trunk(self) -> int:
+        """Layers of the model itself."""
+        return self.layers - self.number("nextn_predict_layers")
+
+    def has_window(self, layer: int) -> bool:
+        """Whether a layer attends to a window."""
+        pattern = PATTERNS.get(self.architecture)
+        if pattern is None or not self.number("attention.sliding_window") or layer >= self.trunk:
+            return False
+        stated = self.keys["attention.sliding_window_pattern"]
+        if isinstance(stated, Sequence):
+            return layer < len(stated) and bool(stated[layer])
+        pattern = self.number("attention.sliding_window_pattern")
+        return pattern == 0 or layer % pattern < pattern - 1
+
+    def head_size(self, name: str, layer: int = 0) -> int:
+        """The size of "key" or "value" heads, or the "rope" dimensions, in a layer."""
+        full = {"key": "attention.key_length", "value": "attention.value_length", "rope": "rope.dimension_count"}[name]
+        if not self.number("attention.head_count"):
+            return 0
+        own = f"{full}_swa"
+        return self.number(own if self.has_window(layer) and self.keys.states(own) else full)
+
+    def problems(self) -> Iterator[Problem]:
+        """Keys that are missing or of another type, and then numbers that stop the loader."""
+        found = [*self._type_problems(), *self._missing()]
+        yield from found if found else self._number_problems()
+
+    def _type_problems(self) -> Iterator[Problem]:
+        layers = self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
+        own = {**COMMON, **ARCHITECTURES[self.architecture]}
+        if not self.keys.states("rope.scaling.factor"):
+            own["rope.scale_linear"] = "f32"
+        if not self.number("attention.head_count"):
+            for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+                own.pop(name)
+        for name, kind in own.items():
+            yield from key_problem(f"{self.architecture}.{name}", self.meta, kind, layers)
+
+    def _missing(self) -> Iterator[Problem]:
+        read = {f"{self.architecture}.{name}" for name in (*COMMON, *ARCHITECTURES[self.architecture])}
+        for name in self.keys.missing:
+            if name in read:
+                yield problem(name, "is missing, and llama.cpp does not load without it")
+
+    def _number_problems(self) -> Iterator[Problem]:
+        def of(name: str, message: str) -> Problem:
+            return problem(f"{self.architecture}.{name}", message)
+
+        if not 1 <= self.layers <= MOST_LAYERS:
+            yield of("block_count", f"is {self.layers}, and llama.cpp loads 1 to {MOST_LAYERS} layers")
+            return
+        if self.trunk < 0:
+            yield of("nextn_predict_layers", f"is more than the {self.layers} layers")
+        scaling = self.keys["rope.scaling.type"]
+        if scaling not in SCALINGS:
+            yield of("rope.scaling.type", f"is {str(scaling)[:40]!r}, which llama.cpp does not know")
+        for name in EPSILONS:
+            epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
+            if not epsilon >= 0.0:
+                yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
+        if self.architecture not in MIXED_LAYERS and len(groups) > 1:
+            yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
+        yield from self._expert_problems()
+        if self.architecture in FULL_HEADS and self.number("attention.head_count"):
+            full, head = self.number("rope.dimension_count"), self.number("attention.key_length")
+            if full != head:
+                yield of("rope.dimension_count", f"is {full}, and llama.cpp wants the size of a head, {head}")
+
+    def _expert_problems(self) -> Iterator[Problem]:
+        def of(name: str, message: str) -> Problem:
+            return problem(f"{self.architecture}.{name}", message)
+
+        experts, groups = self.number("expert_count"), self.number("expert_group_count")
+        used = max((self.of_layer("expert_used_count", layer) for layer in range(self.layers)), default=0)
+        if experts > MOST_EXPERTS:
+            yield of("expert_count", f"is {experts}, and llama.cpp loads at most {MOST_EXPERTS} experts")
+        if used > experts or (experts and not used):
+            yield of("expert_used_count", f"is {used} of {experts} experts, and llama.cpp ends")
+        if groups and groups >= experts:
+            yield of("expert_group_count", f"is {groups} with {experts} experts, and llama.cpp ends")
+        elif groups > 1:
+            if experts % groups:
+                yield of("expert_group_count", f"is {groups}, which does not divide {experts} experts, and llama.cpp ends")
+            if not 0 < self.number("expert_group_used_count") < groups:
+                yield of("expert_group_used_count", f"is not less than the {groups} groups and more than 0")
+
+
+def key_problem(name: str, meta: Mapping[str, Any], kind: str, layers: int | None = None) -> Iterator[Problem]:
+    """The problem of a key's type, if the file has the key."""
+    value = meta.get(name)
+    message = wrong_type(value, kind, layers) if isinstance(value, Typed) else None
+    if message is not None:
+        yield problem(name, message)
+
+
+def problem(where: str, message: str, severity: str = "error") -> Problem:
+    """A problem of a key."""
+    return Problem(code="engine-key", severity=severity, where=where, message=message)
+
+
+__all__ = ["REQUIRED", "Hyperparameters", "key_problem", "problem"]

@@ -1,0 +1,171 @@
+"""Go through a GGUF as llama.cpp's loader does: the file, its keys, its tokenizer, its tensors, their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from attrs import frozen
+
+from squish_core.api import File, Problem, TensorSpec, Typed
+
+from .graph import graph_problems
+from .keys import ARCHITECTURES, GENERAL, Hyperparameters, key_problem, problem
+from .operations import operation_problems
+from .tensors import Need, needs
+from .vocabulary import NO_TOKENIZER, OTHER_MODELS, model_of, number_of_tokens, vocabulary_problems
+
+ARCHITECTURE = "general.architecture"
+LISTED = 3
+"""How many tensors of one kind of problem are named."""
+LONGEST_NAME, MOST_AXES = 63, 4
+OTHER_ARCHITECTURES = frozenset((
+    "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact", "bert",
+    "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert", "bloom",
+    "stablelm", "qwen", "qwen2moe", "qwen3next", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "clef", "qwen4exp",
+    "phi2", "phimoe", "plamo", "plamo2", "plamo3", "codeshell", "orion", "internlm2", "minicpm", "minicpm3", "gemma",
+    "gemma3n", "gemma4", "gemma4-assistant", "gemma-embedding", "gemma-embedding2", "mamba", "mamba2", "maple",
+    "jamba", "falcon-h1", "xverse", "command-r", "cohere2", "cohere2moe", "dbrx", "olmo", "olmoe", "muse-glimmer",
+    "openelm", "arctic", "deepseek", "deepseek2-ocr", "deepseek32", "deepseek4", "chatglm", "glm4moe", "glm-dsa",
+    "bitnet", "t5", "t5encoder", "jais", "jais2", "nemotron", "nemotron_h", "nemotron_h_moe", "exaone", "exaone4",
+    "exaone-moe", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "granitemoe", "granitehybrid", "graniteswitch",
+    "granite_swa", "chameleon", "wavtokenizer-dec", "plm", "bailingmoe", "bailingmoe2", "bailingmoe3", "dots1",
+    "dots3note", "arcee", "afmoe", "laguna", "ernie4_5", "ernie4_5-moe", "hunyuan-moe", "hunyuan-dense", "hunyuan_vl",
+    "hy_v3", "hy_v4", "smollm3", "lfm2moe", "dream", "smallthinker", "llada", "llada-moe", "seed_oss", "grovemoe",
+    "apertus", "minimax-01", "hrm_text", "minimax-m2", "minimax-m3", "cogvlm", "rnd1", "pangu-embedded", "mistral3",
+    "eagle3", "dflash", "mistral4", "paddleocr", "mimo2", "step35", "spark2_5", "llama-embed", "maincoder",
+    "kimi-linear", "kimi-k3", "glm5-next", "talkie", "mellum", "nanbeige", "qwen3tts", "pockettts", "k2-horizon",
+))  # fmt: skip
+"""Architectures that llama.cpp has, and these tables do not describe."""
+
+
+@frozen
+class Verdict:
+    """What llama.cpp does with a GGUF: its problems, and why it is not known if only that is in the way."""
+
+    problems: tuple[Problem, ...]
+    unknown: str = ""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether llama.cpp does not load the file."""
+        return any(each.severity == "error" for each in self.problems)
+
+
+def load(file: File) -> Verdict:
+    """Compare a GGUF with what llama.cpp's loader reads; every problem of the stage at which it stops."""
+    meta = file.index.meta
+    found = [*_file_problems(file, meta)]
+    if any(each.severity == "error" for each in found):
+        return Verdict(tuple(found))
+    architecture = meta[ARCHITECTURE].value
+    if architecture not in ARCHITECTURES:
+        return Verdict((), f"llama.cpp's loader for {architecture} is not in squish-models' tables")
+    numbers = Hyperparameters(architecture, meta)
+    keys = [*numbers.problems()]
+    found += [*keys, *vocabulary_problems(meta)]
+    if not any(each.severity == "error" for each in keys):
+        found += [*_tensor_problems(file, numbers), *graph_problems(numbers)]
+    return Verdict(tuple(found), _unknown(meta, numbers))
+
+
+def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
+    """What these tables do not describe, although they have the architecture."""
+    if model_of(meta) in OTHER_MODELS:
+        return f"tokenizer.ggml.model is {model_of(meta)}, whose loader is not in squish-models' tables"
+    if numbers.architecture == "lfm2" and numbers.number("decision.block_count"):
+        return f"{numbers.architecture}.decision.block_count: models that decide are not in squish-models' tables"
+    return ""
+
+
+def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
+    """What stops llama.cpp before it reads a key of the model."""
+    if any(_is_big_endian(spec) for spec in islice(file.index.tensors.values(), 1)):
+        message = "is big-endian, and llama.cpp loads it only on a machine of that byte order"
+        yield Problem(code="engine-format", severity="error", where=file.name, message=message)
+        return
+    for name, kind in GENERAL.items():
+        yield from key_problem(name, meta, kind)
+    architecture = meta.get(ARCHITECTURE)
+    value = architecture.value if isinstance(architecture, Typed) else None
+    if architecture is None:
+        yield problem(ARCHITECTURE, "is missing, and llama.cpp does not load without it")
+    elif value == "clip":
+        yield problem(ARCHITECTURE, "is clip: llama.cpp loads it beside a model (--mmproj), not as one")
+    elif isinstance(value, str) and value not in ARCHITECTURES and value not in OTHER_ARCHITECTURES:
+        yield problem(ARCHITECTURE, f"is {value[:40]!r}, which llama.cpp does not know")
+    yield from _offset_problems(file)
+    for name, spec in file.index.tensors.items():
+        if len(name.encode(errors="surrogateescape")) > LONGEST_NAME:
+            yield _tensor(name, f"has a name of more than {LONGEST_NAME} bytes, which llama.cpp does not read")
+        elif len(spec.shape) > MOST_AXES:
+            yield _tensor(name, f"has {len(spec.shape)} axes, and llama.cpp reads at most {MOST_AXES}")
+
+
+def _offset_problems(file: File) -> Iterator[Problem]:
+    """The first tensor that does not follow the one before it, which llama.cpp does not read."""
+    alignment = file.metadata.get("general.alignment", 32)
+    ends: dict[int, int] = {}
+    for name, spec in file.index.tensors.items():
+        parts = [part for encoding in spec.encodings for part in encoding.parts.values() if part.segments]
+        if len(parts) != 1 or len(parts[0].segments) != 1:
+            return
+        segment = parts[0].segments[0]
+        expected = ends.get(segment.file, segment.offset)
+        if segment.offset != expected:
+            message = f"lies at byte {segment.offset} instead of {expected}, behind the tensor before it"
+            yield Problem(code="engine-format", severity="error", where=name, message=f"{message}, as llama.cpp reads")
+            return
+        ends[segment.file] = segment.offset + -(-segment.length // alignment) * alignment
+
+
+def _is_big_endian(spec: TensorSpec) -> bool:
+    codec = spec.encodings[0].codec if spec.encodings else None
+    while codec is not None:
+        if codec.id == "ggml.big_endian":
+            return True
+        codec = codec.inner
+    return any(part.byteorder == ">" for each in spec.encodings for part in each.parts.values())
+
+
+def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
+    tensors = file.index.tensors
+    tokens = number_of_tokens(file.index.meta, numbers.architecture)
+    wanted: dict[str, Need] = {}
+    missing: list[str] = []
+    for need in needs(numbers, tokens, tensors.keys()):
+        spec = tensors.get(need.name)
+        if spec is not None:
+            wanted[need.name] = need
+            yield from _shape_problem(need, spec)
+        elif need.required:
+            missing.append(need.name)
+    extra = [name for name in tensors if name not in wanted]
+    yield from _grouped(missing, "is missing, and llama.cpp does not load without it")
+    yield from _grouped(extra, f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not "
+                               "load files with others")  # fmt: skip
+    yield from operation_problems(numbers, {name: tensors[name] for name in wanted})
+
+
+def _shape_problem(need: Need, spec: TensorSpec) -> Iterator[Problem]:
+    stored = (*reversed(spec.shape), 1, 1, 1, 1)[:MOST_AXES]
+    wanted = (*need.sizes, 1, 1, 1, 1)[:MOST_AXES]
+    if stored != wanted:
+        numbers = f"(expected {list(reversed(need.sizes))}, found {list(spec.shape)})"
+        message = f"has a shape that llama.cpp does not read with these settings {numbers}"
+        yield Problem(code="contradiction", severity="error", where=need.name, message=message)
+
+
+def _grouped(names: Sequence[str], message: str) -> Iterator[Problem]:
+    """One problem for all tensors with the same fault."""
+    if names:
+        others = ", ".join(names[1:LISTED])
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        yield _tensor(names[0], message + (f"; so are {others}{more}" if others else ""))
+
+
+def _tensor(name: str, message: str) -> Problem:
+    return Problem(code="unmapped", severity="error", where=name, message=message)
+
+
+__all__ = ["NO_TOKENIZER", "Verdict", "load"]

@@ -1,0 +1,366 @@
+"""The tensors that llama.cpp's loader creates for an architecture: their names, their sizes, what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
+
+from attrs import frozen
+
+from .keys import Hyperparameters
+
+Sizes = Mapping[str, int]
+Test = Callable[[Hyperparameters, int], bool]
+"""Whether a layer has a tensor."""
+
+
+@frozen
+class Need:
+    """A tensor that llama.cpp looks for: its sizes with a row's values first; whether it loads without it."""
+
+    name: str
+    sizes: tuple[int, ...]
+    required: bool = True
+
+
+@frozen
+class Row:
+    """A tensor of a layer, or of the model: `sizes` are words for numbers, such as "embd 2*ff".
+
+    "q k v" in `fused` names the parts of one tensor that may be stored as one or apart.
+    """
+
+    name: str
+    sizes: str
+    required: bool = True
+    when: Test | None = None
+
+
+def optional(name: str, sizes: str, when: Test | None = None) -> Row:
+    """A tensor that need not be there."""
+    return Row(name, sizes, required=False, when=when)
+
+
+def _is_dense(numbers: Hyperparameters, layer: int) -> bool:
+    return not numbers.number("expert_count")
+
+
+def _has_experts(numbers: Hyperparameters, layer: int) -> bool:
+    return bool(numbers.number("expert_count"))
+
+
+def _is_leading(numbers: Hyperparameters, layer: int) -> bool:
+    return layer < numbers.number("leading_dense_block_count")
+
+
+def _is_mixed(numbers: Hyperparameters, layer: int) -> bool:
+    return not _is_leading(numbers, layer)
+
+
+def _has_query_rank(numbers: Hyperparameters, layer: int) -> bool:
+    return bool(query_rank(numbers))
+
+
+def _has_no_query_rank(numbers: Hyperparameters, layer: int) -> bool:
+    return not query_rank(numbers)
+
+
+def _is_split(numbers: Hyperparameters, layer: int) -> bool:
+    return bool(numbers.number("attention.key_length_mla") and numbers.number("attention.value_length_mla"))
+
+
+def _is_whole(numbers: Hyperparameters, layer: int) -> bool:
+    return not _is_split(numbers, layer)
+
+
+def _predicts(numbers: Hyperparameters, layer: int) -> bool:
+    return layer >= numbers.trunk
+
+
+def _attends(numbers: Hyperparameters, layer: int) -> bool:
+    return numbers.of_layer("attention.head_count_kv", layer) > 0
+
+
+def _convolves(numbers: Hyperparameters, layer: int) -> bool:
+    return not _attends(numbers, layer)
+
+
+def _has_long_rope(numbers: Hyperparameters, layer: int) -> bool:
+    return numbers.keys["rope.scaling.type"] == "longrope"
+
+
+def _has_other_rope(numbers: Hyperparameters, layer: int) -> bool:
+    return not _has_long_rope(numbers, layer)
+
+
+def _has_shared_expert(numbers: Hyperparameters, layer: int) -> bool:
+    return _has_experts(numbers, layer) and bool(numbers.number("expert_shared_feed_forward_length"))
+
+
+EMBEDDINGS = (Row("token_embd.weight", "embd vocab"), Row("output_norm.weight", "embd"))
+HEAD = optional("output.weight", "embd vocab")
+TOP = (*EMBEDDINGS, HEAD)
+ROPE_FACTORS = (
+    optional("rope_factors_long.weight", "half_rot", _has_long_rope),
+    optional("rope_factors_short.weight", "half_rot", _has_long_rope),
+    optional("rope_freqs.weight", "half_rot", _has_other_rope),
+)
+GATED = (
+    Row("ffn_gate.weight", "embd ff", when=_is_dense), Row("ffn_down.weight", "ff embd", when=_is_dense),
+    Row("ffn_up.weight", "embd ff", when=_is_dense),
+)  # fmt: skip
+PLAIN_GATED = tuple(Row(row.name, row.sizes) for row in GATED)
+LLAMA = (
+    Row("attn_norm.weight", "embd"),
+    Row("attn_qkv", "embd q k v"),
+    Row("attn_output.weight", "q embd"),
+    optional("attn_output.bias", "embd"),
+    Row("ffn_norm.weight", "embd"),
+    *GATED,
+    optional("ffn_gate.bias", "ff", _is_dense),
+    optional("ffn_down.bias", "embd", _is_dense),
+    optional("ffn_up.bias", "ff", _is_dense),
+    Row("ffn_gate_inp.weight", "embd experts", when=_has_experts),
+    optional("ffn_gate_exps.weight", "embd ff experts", _has_experts),
+    Row("ffn_down_exps.weight", "ff embd experts", when=_has_experts),
+    Row("ffn_up_exps.weight", "embd ff experts", when=_has_experts),
+    Row("ffn_gate_shexp.weight", "embd shared_ff", when=_has_shared_expert),
+    Row("ffn_up_shexp.weight", "embd shared_ff", when=_has_shared_expert),
+    Row("ffn_down_shexp.weight", "shared_ff embd", when=_has_shared_expert),
+)
+QWEN2 = (
+    Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"),
+    Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
+)  # fmt: skip
+QWEN3 = (
+    Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd q kv kv"), Row("attn_output.weight", "q embd"),
+    Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head"), Row("ffn_norm.weight", "embd"),
+)  # fmt: skip
+EXPERTS = (
+    Row("ffn_gate_inp.weight", "embd experts"), Row("ffn_gate_exps.weight", "embd expert_ff experts"),
+    Row("ffn_down_exps.weight", "expert_ff embd experts"), Row("ffn_up_exps.weight", "embd expert_ff experts"),
+)  # fmt: skip
+GEMMA2 = (
+    Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd q k v"), Row("attn_output.weight", "q embd"),
+    Row("post_attention_norm.weight", "embd"), Row("ffn_norm.weight", "embd"), *PLAIN_GATED,
+    Row("post_ffw_norm.weight", "embd"),
+)  # fmt: skip
+NEXT = (
+    Row("nextn.eh_proj.weight", "2*embd embd", when=_predicts), Row("nextn.enorm.weight", "embd", when=_predicts),
+    Row("nextn.hnorm.weight", "embd", when=_predicts), optional("nextn.embed_tokens.weight", "embd vocab", _predicts),
+    optional("nextn.shared_head_head.weight", "embd vocab", _predicts),
+    optional("nextn.shared_head_norm.weight", "embd", _predicts),
+)  # fmt: skip
+DEEPSEEK2 = (
+    Row("attn_norm.weight", "embd"),
+    Row("attn_q_a_norm.weight", "q_rank", when=_has_query_rank),
+    Row("attn_kv_a_norm.weight", "kv_rank"),
+    Row("attn_q_a.weight", "embd q_rank", when=_has_query_rank),
+    Row("attn_q_b.weight", "q_rank heads*mla_key", when=_has_query_rank),
+    Row("attn_q.weight", "embd heads*mla_key", when=_has_no_query_rank),
+    Row("attn_kv_a_mqa.weight", "embd kv_rank+rot"),
+    Row("attn_k_b.weight", "nope kv_rank heads", when=_is_split),
+    Row("attn_v_b.weight", "kv_rank mla_value heads", when=_is_split),
+    Row("attn_kv_b.weight", "kv_rank heads*nope_value", when=_is_whole),
+    Row("attn_output.weight", "heads*mla_value embd"),
+    Row("ffn_norm.weight", "embd"),
+    *(Row(row.name, row.sizes, when=_is_leading) for row in GATED),
+    Row("ffn_gate_inp.weight", "embd experts", when=_is_mixed),
+    optional("exp_probs_b.bias", "experts", _is_mixed),
+    Row("ffn_down_exps.weight", "expert_ff embd experts", when=_is_mixed),
+    Row("ffn_gate_up_exps", "embd expert_ff experts", when=_is_mixed),
+    Row("ffn_gate_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
+    Row("ffn_down_shexp.weight", "expert_ff*shared embd", when=_is_mixed),
+    Row("ffn_up_shexp.weight", "embd expert_ff*shared", when=_is_mixed),
+    *NEXT,
+)
+BIASED_NORMS = (
+    Row("attn_norm.weight", "embd"), Row("attn_norm.bias", "embd"), Row("attn_output.weight", "embd embd"),
+    Row("attn_output.bias", "embd"), Row("ffn_norm.weight", "embd"), Row("ffn_norm.bias", "embd"),
+    Row("ffn_down.weight", "ff embd"), Row("ffn_down.bias", "embd"), Row("ffn_up.weight", "embd ff"),
+    Row("ffn_up.bias", "ff"),
+)  # fmt: skip
+LFM2 = (
+    Row("ffn_norm.weight", "embd"),
+    *PLAIN_GATED,
+    Row("attn_norm.weight", "embd"),
+    Row("attn_q_norm.weight", "head", when=_attends),
+    Row("attn_k_norm.weight", "head", when=_attends),
+    Row("attn_qkv", "embd embd layer_k layer_v", when=_attends),
+    Row("attn_output.weight", "embd embd", when=_attends),
+    Row("shortconv.conv.weight", "conv embd", when=_convolves),
+    Row("shortconv.in_proj.weight", "embd 3*embd", when=_convolves),
+    Row("shortconv.out_proj.weight", "embd embd", when=_convolves),
+)
+LAYERS: Mapping[str, tuple[Row, ...]] = {
+    "llama": LLAMA,
+    "granite": LLAMA,
+    "qwen2": QWEN2,
+    "qwen2vl": QWEN2,
+    "qwen3": (*QWEN3, *PLAIN_GATED),
+    "qwen3moe": (*QWEN3, *EXPERTS),
+    "gemma2": GEMMA2,
+    "gemma3": (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head")),
+    "phi3": (
+        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv", required=False),
+        Row("attn_output.weight", "embd embd"), Row("ffn_norm.weight", "embd"), Row("ffn_down.weight", "ff embd"),
+        Row("ffn_up.weight", "embd 2*ff"),
+    ),
+    "olmo2": (
+        Row("attn_qkv", "embd embd kv kv"), Row("attn_output.weight", "embd embd"), Row("attn_q_norm.weight", "embd"),
+        Row("attn_k_norm.weight", "kv_heads*quotient"), Row("post_attention_norm.weight", "embd"), *PLAIN_GATED,
+        Row("post_ffw_norm.weight", "embd"),
+    ),
+    "glm4": (
+        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd q k v"), Row("attn_output.weight", "q embd"),
+        Row("post_attention_norm.weight", "embd"), Row("ffn_norm.weight", "embd"), Row("ffn_down.weight", "ff embd"),
+        Row("ffn_up.weight", "embd 2*ff"), Row("post_ffw_norm.weight", "embd"), *NEXT,
+    ),
+    "starcoder2": (*BIASED_NORMS, Row("attn_qkv", "embd embd kv kv")),
+    "deepseek2": DEEPSEEK2,
+    "gpt2": (
+        *BIASED_NORMS, Row("attn_qkv.weight", "embd embd+2*kv"), Row("attn_qkv.bias", "embd+2*kv"),
+    ),
+    "gpt-oss": (
+        Row("attn_norm.weight", "embd"), Row("post_attention_norm.weight", "embd"),
+        Row("attn_qkv", "embd heads*rot kv_heads*rot kv_heads*rot"), Row("attn_output.weight", "heads*rot embd"),
+        Row("attn_sinks.weight", "heads"), *EXPERTS, Row("attn_output.bias", "embd"),
+        Row("ffn_gate_inp.bias", "experts"), Row("ffn_gate_exps.bias", "expert_ff experts"),
+        Row("ffn_down_exps.bias", "embd experts"), Row("ffn_up_exps.bias", "expert_ff experts"),
+    ),
+    "lfm2": LFM2,
+}  # fmt: skip
+"""Tensors of each layer, without `blk.N.`. Those that are named without a suffix may be stored as one or apart."""
+OTHERS: Mapping[str, tuple[Row, ...]] = {
+    **dict.fromkeys(LAYERS, TOP),
+    "llama": (*TOP, *ROPE_FACTORS),
+    "granite": (*TOP, *ROPE_FACTORS),
+    "qwen2": (*TOP, optional("output.bias", "vocab")),
+    "qwen2vl": (*TOP, optional("output.bias", "vocab")),
+    "qwen3": (*TOP, optional("cls.output.weight", "embd classes")),
+    "gemma2": EMBEDDINGS,
+    "gemma3": (*TOP, optional("dense_2.weight", "embd dense_2"), optional("dense_3.weight", "dense_3 embd")),
+    "phi3": (
+        *TOP, optional("rope_factors_long.weight", "half_rot"), optional("rope_factors_short.weight", "half_rot"),
+    ),
+    "olmo2": (*EMBEDDINGS, Row("output.weight", "embd vocab")),
+    "gpt-oss": (*EMBEDDINGS, Row("output.weight", "embd vocab")),
+    "gpt2": (*TOP, Row("output_norm.bias", "embd"), Row("position_embd.weight", "embd ctx")),
+    "starcoder2": (*TOP, Row("output_norm.bias", "embd")),
+    "lfm2": (
+        EMBEDDINGS[0], Row("token_embd_norm.weight", "embd"), HEAD, optional("dense_2.weight", "embd embd_out"),
+        optional("dense_2.bias", "embd_out"),
+    ),
+}  # fmt: skip
+"""Tensors outside the layers."""
+ALL_LAYERS = ("deepseek2", "glm4")
+"""Architectures that load the layers that predict more tokens; others do not look for tensors of such layers."""
+SCALED = ("attn_q", "attn_k", "attn_v", "attn_output", "attn_qkv", "ffn_gate", "ffn_down", "ffn_up",
+          "ffn_gate_shexp", "ffn_down_shexp", "ffn_up_shexp", "nextn.eh_proj", "nextn.shared_head_head")  # fmt: skip
+SCALED_EXPERTS = ("ffn_gate_exps", "ffn_down_exps", "ffn_up_exps")
+"""Matrices that may have a scale, and one for their inputs; experts have one each."""
+
+
+def query_rank(numbers: Hyperparameters) -> int:
+    """The rank of DeepSeek's queries, which llama.cpp does not read for the models without one."""
+    layers, tokens = numbers.trunk, numbers.number("vocab_size")
+    if layers in (26, 27) or (layers == 48 and tokens == 128256):
+        return 0
+    return numbers.number("attention.q_lora_rank")
+
+
+def needs(numbers: Hyperparameters, tokens: int, present: Collection[str]) -> Iterator[Need]:
+    """Every tensor that llama.cpp looks for in a file with these names."""
+    sizes = sizes_of(numbers, tokens)
+    for row in OTHERS[numbers.architecture]:
+        if row.when is None or row.when(numbers, 0):
+            yield Need(row.name, _evaluated(row.sizes, sizes), row.required)
+    count = numbers.layers if numbers.architecture in ALL_LAYERS else numbers.trunk
+    for layer in range(count):
+        own = {
+            **sizes,
+            "layer_k": numbers.head_size("key", layer) * numbers.of_layer("attention.head_count_kv", layer),
+            "layer_v": numbers.head_size("value", layer) * numbers.of_layer("attention.head_count_kv", layer),
+        }  # fmt: skip
+        prefix = f"blk.{layer}."
+        for row in LAYERS[numbers.architecture]:
+            if row.when is None or row.when(numbers, layer):
+                yield from _of_row(row, prefix, own, present)
+        yield from _scales(prefix, sizes["experts"], present)
+
+
+def _of_row(row: Row, prefix: str, sizes: Sizes, present: Collection[str]) -> Iterator[Need]:
+    name, shape = prefix + row.name, _evaluated(row.sizes, sizes)
+    if row.name == "attn_qkv":
+        yield from _attention(row, prefix, shape, present)
+    elif row.name == "ffn_gate_up_exps":
+        columns, rows, experts = shape
+        yield Need(f"{name}.weight", (columns, 2 * rows, experts), required=False)
+        if f"{name}.weight" not in present:
+            yield from (Need(f"{prefix}{part}.weight", shape) for part in ("ffn_gate_exps", "ffn_up_exps"))
+    else:
+        yield Need(name, shape, row.required)
+
+
+def _attention(row: Row, prefix: str, shape: tuple[int, ...], present: Collection[str]) -> Iterator[Need]:
+    """Queries, keys and values as one tensor if it is there, else each; biases beside either."""
+    columns, *parts = shape
+    whole, letters = f"{prefix}attn_qkv", "qkv"
+    yield Need(f"{whole}.weight", (columns, sum(parts)), required=False)
+    if f"{whole}.weight" in present:
+        yield Need(f"{whole}.bias", (sum(parts),), required=False)
+        if f"{whole}.bias" in present:
+            return
+    else:
+        for letter, rows in zip(letters, parts):
+            yield Need(f"{prefix}attn_{letter}.weight", (columns, rows), row.required)
+    for letter, rows in zip(letters, parts):
+        yield Need(f"{prefix}attn_{letter}.bias", (rows,), required=False)
+
+
+def _scales(prefix: str, experts: int, present: Collection[str]) -> Iterator[Need]:
+    for names, count in ((SCALED, 1), (SCALED_EXPERTS, experts)):
+        for name in names:
+            if f"{prefix}{name}.weight" in present:
+                yield Need(f"{prefix}{name}.scale", (count,), required=False)
+                yield Need(f"{prefix}{name}.input_scale", (count,), required=False)
+
+
+def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
+    """The numbers behind the words of the rows."""
+    number, embedding = numbers.number, numbers.number("embedding_length")
+    heads, groups = number("attention.head_count"), number("attention.head_count_kv")
+    key, value, rotated = (numbers.head_size(name) for name in ("key", "value", "rope"))
+    labels = numbers.keys["classifier.output_labels"]
+    key_mla, value_mla = number("attention.key_length_mla") or key, number("attention.value_length_mla") or value
+    return {
+        "embd": embedding, "vocab": tokens, "ctx": number("context_length"), "heads": heads, "kv_heads": groups,
+        "q": key * heads, "k": key * groups, "v": value * groups, "kv": value * groups, "head": key, "rot": rotated,
+        "half_rot": rotated // 2, "ff": number("feed_forward_length"), "experts": number("expert_count"),
+        "expert_ff": expert_size(numbers), "shared_ff": number("expert_shared_feed_forward_length"),
+        "shared": number("expert_shared_count"), "q_rank": query_rank(numbers),
+        "kv_rank": number("attention.kv_lora_rank"), "mla_key": key_mla, "mla_value": value_mla,
+        "nope": key_mla - rotated, "nope_value": key_mla - rotated + value_mla, "conv": number("shortconv.l_cache"),
+        "quotient": embedding // heads if heads else 0, "classes": len(labels) if isinstance(labels, Sequence) and len(labels) else 1,
+        "embd_out": number("embedding_length_out") or embedding, "dense_2": 0, "dense_3": 0,
+    }  # fmt: skip
+
+
+def expert_size(numbers: Hyperparameters) -> int:
+    """Rows of an expert; Qwen 3 divides those of the dense layers if there is no other key."""
+    stated = numbers.number("expert_feed_forward_length")
+    used = numbers.number("expert_used_count")
+    return stated or (numbers.number("feed_forward_length") // used if used else 0)
+
+
+def _evaluated(words: str, sizes: Sizes) -> tuple[int, ...]:
+    """The numbers for words such as "embd kv_rank+rot": sums of products.
+
+    >>> _evaluated("a 2*a+b", {"a": 3, "b": 1})
+    (3, 7)
+    """
+    return tuple(sum(_product(term, sizes) for term in word.split("+")) for word in words.split())
+
+
+def _product(term: str, sizes: Sizes) -> int:
+    return prod(int(factor) if factor.isdigit() else sizes[factor] for factor in term.split("*"))
