@@ -76,17 +76,18 @@ def safetensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_folder(place: Path) -> Folder:
-    """A folder whose weights are one file."""
-    data = (place / WEIGHTS).read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header, start = json.loads(data[8 : 8 + size]), 8 + size
-    tensors = {
-        name: Tensor(entry["dtype"], tuple(entry["shape"]), data[start + begin : start + end])
-        for name, entry in header.items() if name != "__metadata__"
-        for begin, end in [entry["data_offsets"]]
-    }  # fmt: skip
-    files = {path.name: path.read_bytes() for path in sorted(place.iterdir()) if path.name != WEIGHTS}
-    return Folder({WEIGHTS: tensors}, files)
+    """A folder, with its weights as one file."""
+    tensors: dict[str, Tensor] = {}
+    for path in sorted(place.glob("*.safetensors")):
+        data = path.read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        header, start = json.loads(data[8 : 8 + size]), 8 + size
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                tensors[name] = Tensor(entry["dtype"], tuple(entry["shape"]), data[start + begin : start + end])
+    others = (path for path in sorted(place.iterdir()) if path.suffix != ".safetensors" and path.name != INDEX)
+    return Folder({WEIGHTS: tensors}, {path.name: path.read_bytes() for path in others})
 
 
 def mutants(base: Folder) -> Iterator[Mutant]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,16 @@ from ..config.spelling import text_config
 from ..layouts import EMBEDDINGS
 from .behavior import setting_problems
 from .llama_cpp.loader import load
+from .folders.check import (
+    read_settings,
+    effective_inventory,
+    file_problems,
+    is_ignored,
+    setting_type_problems,
+    tensor_problems,
+)
+from .folders.check import tokenizer_problems as described_problems
+from .folders.tables import FOLDER_ENGINES
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
@@ -35,6 +44,7 @@ CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
 DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
+INCOMPLETE = ("shard-missing",)
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -101,7 +111,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            if requirements is not LLAMA_CPP or error.code not in DAMAGE:
+            if error.code not in (DAMAGE if requirements is LLAMA_CPP else INCOMPLETE):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
@@ -118,6 +128,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
         return _check_gguf(model, inventory)
+    if inventory.naming.error is not None and inventory.naming.error.code == "duplicate" and engine in FOLDER_ENGINES:
+        raise inventory.naming.error.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -126,7 +138,16 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
+    folder = FOLDER_ENGINES.get(engine)
+    if folder is not None:
+        inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
+    if folder is not None and inventory.settings is None and inventory.errors:
+        refused = [each for each in problems if each.severity == "error" and each.code not in ("config", "rope")]
+        if not refused:  # what Squish cannot read, the engine may
+            raise inventory.errors[0].within(file=model.name)
+        problems = tuple(refused)
+    assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
 
 
@@ -173,7 +194,11 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         yield Problem(code="engine-family", severity="error", where=place, message=message)
         return
     yield from _foreign_family(file, engine, inventory)
-    yield from _family_problems(inventory, engine)
+    folder = FOLDER_ENGINES.get(engine.id)
+    refused = setting_type_problems(file, naming.model_type, folder) if folder is not None else []
+    yield from refused
+    if not refused or inventory.settings is not None:
+        yield from _family_problems(inventory, engine)
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
@@ -200,7 +225,10 @@ def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterato
 def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
     """Contradictions to the family: each kind of tensor once, with the first name and the number of tensors."""
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
+    folder = FOLDER_ENGINES.get(engine.id)
     for error in inventory.errors:
+        if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
+            continue
         place = error.tensor or error.part or ""
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
@@ -241,15 +269,12 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=file.name,
             message=f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}",
         )
-    names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
-    if names and not any(fnmatchcase(name, engine.weights) for name in names):
-        yield Problem(
-            code="engine-format",
-            severity="error",
-            where=names[0],
-            message=f"does not have the name that {engine.title} looks for: {engine.weights}",
-        )
-    method = file.version if file.format == "hf" else None
+    folder = FOLDER_ENGINES.get(engine.id)
+    if folder is not None:
+        yield from file_problems(file, folder)
+        yield from tensor_problems(file, inventory, folder)
+        yield from described_problems(file, folder)
+    method = file.version.split()[0] if file.format == "hf" and file.version else None
     if method is not None and not matches(method, engine.formats["hf"].methods):
         yield Problem(
             code="engine-type",
@@ -257,10 +282,9 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=f"{CONFIG_FILE} quant_method",
             message=f"is {method}, which {engine.title} does not run",
         )
-    if inventory.model is None or inventory.naming.model_type is None:
-        return
     model_type = inventory.naming.model_type
-    config = text_config(inventory.model.config())
+    assert model_type is not None
+    config = read_settings(file, model_type, engine.id)
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)

@@ -1,0 +1,190 @@
+"""Whether Transformers or mlx-lm loads a folder: its files, settings, tensors and tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+
+from squish_core.api import ErrorCode, File, Inventory, Problem, SquishError, load_json, take_inventory
+
+from ...config.spelling import text_config
+from ..tokenizer import WHOLE
+from .settings import CONFIG_FILE, type_problems, with_defaults
+from .tables import ALWAYS, FolderEngine
+from .tokenizer_files import tokenizer_config_problems, tokenizer_json_problems
+
+INDEX = "model.safetensors.index.json"
+HEAD = "lm_head.weight"
+PIECE = 1 << 20
+"""Values that are compared at a time."""
+OUTSIDE = "has a number outside the range in the settings"
+DESCRIBING = {"tokenizer.json": tokenizer_json_problems, "tokenizer_config.json": tokenizer_config_problems}
+
+
+def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
+    """Find weights under names that the engine does not look for."""
+    if file.path is None or not file.path.is_dir():
+        return
+    names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
+    if engine.index and (file.path / INDEX).is_file():
+        return
+    if names and not any(fnmatchcase(name, engine.weights) for name in names):
+        yield Problem(
+            code="engine-format", severity="error", where=names[0],
+            message=f"does not have the name that {engine.title} looks for: {engine.weights}"
+            + (f", or an index {INDEX}" if engine.index else ""),
+        )  # fmt: skip
+
+
+def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
+    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
+    filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
+    return inventory if filled is file else take_inventory(filled, layout)
+
+
+def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> list[Problem]:
+    """Find settings of a type that the engine refuses."""
+    return list(type_problems(folder_config(file), model_type, engine))
+
+
+def folder_config(file: File) -> dict[str, Any]:
+    """The config.json of a folder; empty without one."""
+    if CONFIG_FILE not in file.assets:
+        return {}
+    return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
+
+
+def read_settings(file: File, model_type: str, engine: str) -> dict[str, Any]:
+    """The settings of a text model that an engine reads: mlx-lm takes those of a part alone."""
+    config = folder_config(file)
+    inner = config.get("text_config")
+    return inner if engine == "mlx" and isinstance(inner, dict) else text_config(config)
+
+
+def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
+    """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    if error.tensor is None or error.message.startswith("is missing"):
+        return False
+    is_extra = error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
+    if engine.strict:
+        return is_extra and any(part in error.tensor for part in engine.leftovers.get(model_type, ()))
+    return is_extra
+
+
+def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    """Find names that the engine does not read, biases that it needs or does not have, and a head that it drops."""
+    yield from _prefix_problems(file, inventory, engine)
+    yield from _bias_problems(inventory, engine)
+    yield from _head_problems(file, inventory, engine)
+    yield from _fp8_problems(file, inventory, engine)
+    if engine.strict and inventory.coverage is not None and inventory.family is not None:
+        kept = engine.leftovers.get(inventory.naming.model_type or "", ())
+        for name in inventory.coverage.unused:
+            if not name.endswith(HEAD) and not any(part in name for part in kept):
+                yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
+
+
+def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type, family = inventory.naming.model_type or "", inventory.family
+    known = tuple(family.prefixes) if family is not None else ()
+    legal = engine.prefixes.get(model_type, ())
+    required = engine.required.get(model_type)
+    for name in file.index.tensors:
+        prefix = next((each for each in known if name.startswith(each)), None)
+        if prefix is not None and prefix not in legal:
+            yield _tensor(name, f"begins with {prefix}, which {engine.title} does not read for {model_type}")
+            return
+        if required is not None and prefix is None and not _is_other(name, inventory):
+            yield _tensor(name, f"does not begin with {required}, as {engine.title} expects for {model_type}")
+            return
+
+
+def _is_other(name: str, inventory: Inventory) -> bool:
+    patterns = inventory.family.other_modalities if inventory.family is not None else ()
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
+    if settings is None or coverage is None or inventory.model is None:
+        return
+    config = text_config(inventory.model.config())
+    table = engine.biases.get(model_type, {})
+    present = set(coverage.origins)
+    needed = set()
+    for setting, templates in table.items():
+        if setting == ALWAYS or config.get(setting):
+            needed |= {each.replace("{n}", str(n)) for each in templates for n in range(settings["num_hidden_layers"])}
+    for name in sorted(needed - present)[:1]:
+        yield _tensor(name, f"is missing, and the model in {engine.title} has it")
+    spare = {name for name in present if name.endswith("_proj.bias") and ".experts." not in name} - needed
+    for name in sorted(spare)[:1]:
+        severity = "error" if engine.strict else "warning"
+        yield _tensor(name, f"is not a parameter of the model in {engine.title}", severity)
+
+
+def _head_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    """A head that config.json ties to the embeddings, and that is stored, too."""
+    model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
+    if settings is None or coverage is None or not settings.get("tie_word_embeddings") or model_type in engine.takes_head:
+        return
+    head = next((name for name in coverage.unused if name.endswith(HEAD)), None)
+    if head is None:
+        return
+    if engine.strict and model_type not in engine.drops_head:
+        yield _tensor(head, f"is stored although config.json ties it, which {engine.title} refuses for {model_type}")
+    elif not _is_tied(file, inventory, head):
+        yield _tensor(head, f"is dropped by {engine.title}, because config.json ties it, and differs from the embeddings", "warning")
+
+
+def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
+    """Whether a head has the values of the embeddings; only dense ones are compared, in pieces."""
+    import numpy as np
+
+    assert inventory.coverage is not None
+    assert inventory.family is not None
+    partner = next(tensor.tied_to for tensor in inventory.family.tensors if tensor.name == HEAD)
+    origin = inventory.coverage.origins.get(partner or "")
+    if origin is None:
+        return True
+    one, two = file[head], file[origin.source]
+    if one.shape != two.shape or any(each.encodings[0].codec.id != "dense" for each in (one.spec, two.spec)):
+        return False
+    step = max(1, PIECE // max(1, one.shape[-1]))
+    rows = range(0, one.shape[0], step)
+    return all(np.array_equal(one[start : start + step], two[start : start + step]) for start in rows)
+
+
+def _fp8_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type = inventory.naming.model_type or ""
+    if engine.fp8 is None or model_type in engine.fp8 or not (file.version or "").startswith("fp8"):
+        return
+    coded = [name for name, spec in file.index.tensors.items() if spec.encodings and spec.encodings[0].codec.id != "dense"]
+    if file.format == "hf" and coded:
+        message = f"has FP8 codes with scales, which {engine.title} does not read for {model_type}"
+        yield Problem(code="engine-type", severity="error", where=coded[0], message=message)
+
+
+def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
+    """Find what keeps the tokenizer from being read."""
+    for name, check in DESCRIBING.items():
+        if name not in file.assets:
+            continue
+        try:
+            document = json.loads(bytes(file.assets[name].raw))  # of keys that appear twice, the last, as the engine
+        except (ValueError, RecursionError) as error:
+            yield Problem(code="tokenizer", severity="error", where=name, message=f"is not JSON: {error}")
+            continue
+        if not isinstance(document, dict):
+            yield Problem(code="tokenizer", severity="error", where=name, message="is not an object")
+            continue
+        for field, message in check(document):
+            yield Problem(code="tokenizer", severity="error", where=f"{name} {field}", message=message)
+
+
+def _tensor(name: str, message: str, severity: str = "error") -> Problem:
+    return Problem(code="engine-tensor", severity=severity, where=name, message=message)

@@ -1,0 +1,154 @@
+"""Settings of a config.json as engines take them: values of other types are refused, absent ones have defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import File, Part, Problem
+
+from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
+from .tables import FolderEngine
+from .transformers_settings import TEXT, VISION, Setting, settings_of
+
+CONFIG_FILE = "config.json"
+_UNFILLED = (
+    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
+    "mlp_only_layers", TEXT, VISION,
+)  # fmt: skip
+"""Settings whose default depends on others."""
+LAYER_TYPES = (
+    "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
+    "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
+    "hybrid_sliding", "reference_sliding_attention", "linear_attention",
+)  # fmt: skip
+DTYPES = (
+    "float32", "float16", "bfloat16", "float64", "float", "half", "double", "auto", "torch.float32", "torch.float16",
+    "torch.bfloat16", "torch.float64",
+)  # fmt: skip
+_TOKENS = ("pad_token_id",)
+"""Ids that Transformers looks up in the embeddings when it makes the model."""
+
+
+def json_type(value: Any) -> str:
+    """The type of a JSON value, as Python has it."""
+    return "null" if value is None else type(value).__name__
+
+
+def fits(value: Any, types: tuple[str, ...]) -> bool:
+    """Whether a value has one of the types; those of a list are those of its items."""
+    if "any" in types:
+        return True
+    if isinstance(value, list):
+        items = [each.removeprefix("list[").removesuffix("]") for each in types if each.startswith("list[")]
+        return any(each == "list" for each in types) or any(all(json_type(item) == each for item in value) for each in items)
+    return json_type(value) in types
+
+
+def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
+    """Find the settings that Transformers refuses, whatever the tensors are, in each part of a config.json."""
+    title = engine.title
+    for part in ("", TEXT, VISION):
+        settings = settings_of(model_type, part)
+        values = config.get(part) if part else config
+        if settings is None or not isinstance(values, Mapping):
+            continue
+        for name, value in values.items():
+            setting = settings.get(name)
+            if setting is not None and not fits(value, setting.types):
+                yield Problem(
+                    code="engine-setting", severity="error", where=f"{CONFIG_FILE} {f'{part}.' if part else ''}{name}",
+                    message=f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}",
+                )  # fmt: skip
+        yield from _layer_problems(values, settings, title)
+    text = config.get(TEXT)
+    yield from _token_problems(text if isinstance(text, Mapping) else config, title)
+    if engine.id == "mlx":
+        yield from _mlx_problems(config, model_type)
+    else:
+        yield from _dtype_problems(config, title)
+
+
+def _refused(name: str, message: str) -> Problem:
+    return Problem(code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}", message=message)
+
+
+def _layer_problems(
+    values: Mapping[str, Any], settings: Mapping[str, Setting], title: str
+) -> Iterator[Problem]:
+    kinds = values.get("layer_types")
+    if "layer_types" not in settings or not isinstance(kinds, list):
+        return
+    layers = values.get("num_hidden_layers", settings["num_hidden_layers"].default)
+    if len(kinds) != layers:
+        yield _refused("layer_types", f"are {len(kinds)}, which {title} refuses beside num_hidden_layers {layers}")
+    elif unknown := [kind for kind in kinds if kind not in LAYER_TYPES]:
+        yield _refused("layer_types", f"have {str(unknown[0])[:40]!r}, which {title} does not know")
+
+
+def _dtype_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    for name in ("dtype", "torch_dtype"):
+        value = config.get(name)
+        if value is not None and value not in DTYPES:
+            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
+
+
+def _mlx_problems(config: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
+    """What only mlx-lm refuses."""
+    if config.get("model_file") is not None:
+        yield _refused("model_file", "names code of the model, which mlx-lm does not run unless it is trusted")
+    if TEXT in config and not isinstance(config[TEXT], Mapping):
+        yield _refused(TEXT, "is not an object, as mlx-lm expects")
+    elif model_type == "gemma3" and TEXT not in config:
+        yield _refused(TEXT, "is missing, and mlx-lm does not load without it")
+    declared = config.get("quantization_config")
+    if config.get("quantization") is None and declared and (
+        not isinstance(declared, Mapping) or "quant_method" not in declared
+    ):  # fmt: skip
+        yield _refused("quantization_config", "has no quant_method, and mlx-lm does not load without it")
+
+
+def _listed(types: tuple[str, ...]) -> str:
+    return " or ".join(sorted(types))
+
+
+def _token_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    size = config.get("vocab_size")
+    for name in _TOKENS:
+        number = config.get(name)
+        if type(size) is int and type(number) is int and not -size <= number < size:
+            yield Problem(
+                code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}",
+                message=f"is {number}, for which {title} has no embedding: there are {size}",
+            )  # fmt: skip
+
+
+def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
+    """The file with the engine's defaults in place of settings that config.json leaves out."""
+    filled = dict(config)
+    if isinstance(inner := config.get(TEXT), dict):
+        filled[TEXT] = _defaults(model_type, TEXT, engine) | inner
+        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
+            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
+    else:
+        filled = _defaults(model_type, "", engine) | filled
+    if filled == config:
+        return file
+    data = json.dumps(filled).encode()
+    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
+    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
+
+
+def _defaults(model_type: str, part: str, engine: str) -> dict[str, Any]:
+    if engine == "mlx":
+        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
+        return dict(MLX_DEFAULTS.get(kind, {}))
+    settings = settings_of(model_type, part) or {}
+    return {
+        name: setting.default
+        for name, setting in settings.items()
+        if setting.default is not None and name not in _UNFILLED and not name.endswith("_token_id")
+    }
