@@ -1,6 +1,6 @@
 """What `check-model` says about changed folders, against what Transformers, mlx-lm and mistral.rs do with them.
 
-    PYTHONPATH=tests python -m oracles.check_folders --engine mlx [--only TEXT] [--change TEXT] [--sample N] [--bases DIR]
+    PYTHONPATH=tests python -m oracles.check_folders --engine mlx [--only TEXT] [--sample N] [--bases DIR]
 
 As `oracles.check_matrix` for llama.cpp: prints each change about which the two differ, and the confusion matrix.
 """

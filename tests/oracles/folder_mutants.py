@@ -1,4 +1,4 @@
-"""One change at a time in a model's folder: each setting, each field of the tokenizer, each kind of tensor, each file."""
+"""One change at a time in a model's folder: each setting, field of the tokenizer, kind of tensor, and file."""
 
 from __future__ import annotations
 
@@ -109,12 +109,24 @@ def values(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("negative", -value), ("twice", 2 * value), ("one more", value + 1), ("a list", [value, value]))
         yield from (("huge", LATER), ("true", True))
     elif isinstance(value, float):
-        yield from (("a text", str(value)), ("zero", 0.0), ("negative", -value), ("a list", [value]), ("twice", 2 * value))
+        yield from (
+            ("a text", str(value)),
+            ("zero", 0.0),
+            ("negative", -value),
+            ("a list", [value]),
+            ("twice", 2 * value),
+        )
         yield "an integer", 1
     elif isinstance(value, str):
         yield from (("another text", value + "x"), ("empty", ""), ("a number", 7), ("a list", [value]))
     elif isinstance(value, list):
-        yield from (("empty", []), ("shorter", value[:-1]), ("longer", value + value[-1:]), ("a text", "all"), ("a number", 7))
+        yield from (
+            ("empty", []),
+            ("shorter", value[:-1]),
+            ("longer", value + value[-1:]),
+            ("a text", "all"),
+            ("a number", 7),
+        )
         yield "numbers", [7 for _ in value]
     elif isinstance(value, dict):
         yield from (("empty", {}), ("a list", [1]), ("a text", "none"))
@@ -125,9 +137,10 @@ def values(value: Any) -> Iterator[tuple[str, Any]]:
 def setting_mutants(base: Folder) -> Iterator[Mutant]:
     """Each setting of config.json, and of the objects in it."""
     yield from json_mutants(base, CONFIG)
+    config = json.loads(base.files[CONFIG])
     for name, value in EXTRA_SETTINGS:
-        if name not in json.loads(base.files[CONFIG]):
-            yield f"config {name} = {value!r}", base.with_json(CONFIG, lambda config: config.update({name: value}))
+        if name not in config:
+            yield f"config {name} = {value!r}", base.with_file(CONFIG, json.dumps({**config, name: value}).encode())
 
 
 EXTRA_SETTINGS: tuple[tuple[str, Any], ...] = (
@@ -197,14 +210,18 @@ def vocabulary_mutants(base: Folder, document: dict[str, Any]) -> Iterator[Mutan
     def changed(label: str, change: Callable[[dict[str, Any]], Any]) -> Mutant:
         return f"tokenizer {label}", base.with_json(TOKENIZER, change)
 
-    yield changed("two tokens of one id", lambda tree: tree["model"]["vocab"].update({first: tree["model"]["vocab"][second]}))
+    yield changed(
+        "two tokens of one id", lambda tree: tree["model"]["vocab"].update({first: tree["model"]["vocab"][second]})
+    )
     yield changed("an id beyond the vocabulary", lambda tree: tree["model"]["vocab"].update({"zzz": 5000}))
     yield changed("a negative id", lambda tree: tree["model"]["vocab"].update({"zzz": -1}))
     yield changed("an id of text", lambda tree: tree["model"]["vocab"].update({"zzz": "1"}))
     yield changed("a token less", lambda tree: tree["model"]["vocab"].popitem())
     yield changed("a merge of unknown tokens", lambda tree: tree["model"]["merges"].append(["qqq", "zzz"]))
     yield changed("a merge of one", lambda tree: tree["model"]["merges"].append(["a"]))
-    yield changed("a merge as text", lambda tree: tree["model"].update(merges=[" ".join(m) for m in tree["model"]["merges"]]))
+    yield changed(
+        "a merge as text", lambda tree: tree["model"].update(merges=[" ".join(m) for m in tree["model"]["merges"]])
+    )
     if document["added_tokens"]:
         yield changed("an added token beyond the vocabulary", lambda tree: tree["added_tokens"][0].update(id=5000))
         yield changed("an added token without content", lambda tree: tree["added_tokens"][0].pop("content"))
@@ -257,11 +274,18 @@ def tensor_changes(tensors: dict[str, Tensor], name: str) -> Iterator[tuple[str,
     count, size = int(np.prod(tensor.shape)), SIZES[tensor.dtype]
     rows = tensor.shape[0]
     if rows > 1:
-        less = evolve(tensor, shape=(rows - 1, *tensor.shape[1:]), data=tensor.data[: count // rows * (rows - 1) * size])
+        less = evolve(
+            tensor, shape=(rows - 1, *tensor.shape[1:]), data=tensor.data[: count // rows * (rows - 1) * size]
+        )
         yield "with a row less", {**tensors, name: less}
     twice = evolve(tensor, shape=(2 * rows, *tensor.shape[1:]), data=tensor.data * 2)
     yield "with twice the rows", {**tensors, name: twice}
-    yield "flat", {**tensors, name: evolve(tensor, shape=(count,))} if len(tensor.shape) > 1 else {**tensors, name: evolve(tensor, shape=(1, count))}
+    yield (
+        "flat",
+        {**tensors, name: evolve(tensor, shape=(count,))}
+        if len(tensor.shape) > 1
+        else {**tensors, name: evolve(tensor, shape=(1, count))},
+    )
     if len(tensor.shape) > 1:
         yield "transposed", {**tensors, name: evolve(tensor, shape=tensor.shape[::-1])}
     for dtype in ("F16", "BF16", "F64", "I32", "U8"):

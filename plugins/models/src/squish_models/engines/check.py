@@ -22,20 +22,20 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_file
 
-from ..config.spelling import text_config
 from ..layouts import EMBEDDINGS
+from ..mlx_types import MLX_TYPES
 from .behavior import setting_problems
-from .llama_cpp.loader import load
 from .folders.check import (
-    read_settings,
     effective_inventory,
     file_problems,
     is_ignored,
+    read_settings,
     setting_type_problems,
     tensor_problems,
 )
 from .folders.check import tokenizer_problems as described_problems
 from .folders.tables import FOLDER_ENGINES
+from .llama_cpp.loader import load
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
@@ -44,6 +44,8 @@ CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
 DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
+UNCHECKED = ("rope_theta", "rope_local_base_freq", "sliding_window", "layer_types")
+"""Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -133,6 +135,10 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    if engine == "mlx" and inventory.naming.model_type not in MLX_TYPES and inventory.family is None:
+        message = f"is {inventory.naming.model_type[:40]!r}, a model that mlx-lm does not have"
+        problems = (Problem(code="engine-family", severity="error", where=CONFIG_FILE, message=message),)
+        return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
         raise FormatError(
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
@@ -143,12 +149,20 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
     if folder is not None and inventory.settings is None and inventory.errors:
-        refused = [each for each in problems if each.severity == "error" and each.code not in ("config", "rope")]
+        refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
         if not refused:  # what Squish cannot read, the engine may
             raise inventory.errors[0].within(file=model.name)
         problems = tuple(refused)
     assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _is_unsure(problem: Problem) -> bool:
+    """Whether Squish cannot read a setting that the engine may not check: all but sizes and types."""
+    if problem.code not in ("config", "rope"):
+        return False
+    setting = problem.where.removeprefix(CONFIG_FILE).strip()
+    return setting.startswith(UNCHECKED) or setting.endswith("_eps") or "expected" not in problem.message
 
 
 def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
@@ -282,9 +296,8 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=f"{CONFIG_FILE} quant_method",
             message=f"is {method}, which {engine.title} does not run",
         )
-    model_type = inventory.naming.model_type
-    assert model_type is not None
-    config = read_settings(file, model_type, engine.id)
+    assert inventory.naming.model_type is not None
+    model_type, config = read_settings(file, inventory.naming.model_type, engine.id)
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)

@@ -8,21 +8,24 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 
-from squish_core.api import ErrorCode, File, Inventory, Problem, SquishError, load_json, take_inventory
+from squish_core.api import ErrorCode, File, Inventory, Problem, SquishError, TensorSpec, load_json, take_inventory
 
 from ...config.spelling import text_config
 from ..tokenizer import WHOLE
+from .mlx_settings import MLX_PARTS
 from .settings import CONFIG_FILE, type_problems, with_defaults
 from .tables import ALWAYS, FolderEngine
 from .tokenizer_files import tokenizer_config_problems, tokenizer_json_problems
 
 INDEX = "model.safetensors.index.json"
+PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
 HEAD = "lm_head.weight"
 PIECE = 1 << 20
 """Values that are compared at a time."""
 OUTSIDE = "has a number outside the range in the settings"
-DESCRIBING = {"tokenizer.json": tokenizer_json_problems, "tokenizer_config.json": tokenizer_config_problems}
+TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 
 
 def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
@@ -43,7 +46,22 @@ def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
 def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
     """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
     filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
+    if not engine.strict:
+        filled = _with_prefix(filled)
     return inventory if filled is file else take_inventory(filled, layout)
+
+
+def _with_prefix(file: File) -> File:
+    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
+    tensors = file.index.tensors
+    if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
+        return file
+    renamed = {
+        new: evolve(spec, name=new)
+        for name, spec in tensors.items()
+        for new in [name if name == HEAD else PREFIX + name]
+    }
+    return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
 
 
 def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> list[Problem]:
@@ -58,11 +76,13 @@ def folder_config(file: File) -> dict[str, Any]:
     return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
 
 
-def read_settings(file: File, model_type: str, engine: str) -> dict[str, Any]:
-    """The settings of a text model that an engine reads: mlx-lm takes those of a part alone."""
+def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[str, Any]]:
+    """The settings that an engine reads, and the model type that they are read as: mlx-lm takes a part alone."""
     config = folder_config(file)
     inner = config.get("text_config")
-    return inner if engine == "mlx" and isinstance(inner, dict) else text_config(config)
+    if engine == "mlx" and isinstance(inner, dict):
+        return MLX_PARTS.get(model_type, model_type), inner
+    return model_type, text_config(config)
 
 
 def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
@@ -81,11 +101,23 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _bias_problems(inventory, engine)
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
+    declared = folder_config(file).get("quantization_config")
+    method = declared.get("quant_method") if isinstance(declared, dict) else None
+    if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
+        yield Problem(
+            code="engine-type", severity="error", where=f"{CONFIG_FILE} quantization_config",
+            message=f"declares {method}, and no tensor has its codes",
+        )  # fmt: skip
     if engine.strict and inventory.coverage is not None and inventory.family is not None:
         kept = engine.leftovers.get(inventory.naming.model_type or "", ())
         for name in inventory.coverage.unused:
             if not name.endswith(HEAD) and not any(part in name for part in kept):
                 yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
+        is_nested = any(name.startswith("model.language_model.") for name in file.index.tensors)
+        for name in inventory.coverage.other_modalities:
+            if name.startswith("model.") and not is_nested:
+                yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
+                break
 
 
 def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
@@ -95,7 +127,7 @@ def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> 
     required = engine.required.get(model_type)
     for name in file.index.tensors:
         prefix = next((each for each in known if name.startswith(each)), None)
-        if prefix is not None and prefix not in legal:
+        if prefix is not None and not prefix.startswith(legal):
             yield _tensor(name, f"begins with {prefix}, which {engine.title} does not read for {model_type}")
             return
         if required is not None and prefix is None and not _is_other(name, inventory):
@@ -130,7 +162,12 @@ def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Probl
 def _head_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
     """A head that config.json ties to the embeddings, and that is stored, too."""
     model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
-    if settings is None or coverage is None or not settings.get("tie_word_embeddings") or model_type in engine.takes_head:
+    if (
+        settings is None
+        or coverage is None
+        or not settings.get("tie_word_embeddings")
+        or model_type in engine.takes_head
+    ):
         return
     head = next((name for name in coverage.unused if name.endswith(HEAD)), None)
     if head is None:
@@ -138,7 +175,15 @@ def _head_problems(file: File, inventory: Inventory, engine: FolderEngine) -> It
     if engine.strict and model_type not in engine.drops_head:
         yield _tensor(head, f"is stored although config.json ties it, which {engine.title} refuses for {model_type}")
     elif not _is_tied(file, inventory, head):
-        yield _tensor(head, f"is dropped by {engine.title}, because config.json ties it, and differs from the embeddings", "warning")
+        yield _tensor(
+            head,
+            f"is dropped by {engine.title}, because config.json ties it, and differs from the embeddings",
+            "warning",
+        )
+
+
+def _is_coded(spec: TensorSpec) -> bool:
+    return bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
 
 
 def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
@@ -163,7 +208,7 @@ def _fp8_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Ite
     model_type = inventory.naming.model_type or ""
     if engine.fp8 is None or model_type in engine.fp8 or not (file.version or "").startswith("fp8"):
         return
-    coded = [name for name, spec in file.index.tensors.items() if spec.encodings and spec.encodings[0].codec.id != "dense"]
+    coded = [name for name, spec in file.index.tensors.items() if _is_coded(spec)]
     if file.format == "hf" and coded:
         message = f"has FP8 codes with scales, which {engine.title} does not read for {model_type}"
         yield Problem(code="engine-type", severity="error", where=coded[0], message=message)
@@ -171,19 +216,30 @@ def _fp8_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Ite
 
 def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
     """Find what keeps the tokenizer from being read."""
-    for name, check in DESCRIBING.items():
+    documents: dict[str, dict[str, Any]] = {}
+    for name in (TOKENIZER, TOKENIZER_CONFIG, GENERATION):
         if name not in file.assets:
             continue
         try:
             document = json.loads(bytes(file.assets[name].raw))  # of keys that appear twice, the last, as the engine
         except (ValueError, RecursionError) as error:
-            yield Problem(code="tokenizer", severity="error", where=name, message=f"is not JSON: {error}")
+            if name != GENERATION:
+                yield _tokenizer(name, f"is not JSON: {error}")
             continue
-        if not isinstance(document, dict):
-            yield Problem(code="tokenizer", severity="error", where=name, message="is not an object")
-            continue
-        for field, message in check(document):
-            yield Problem(code="tokenizer", severity="error", where=f"{name} {field}", message=message)
+        if isinstance(document, dict):
+            documents[name] = document
+        else:
+            yield _tokenizer(name, "is not an object")
+    config = documents.get(TOKENIZER_CONFIG, {})
+    for field, message in tokenizer_config_problems(config):
+        yield _tokenizer(f"{TOKENIZER_CONFIG} {field}", message)
+    kind = str(config.get("tokenizer_class", ""))
+    for field, message in tokenizer_json_problems(documents[TOKENIZER], kind) if TOKENIZER in documents else ():
+        yield _tokenizer(f"{TOKENIZER} {field}", message)
+
+
+def _tokenizer(where: str, message: str) -> Problem:
+    return Problem(code="tokenizer", severity="error", where=where, message=message)
 
 
 def _tensor(name: str, message: str, severity: str = "error") -> Problem:

@@ -29,6 +29,14 @@ DTYPES = (
     "float32", "float16", "bfloat16", "float64", "float", "half", "double", "auto", "torch.float32", "torch.float16",
     "torch.bfloat16", "torch.float64",
 )  # fmt: skip
+ACTIVATIONS = (
+    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh",
+    "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
+    "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh", "xielu",
+)  # fmt: skip
+SCALING_NUMBERS = (
+    "factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+)  # fmt: skip
 _TOKENS = ("pad_token_id",)
 """Ids that Transformers looks up in the embeddings when it makes the model."""
 
@@ -44,7 +52,9 @@ def fits(value: Any, types: tuple[str, ...]) -> bool:
         return True
     if isinstance(value, list):
         items = [each.removeprefix("list[").removesuffix("]") for each in types if each.startswith("list[")]
-        return any(each == "list" for each in types) or any(all(json_type(item) == each for item in value) for each in items)
+        return any(each == "list" for each in types) or any(
+            all(json_type(item) == each for item in value) for each in items
+        )
     return json_type(value) in types
 
 
@@ -64,21 +74,24 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
                     message=f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}",
                 )  # fmt: skip
         yield from _layer_problems(values, settings, title)
-    text = config.get(TEXT)
-    yield from _token_problems(text if isinstance(text, Mapping) else config, title)
+    text = config.get(TEXT) if isinstance(config.get(TEXT), Mapping) else config
+    yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
+    yield from _expert_problems(text, title)
+    for name in ("dtype", "torch_dtype"):
+        value = config.get(name)
+        if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
+            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
     if engine.id == "mlx":
-        yield from _mlx_problems(config, model_type)
+        yield from _mlx_problems(config, text, model_type)
     else:
-        yield from _dtype_problems(config, title)
+        yield from _transformers_problems(config, text, title)
 
 
 def _refused(name: str, message: str) -> Problem:
     return Problem(code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}", message=message)
 
 
-def _layer_problems(
-    values: Mapping[str, Any], settings: Mapping[str, Setting], title: str
-) -> Iterator[Problem]:
+def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], title: str) -> Iterator[Problem]:
     kinds = values.get("layer_types")
     if "layer_types" not in settings or not isinstance(kinds, list):
         return
@@ -89,14 +102,52 @@ def _layer_problems(
         yield _refused("layer_types", f"have {str(unknown[0])[:40]!r}, which {title} does not know")
 
 
-def _dtype_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
-    for name in ("dtype", "torch_dtype"):
-        value = config.get(name)
-        if value is not None and value not in DTYPES:
-            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
+def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, ...]) -> Iterator[Problem]:
+    parameters = config.get("rope_parameters")
+    if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
+        yield _refused("rope_theta", f"is null, which {title} cannot compute with")
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = config.get(name)
+        if scaling is None:
+            continue
+        if not isinstance(scaling, Mapping):
+            yield _refused(name, f"is {json.dumps(scaling)[:40]}, not an object")
+            continue
+        for key in ("rope_type", "type"):
+            if key in scaling and not scaling[key]:
+                yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
+        for key in SCALING_NUMBERS:
+            value = scaling.get(key, 1)
+            if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
+                yield _refused(f"{name}.{key}", f"is {json.dumps(value)[:40]}, not a number")
+            elif key.startswith("beta_") and value is not None and value <= 0:
+                yield _refused(f"{name}.{key}", f"is {value}, whose logarithm {title} takes")
 
 
-def _mlx_problems(config: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
+def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    used = config.get("num_experts_per_tok")
+    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+        count = config.get(name)
+        if type(count) is int and type(used) is int and used > count:
+            yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
+
+
+def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    """What only Transformers refuses."""
+    yield from _token_problems(text, title)
+    for name in ("hidden_act", "hidden_activation", "activation_function"):
+        if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
+            yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
+    declared = config.get("quantization_config")
+    if (
+        isinstance(declared, Mapping)
+        and "quant_method" not in declared
+        and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
+    ):
+        yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
+
+
+def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
     """What only mlx-lm refuses."""
     if config.get("model_file") is not None:
         yield _refused("model_file", "names code of the model, which mlx-lm does not run unless it is trusted")
@@ -105,10 +156,20 @@ def _mlx_problems(config: Mapping[str, Any], model_type: str) -> Iterator[Proble
     elif model_type == "gemma3" and TEXT not in config:
         yield _refused(TEXT, "is missing, and mlx-lm does not load without it")
     declared = config.get("quantization_config")
-    if config.get("quantization") is None and declared and (
-        not isinstance(declared, Mapping) or "quant_method" not in declared
-    ):  # fmt: skip
+    is_described = isinstance(declared, Mapping) and "quant_method" in declared
+    if config.get("quantization") is None and declared and not is_described:
         yield _refused("quantization_config", "has no quant_method, and mlx-lm does not load without it")
+    if (
+        model_type == "qwen3"
+        and text.get("rope_theta") is None
+        and not (text.get("rope_parameters") or {}).get("rope_theta")
+    ):
+        yield _refused("rope_theta", "is missing, and mlx-lm does not load without it")
+    if "sliding_window_pattern" in text and text["sliding_window_pattern"] is None and model_type.startswith("gemma3"):
+        yield _refused("sliding_window_pattern", "is null, which mlx-lm cannot compute with")
+    for name in ("rms_norm_eps", "norm_eps"):
+        if isinstance(text.get(name), int | float) and text[name] <= 0:
+            yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
 
 
 def _listed(types: tuple[str, ...]) -> str:
@@ -145,7 +206,7 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
 def _defaults(model_type: str, part: str, engine: str) -> dict[str, Any]:
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
-        return dict(MLX_DEFAULTS.get(kind, {}))
+        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
     settings = settings_of(model_type, part) or {}
     return {
         name: setting.default

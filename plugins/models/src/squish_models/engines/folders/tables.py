@@ -72,13 +72,15 @@ TRANSFORMERS = FolderEngine(
         ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "granite", "olmo2", "phi3", "glm4", "gpt_oss")
     ),
     biases={
-        **dict.fromkeys(("llama", "granite"), {"attention_bias": ATTENTION, "mlp_bias": MLP}),
-        **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl"), {ALWAYS: ATTENTION[:3]}),
-        **dict.fromkeys(("qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gemma3", "olmo2"), {"attention_bias": ATTENTION}),
-        "gpt_oss": {"attention_bias": ATTENTION},
+        **{kind: {"attention_bias": ATTENTION, "mlp_bias": MLP} for kind in ("llama", "granite")},
+        **{kind: {ALWAYS: ATTENTION[:3]} for kind in ("qwen2", "qwen2_vl", "qwen2_5_vl")},
+        **{
+            kind: {"attention_bias": ATTENTION}
+            for kind in ("qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gemma3", "olmo2", "gpt_oss")
+        },
         "glm4": {"attention_bias": ATTENTION[:3]},
         "starcoder2": {"use_bias": STARCODER},
-        **dict.fromkeys(("deepseek_v2", "deepseek_v3"), {"attention_bias": LATENT}),
+        **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
 )  # fmt: skip
 MLX = FolderEngine(
@@ -96,12 +98,12 @@ MLX = FolderEngine(
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={
-        **dict.fromkeys(("llama", "mistral", "granite", "olmo2"), {"attention_bias": ATTENTION, "mlp_bias": MLP}),
-        **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl"), {ALWAYS: ATTENTION[:3]}),
+        **{kind: {"attention_bias": ATTENTION, "mlp_bias": MLP} for kind in ("llama", "mistral", "granite", "olmo2")},
+        **{kind: {ALWAYS: ATTENTION[:3]} for kind in ("qwen2", "qwen2_vl", "qwen2_5_vl")},
         "gpt_oss": {ALWAYS: ATTENTION},
         "glm4": {"attention_bias": ATTENTION[:3]},
         "starcoder2": {ALWAYS: STARCODER},
-        **dict.fromkeys(("deepseek_v2", "deepseek_v3"), {"attention_bias": LATENT}),
+        **{kind: {"attention_bias": LATENT} for kind in ("deepseek_v2", "deepseek_v3")},
     },
     leftovers={
         **dict.fromkeys(("llama", "mistral", "qwen2", "olmo2"), ("self_attn.rotary_emb.inv_freq",)),

@@ -38,11 +38,24 @@ FIELDS: dict[str, tuple[Check, str]] = {
     "ignore_merges": (_is_switch, "true or false"),
 }  # fmt: skip
 """Settings of a BPE model in tokenizer.json."""
+REBUILT = (
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "Qwen2Tokenizer",
+    "Qwen2TokenizerFast",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+)
+"""Classes that build the tokenizer anew."""
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
-def tokenizer_json_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What keeps `tokenizers` from reading a tokenizer.json: the field, and what is wrong with it."""
+def tokenizer_json_problems(document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
+    """What keeps a tokenizer.json from being read: the field, and what is wrong with it.
+
+    `kind`: its class in Transformers. Some take only the vocabulary, the merges and the added tokens from the file.
+    """
+    is_rebuilt = kind in REBUILT
     if document.get("version", "1.0") != "1.0":
         yield "version", f"is {str(document['version'])[:40]!r}; only '1.0' is read"
     for step in STEPS:
@@ -52,7 +65,7 @@ def tokenizer_json_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, 
     for name in ("truncation", "padding"):
         if document.get(name) is not None and not isinstance(document[name], Mapping):
             yield name, "is not an object"
-    yield from _added_problems(document.get("added_tokens"))
+    yield from _added_problems(document.get("added_tokens"), is_rebuilt)
     model = document.get("model")
     if not isinstance(model, Mapping):
         yield "model", "is missing or not an object"
@@ -61,10 +74,10 @@ def tokenizer_json_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, 
     elif not model:
         yield "model", "is empty"
     elif "merges" in model or model.get("type") == "BPE":
-        yield from _bpe_problems(model)
+        yield from _bpe_problems(model, is_rebuilt)
 
 
-def _bpe_problems(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[str, str]]:
     for name, (check, expected) in FIELDS.items():
         if name in model and not check(model[name]):
             yield f"model.{name}", f"is {str(model[name])[:40]!r}, not {expected}"
@@ -75,6 +88,8 @@ def _bpe_problems(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     wrong = next((token for token, number in vocabulary.items() if not _is_id(number)), None)
     if wrong is not None:
         yield "model.vocab", f"has {str(vocabulary[wrong])[:40]} as the id of {wrong[:40]!r}"
+    if merges is None and "merges" not in model and is_rebuilt:
+        return
     if not isinstance(merges, list):
         yield "model.merges", "is not a list"
         return
@@ -88,12 +103,13 @@ def _bpe_problems(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             return
 
 
-def _added_problems(added: Any) -> Iterator[tuple[str, str]]:
+def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
     if not isinstance(added, list):
         yield "added_tokens", "is not a list"
         return
     for token in added:
-        if not isinstance(token, Mapping) or not isinstance(token.get("content"), str) or not _is_id(token.get("id")):
+        is_object = isinstance(token, Mapping) and _is_id(token.get("id"))
+        if not is_object or not (is_rebuilt or isinstance(token.get("content"), str)):
             yield "added_tokens", f"has {str(token)[:60]}, without an id and a content"
             return
 
@@ -111,5 +127,7 @@ def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, 
     if length is not None and not isinstance(length, int | float):
         yield "model_max_length", f"is {str(length)[:40]!r}, not a number"
     template = config.get("chat_template")
-    if isinstance(template, list) and not all(isinstance(each, Mapping) and {"name", "template"} <= each.keys() for each in template):
+    if isinstance(template, list) and not all(
+        isinstance(each, Mapping) and {"name", "template"} <= each.keys() for each in template
+    ):
         yield "chat_template", "is a list of other things than named templates"
