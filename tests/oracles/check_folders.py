@@ -97,7 +97,9 @@ def ask_mistralrs(paths: list[str]) -> list[str]:
 
         text_only_gemma = "Gemma3ForCausalLM" in Path(path, "config.json").read_text()
         kind = Which.MultimodalPlain if text_only_gemma else Which.Plain
-        runner = Runner(which=kind(model_id=path, dtype=ModelDType.F32), chat_template="{{ messages[0]['content'] }}")
+        template = Path(path, "..", "contents.jinja")
+        template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        runner = Runner(which=kind(model_id=path, dtype=ModelDType.F32), jinja_explicit=str(template))
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a text"}], max_tokens=1)
         runner.send_chat_completion_request(request)
         return ""

@@ -34,7 +34,7 @@ from .folders.check import (
     tensor_problems,
 )
 from .folders.check import tokenizer_problems as described_problems
-from .folders.tables import FOLDER_ENGINES
+from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .llama_cpp.loader import load
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -44,7 +44,7 @@ CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
 DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
-UNCHECKED = ("rope_theta", "rope_local_base_freq", "sliding_window", "layer_types")
+UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
@@ -113,7 +113,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            if error.code not in (DAMAGE if requirements is LLAMA_CPP else INCOMPLETE):
+            if error.code not in (DAMAGE if requirements is LLAMA_CPP else INCOMPLETE) or _has_whole(model):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
@@ -144,7 +144,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
-    folder = FOLDER_ENGINES.get(engine)
+    folder = _folder_engine(requirements, reading)
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -157,12 +157,23 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
 
 
+def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:
+    """How the engine opens folders of Hugging Face's kind; None for its other formats."""
+    return FOLDER_ENGINES.get(engine.id) if reading.layout in ("hf", "mlx") else None
+
+
+def _has_whole(model: str | Path) -> bool:
+    """Whether a folder has a file with all weights beside an index, which engines may take."""
+    return Path(model, "model.safetensors").is_file()
+
+
 def _is_unsure(problem: Problem) -> bool:
     """Whether Squish cannot read a setting that the engine may not check: all but sizes and types."""
     if problem.code not in ("config", "rope"):
         return False
     setting = problem.where.removeprefix(CONFIG_FILE).strip()
-    return setting.startswith(UNCHECKED) or setting.endswith("_eps") or "expected" not in problem.message
+    is_size = "expected" in problem.message and "positive number" not in problem.message
+    return setting.startswith(UNCHECKED) or not is_size
 
 
 def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
@@ -208,11 +219,11 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         yield Problem(code="engine-family", severity="error", where=place, message=message)
         return
     yield from _foreign_family(file, engine, inventory)
-    folder = FOLDER_ENGINES.get(engine.id)
+    folder = _folder_engine(engine, reading)
     refused = setting_type_problems(file, naming.model_type, folder) if folder is not None else []
     yield from refused
     if not refused or inventory.settings is not None:
-        yield from _family_problems(inventory, engine)
+        yield from _family_problems(inventory, engine, folder)
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
@@ -220,7 +231,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         embeddings = file.index.tensors.get(EMBEDDINGS)
         rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
     else:
-        yield from _folder_problems(file, engine, inventory)
+        yield from _folder_problems(file, engine, inventory, folder)
         rows = None
     yield from setting_problems(engine, inventory, gguf=reading.layout == "gguf")
     yield from tokenizer_problems(file, engine, gguf=reading.layout == "gguf", rows=rows)
@@ -236,10 +247,9 @@ def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterato
         yield Problem(code="engine-family", severity="note", where=entry.dist, message=message)
 
 
-def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
+def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine | None) -> Iterator[Problem]:
     """Contradictions to the family: each kind of tensor once, with the first name and the number of tensors."""
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
-    folder = FOLDER_ENGINES.get(engine.id)
     for error in inventory.errors:
         if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
             continue
@@ -274,7 +284,9 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
             )  # fmt: skip
 
 
-def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
+def _folder_problems(
+    file: File, engine: Engine, inventory: Inventory, folder: FolderEngine | None
+) -> Iterator[Problem]:
     """Missing files and settings, and settings for which the engine assumes other values."""
     if file.path is None or not file.path.is_dir():
         yield Problem(
@@ -283,7 +295,6 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=file.name,
             message=f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}",
         )
-    folder = FOLDER_ENGINES.get(engine.id)
     if folder is not None:
         yield from file_problems(file, folder)
         yield from tensor_problems(file, inventory, folder)

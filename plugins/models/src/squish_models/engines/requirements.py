@@ -114,7 +114,10 @@ MISTRAL_REST = (*SIZES, "architectures", "max_position_embeddings", "rope_theta"
 MISTRAL_ALL = (*MISTRAL_REST, "hidden_act")
 LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers", "vocab_size", *HEADS)
 WINDOW = ("max_window_layers", "use_sliding_window")
-EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
+EXPERTS = (
+    "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts",
+    "num_experts_per_tok",
+)  # fmt: skip
 
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")

@@ -17,7 +17,7 @@ from ..tokenizer import WHOLE
 from .mlx_settings import MLX_PARTS
 from .settings import CONFIG_FILE, type_problems, with_defaults
 from .tables import ALWAYS, FolderEngine
-from .tokenizer_files import tokenizer_config_problems, tokenizer_json_problems
+from .tokenizer_files import gap_of, tokenizer_config_problems, tokenizer_json_problems
 
 INDEX = "model.safetensors.index.json"
 PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
@@ -35,10 +35,10 @@ def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
     names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
     if engine.index and (file.path / INDEX).is_file():
         return
-    if names and not any(fnmatchcase(name, engine.weights) for name in names):
+    if names and not any(fnmatchcase(name, pattern) for name in names for pattern in engine.weights):
         yield Problem(
             code="engine-format", severity="error", where=names[0],
-            message=f"does not have the name that {engine.title} looks for: {engine.weights}"
+            message=f"does not have the name that {engine.title} looks for: {' or '.join(engine.weights)}"
             + (f", or an index {INDEX}" if engine.index else ""),
         )  # fmt: skip
 
@@ -46,7 +46,7 @@ def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
 def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
     """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
     filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
-    if not engine.strict:
+    if engine.id == "transformers":
         filled = _with_prefix(filled)
     return inventory if filled is file else take_inventory(filled, layout)
 
@@ -101,6 +101,10 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _bias_problems(inventory, engine)
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
+    integers = [name for name, spec in file.index.tensors.items() if not _is_coded(spec) and spec.dtype[0] not in "fb"]
+    if engine.floats and integers:
+        message = f"is stored as {file.index.tensors[integers[0]].dtype}, which {engine.title} does not run"
+        yield Problem(code="engine-type", severity="error", where=integers[0], message=message)
     declared = folder_config(file).get("quantization_config")
     method = declared.get("quant_method") if isinstance(declared, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
@@ -231,11 +235,14 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         else:
             yield _tokenizer(name, "is not an object")
     config = documents.get(TOKENIZER_CONFIG, {})
-    for field, message in tokenizer_config_problems(config):
+    is_typed = engine.id == "mistralrs"
+    for field, message in tokenizer_config_problems(config, is_typed):
         yield _tokenizer(f"{TOKENIZER_CONFIG} {field}", message)
-    kind = str(config.get("tokenizer_class", ""))
+    kind = "" if is_typed else str(config.get("tokenizer_class", ""))
     for field, message in tokenizer_json_problems(documents[TOKENIZER], kind) if TOKENIZER in documents else ():
         yield _tokenizer(f"{TOKENIZER} {field}", message)
+    if engine.strict and TOKENIZER in documents and (gap := gap_of(documents[TOKENIZER])) is not None:
+        yield _tokenizer(f"{TOKENIZER} model.vocab", f"has no token for the id {gap}, with which {engine.title} ends")
 
 
 def _tokenizer(where: str, message: str) -> Problem:

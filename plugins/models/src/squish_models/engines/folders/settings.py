@@ -10,6 +10,7 @@ from attrs import evolve
 
 from squish_core.api import File, Part, Problem
 
+from .mistral_settings import refused_settings
 from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
@@ -61,6 +62,9 @@ def fits(value: Any, types: tuple[str, ...]) -> bool:
 def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
     """Find the settings that Transformers refuses, whatever the tensors are, in each part of a config.json."""
     title = engine.title
+    if engine.id == "mistralrs":
+        yield from _mistral_problems(config)
+        return
     for part in ("", TEXT, VISION):
         settings = settings_of(model_type, part)
         values = config.get(part) if part else config
@@ -108,14 +112,19 @@ def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, .
         yield _refused("rope_theta", f"is null, which {title} cannot compute with")
     for name in ("rope_scaling", "rope_parameters"):
         scaling = config.get(name)
-        if scaling is None:
+        if not scaling:
             continue
         if not isinstance(scaling, Mapping):
             yield _refused(name, f"is {json.dumps(scaling)[:40]}, not an object")
             continue
-        for key in ("rope_type", "type"):
-            if key in scaling and not scaling[key]:
-                yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
+        key = "rope_type" if "rope_type" in scaling else "type"
+        if key in scaling and not scaling[key]:
+            yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
+        if scaling.get(key) == "longrope":
+            yield from _factor_problems(config, scaling, name, title)
+            continue
+        if scaling.get(key) == "dynamic" and not config.get("max_position_embeddings", 1):
+            yield _refused("max_position_embeddings", f"is nothing, by which {title} divides for dynamic")
         for key in SCALING_NUMBERS:
             value = scaling.get(key, 1)
             if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
@@ -124,12 +133,61 @@ def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, .
                 yield _refused(f"{name}.{key}", f"is {value}, whose logarithm {title} takes")
 
 
+def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Iterator[Problem]:
+    """Lists of factors of another length than half of the rotated part of a head."""
+    sizes = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        return
+    head = config.get("head_dim") or sizes[0] // sizes[1]
+    share = config.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))
+    if not fits(share, ("int", "float")) or type(head) is not int:
+        return
+    for key in ("long_factor", "short_factor"):
+        factors = scaling.get(key)
+        if factors is not None and not isinstance(factors, list):
+            yield _refused(f"{name}.{key}", f"is {json.dumps(factors)[:40]}, not a list of factors")
+        elif factors is not None and len(factors) != int(head * share) // 2:
+            yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
+
+
 def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
     used = config.get("num_experts_per_tok")
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         count = config.get(name)
         if type(count) is int and type(used) is int and used > count:
             yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
+    spread = config.get("initializer_range", 0)
+    if fits(spread, ("int", "float")) and not 0 <= spread <= 1:
+        yield _refused("initializer_range", f"is {spread}, which {title} refuses: it must be from 0 to 1")
+    step = config.get("decoder_sparse_step")
+    if type(step) is int and (step == 0 or abs(step) > 1):
+        yield _refused("decoder_sparse_step", f"is {step}, so that {title} expects layers without experts")
+    scalar = config.get("query_pre_attn_scalar")
+    if fits(scalar, ("int", "float")) and scalar <= 0:
+        yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
+    share = config.get("partial_rotary_factor")
+    if fits(share, ("int", "float")) and share > 1:
+        yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
+
+
+def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """What mistral.rs does not parse."""
+    for name, expected in refused_settings(config):
+        yield _refused(name, f"is {json.dumps(config[name])[:40]}, which mistral.rs does not read: not {expected}")
+    classes = config.get("architectures", [""])
+    if not isinstance(classes, list) or len(classes) != 1 or not isinstance(classes[0], str):
+        yield _refused("architectures", "are not a list of one class, as mistral.rs expects")
+    for name in ("hidden_act", "hidden_activation"):
+        if not isinstance(config.get(name, ""), str):
+            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a text")
+    declared = config.get("quantization_config")
+    if declared is not None and not (isinstance(declared, Mapping) and {"quant_method", "bits"} & declared.keys()):
+        yield _refused("quantization_config", "has no method, and mistral.rs does not load without it")
+    scaling = config.get("rope_scaling")
+    if scaling is not None and not isinstance(scaling, Mapping):
+        yield _refused("rope_scaling", f"is {json.dumps(scaling)[:40]}, not an object")
+    elif scaling is not None and not isinstance(scaling.get("rope_type", scaling.get("type")), str):
+        yield _refused("rope_scaling", "has no rope_type, and mistral.rs does not load without it")
 
 
 def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
@@ -165,8 +223,14 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
         and not (text.get("rope_parameters") or {}).get("rope_theta")
     ):
         yield _refused("rope_theta", "is missing, and mlx-lm does not load without it")
-    if "sliding_window_pattern" in text and text["sliding_window_pattern"] is None and model_type.startswith("gemma3"):
-        yield _refused("sliding_window_pattern", "is null, which mlx-lm cannot compute with")
+    pattern = text.get("sliding_window_pattern", 1)
+    if model_type.startswith("gemma3") and (type(pattern) is not int or not pattern):
+        yield _refused("sliding_window_pattern", f"is {json.dumps(pattern)[:40]}, which mlx-lm cannot compute with")
+    share = text.get("partial_rotary_factor")
+    if fits(share, ("int", "float")) and share <= 0:
+        yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
+    if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
+        yield _refused("architectures", "are not a list")
     for name in ("rms_norm_eps", "norm_eps"):
         if isinstance(text.get(name), int | float) and text[name] <= 0:
             yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
@@ -204,6 +268,8 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
 
 
 def _defaults(model_type: str, part: str, engine: str) -> dict[str, Any]:
+    if engine == "mistralrs":
+        return {}
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
         return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length

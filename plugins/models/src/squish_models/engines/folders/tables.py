@@ -40,12 +40,14 @@ class FolderEngine:
     leftovers
         `model_type` -> parts of names that it ignores although it is strict.
     fp8
-        Model types whose FP8 weights it reads.
+        Model types whose FP8 weights it reads; None for all.
+    floats
+        Whether it refuses weights of integers.
     """
 
     id: str
     title: str
-    weights: str
+    weights: tuple[str, ...]
     index: bool
     strict: bool
     prefixes: Mapping[str, tuple[str, ...]] = field(factory=dict)
@@ -55,12 +57,13 @@ class FolderEngine:
     biases: Biases = field(factory=dict)
     leftovers: Mapping[str, tuple[str, ...]] = field(factory=dict)
     fp8: frozenset[str] | None = None
+    floats: bool = False
 
 
 TRANSFORMERS = FolderEngine(
     id="transformers",
     title="Transformers",
-    weights="model.safetensors",
+    weights=("model.safetensors",),
     index=True,
     strict=False,
     prefixes={
@@ -86,7 +89,7 @@ TRANSFORMERS = FolderEngine(
 MLX = FolderEngine(
     id="mlx",
     title="mlx-lm",
-    weights="model*.safetensors",
+    weights=("model*.safetensors",),
     index=False,
     strict=True,
     prefixes={
@@ -112,4 +115,19 @@ MLX = FolderEngine(
     },
     fp8=frozenset(("deepseek_v3",)),
 )  # fmt: skip
-FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX)}
+MISTRAL_RS = FolderEngine(
+    id="mistralrs",
+    title="mistral.rs",
+    weights=("model.safetensors", "model-?????-of-?????.safetensors"),
+    index=True,
+    strict=False,
+    prefixes=TRANSFORMERS.prefixes,
+    biases={
+        "qwen2": {ALWAYS: ATTENTION[:3]},
+        "glm4": {"attention_bias": ATTENTION[:3]},
+        "gpt_oss": {"attention_bias": ATTENTION},
+        "starcoder2": {"use_bias": STARCODER},
+    },
+    floats=True,
+)  # fmt: skip
+FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX, MISTRAL_RS)}

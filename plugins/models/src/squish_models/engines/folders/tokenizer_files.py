@@ -47,6 +47,7 @@ REBUILT = (
     "GemmaTokenizerFast",
 )
 """Classes that build the tokenizer anew."""
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -108,14 +109,22 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
         yield "added_tokens", "is not a list"
         return
     for token in added:
-        is_object = isinstance(token, Mapping) and _is_id(token.get("id"))
-        if not is_object or not (is_rebuilt or isinstance(token.get("content"), str)):
+        if not isinstance(token, Mapping) or not isinstance(token.get("content"), str) or not _is_id(token.get("id")):
             yield "added_tokens", f"has {str(token)[:60]}, without an id and a content"
+            return
+        if not is_rebuilt and not all(_is_bool(token.get(flag)) for flag in FLAGS):
+            yield "added_tokens", f"has {str(token)[:60]}, without its {len(FLAGS)} flags"
             return
 
 
-def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What keeps Transformers from reading a tokenizer_config.json: the field, and what is wrong with it."""
+def tokenizer_config_problems(config: Mapping[str, Any], is_typed: bool) -> Iterator[tuple[str, str]]:
+    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it.
+
+    `is_typed`: the engine expects a type for each field that it knows, as mistral.rs does.
+    """
+    for name in ("add_bos_token", "add_eos_token") if is_typed else ():
+        if not _is_switch(config.get(name)):
+            yield name, f"is {str(config[name])[:40]!r}, not true or false"
     for name in SPECIAL:
         value = config.get(name)
         if value is not None and not isinstance(value, str | Mapping):
@@ -131,3 +140,21 @@ def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, 
         isinstance(each, Mapping) and {"name", "template"} <= each.keys() for each in template
     ):
         yield "chat_template", "is a list of other things than named templates"
+
+
+def gap_of(document: Mapping[str, Any]) -> int | None:
+    """An id without a token, below the highest one, of a tokenizer that does not work on bytes; None without one."""
+    model, decoder = document.get("model"), document.get("decoder")
+    vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
+    if not isinstance(vocabulary, Mapping) or not isinstance(decoder, Mapping) or decoder.get("type") == "ByteLevel":
+        return None
+    added = document.get("added_tokens")
+    ids = (
+        {token["id"] for token in added if isinstance(token, Mapping) and "id" in token}
+        if isinstance(added, list)
+        else set()
+    )
+    numbers = {*ids, *vocabulary.values()}
+    if not all(map(_is_id, numbers)) or len(numbers) > max(numbers, default=0):
+        return None
+    return next(number for number in range(len(numbers) + 1) if number not in numbers)
