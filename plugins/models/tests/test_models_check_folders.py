@@ -23,7 +23,9 @@ Names = Callable[[str], str]
 
 def model(place: Path, family: str, names: Names = lambda name: name, **settings: Any) -> Path:
     """A small folder, with its tensors renamed and other settings in its config.json."""
-    folder = write_model(place / "m", squish.registry().family(family), {**FIRST[family], **PLAIN}, dtype="f32", files=FILES)
+    folder = write_model(
+        place / "m", squish.registry().family(family), {**FIRST[family], **PLAIN}, dtype="f32", files=FILES
+    )
     with squish.open(folder) as file:
         arrays = {names(name): file[name].numpy() for name in file}
     (path,) = folder.glob("*.safetensors")
@@ -101,12 +103,8 @@ def test_weights_have_the_name_that_the_engine_opens(
         assert ("engine-format" not in codes) == loads, engine
 
 
-@pytest.mark.parametrize(
-    ("prefix", "transformers"), [("", True), ("other.", False), ("language_model.", False)]
-)
-def test_names_that_transformers_does_not_find_would_be_random(
-    prefix: str, transformers: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("prefix", "transformers"), [("", True), ("other.", False), ("language_model.", False)])
+def test_names_that_transformers_does_not_find_would_be_random(prefix: str, transformers: bool, tmp_path: Path) -> None:
     folder = model(tmp_path, "gemma3", lambda name: prefix + name, model_type="gemma3_text")
     assert (errors(check_model(folder, "transformers")) == []) == transformers
 

@@ -15,9 +15,7 @@ from squish_core.cli.app import run
 
 UP = "model.layers.0.mlp.up_proj.weight"
 ONE = {UP: np.ones((64, 64), np.float32)}
-EXPERTS = {
-    f"model.layers.0.mlp.experts.{expert}.up_proj.weight": np.ones((64, 64), np.float32) for expert in range(2)
-}
+EXPERTS = {f"model.layers.0.mlp.experts.{expert}.up_proj.weight": np.ones((64, 64), np.float32) for expert in range(2)}
 CONSOLIDATED = {f"layers.0.attention.w{kind}.weight": np.ones((64, 64), np.float32) for kind in "qkvo"}
 NEW_SPELLING = {
     "model_type": "seed_oss", "dtype": "float32", "num_local_experts": 2,

@@ -22,6 +22,8 @@ from .tokenizer_files import gap_of, tokenizer_config_problems, tokenizer_json_p
 INDEX = "model.safetensors.index.json"
 PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
 HEAD = "lm_head.weight"
+OWN_BIASES = ("gpt2", "lfm2")
+"""Model types whose biases have other names."""
 PIECE = 1 << 20
 """Values that are compared at a time."""
 OUTSIDE = "has a number outside the range in the settings"
@@ -155,6 +157,8 @@ def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Probl
     for setting, templates in table.items():
         if setting == ALWAYS or config.get(setting):
             needed |= {each.replace("{n}", str(n)) for each in templates for n in range(settings["num_hidden_layers"])}
+    if model_type not in engine.biases and model_type in OWN_BIASES:
+        return
     for name in sorted(needed - present)[:1]:
         yield _tensor(name, f"is missing, and the model in {engine.title} has it")
     spare = {name for name in present if name.endswith("_proj.bias") and ".experts." not in name} - needed
