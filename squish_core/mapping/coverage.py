@@ -11,7 +11,18 @@ from squish_core.codecs.groups import Groups
 from squish_core.codecs.transpose import swapped
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_core.families.base import ANY, Expression, Family, Interleave, Join, Rule, Squeeze, Stack, Transpose
+from squish_core.families.base import (
+    ANY,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Rule,
+    Squeeze,
+    Stack,
+    Transpose,
+    source_names,
+)
 from squish_core.mapping.names import Templates, fill, members, source_rules
 from squish_core.model import DENSE, TensorSpec
 from squish_core.text import close_matches
@@ -109,7 +120,8 @@ class Matching:
             error = self._match(name, extra)
             if error is not None:
                 yield error
-        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent})
+        places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
+        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
 
     def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
         """Record the tensors that a source tensor contains, or return the error."""
@@ -232,15 +244,22 @@ def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ..
     )  # fmt: skip
 
 
-def _missing(family: Family, origins: Collection[str], sizes: Sizes, absent: Collection[str]) -> Iterator[TensorError]:
+def _missing(
+    family: Family, origins: Collection[str], sizes: Sizes, absent: Collection[str], places: Mapping[str, str]
+) -> Iterator[TensorError]:
+    """Errors for tensors that are nowhere, under the names that the source would have them under, each once."""
+    named = set()
     for tensor in family.tensors:
         if not tensor.required:
             continue
         for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
             for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
-                name = fill(tensor.name, {"n": layer, "e": expert})
-                if name not in origins and name not in absent:
+                numbers = {"n": layer, "e": expert}
+                name = fill(tensor.name, numbers)
+                place = fill(places.get(tensor.name, tensor.name), numbers)
+                if name not in origins and name not in absent and place not in named:
+                    named.add(place)
                     yield TensorError(
-                        f"is missing; every model of the family {family.id} has it", tensor=name,
+                        f"is missing; every model of the family {family.id} has it", tensor=place,
                         code=ErrorCode.UNMAPPED, found=f"{len(origins)} other tensors", hint=HINT,
                     )  # fmt: skip

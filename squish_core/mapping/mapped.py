@@ -118,7 +118,7 @@ class MappedFile(File):
         """Data of the original that the layout cannot store."""
         tensors = self.original.index.tensors
         others = [
-            Dropped("tensor", name, f"not part of the text model, {tensors[name].encodings[0].stored:,} bytes")
+            Dropped("tensor", name, f"not needed for the text model, {tensors[name].encodings[0].stored:,} bytes")
             for name in self.coverage.other_modalities if tensors[name].encodings
         ]  # fmt: skip
         return (*others, *self.carried.dropped)

@@ -1,6 +1,6 @@
 """What `check-model` says about changed models, against what the engine does with them.
 
-    PYTHONPATH=tests python -m oracles.check_matrix --engine llama.cpp [--only TEXT] [--sample N] [--keep FOLDER]
+    PYTHONPATH=tests python -m oracles.check_matrix --engine llama.cpp [--only TEXT] [--sample N] [--bases FOLDER]
 
 Each family of docs/models.md is made small and changed one thing at a time; prints the confusion matrix, and every
 change about which the two differ.
@@ -52,9 +52,8 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
     """Runs in the peer: for each file, "loads" or how loading it ends, and the engine's words. One process a file."""
     import ctypes
     import os
-    import select
     import signal
-    from ctypes import c_bool, c_char_p, c_float, c_int32, c_void_p
+    from ctypes import c_char_p, c_int32, c_void_p
     from pathlib import Path
 
     import xllamacpp
@@ -68,13 +67,13 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
     class Batch(ctypes.Structure):
         _fields_ = (("count", c_int32), ("arrays", c_void_p * 6))
 
-    def function(name, result, *arguments):
+    def function(name: str, result: Any, *arguments: Any) -> Any:
         entry = getattr(library, name)
         entry.restype, entry.argtypes = result, arguments
         return entry
 
-    def load(path, out):
-        def log(level, text, _):
+    def load(path: str, out: int) -> int:
+        def log(level: int, text: bytes, _: Any) -> None:
             if level >= 4:
                 os.write(out, text.replace(b"\n", b" ")[:400])
 
@@ -105,7 +104,7 @@ def ask_llama_cpp(paths: list[str]) -> list[list[str]]:
             try:
                 os.close(read)
                 os.dup2(write, 2)
-                signal.alarm(60)
+                signal.alarm(20)
                 status = load(path, write)
             finally:
                 os._exit(status)
@@ -133,7 +132,7 @@ def ask_check_model(path: Path, engine: str) -> tuple[str, str]:
     return (REFUSED if any(problem.severity == "error" for problem in check.problems) else LOADS), words
 
 
-def bases(folder: Path, only: str) -> Iterator[tuple[str, Gguf]]:
+def bases(folder: Path, only: str = "") -> Iterator[tuple[str, Gguf]]:
     """A small GGUF of each family, kept in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for family in FAMILIES:

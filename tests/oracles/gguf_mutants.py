@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve
 
-from .gguf_file import ARRAY, BOOL, F32, F64, I8, I32, I64, NUMBERS, STRING, U8, U16, U32, U64, Gguf, Key, Tensor
+from .gguf_file import ARRAY, BOOL, F32, F64, I8, I32, I64, STRING, U8, U16, U32, U64, Gguf, Key, Tensor
 
 Mutant = tuple[str, Gguf]
 """What was changed, and the file."""
@@ -72,7 +72,7 @@ ABSENT: tuple[tuple[str, int, Any], ...] = (
     (f"{TOKENS}token_type", "tokens", (I32, 99)), (f"{TOKENS}pre", STRING, "default"),
     (f"{TOKENS}pre", STRING, "llama-bpe"), (f"{TOKENS}pre", STRING, "no-such-one"), (f"{TOKENS}pre", STRING, ""),
     (f"{TOKENS}merges", "array", (STRING, [])), (f"{TOKENS}merges", "array", (U32, [1])),
-    *((f"{TOKENS}model", STRING, name) for name in ("gpt2", "llama", "bert", "t5", "rwkv", "none", "no_vocab", "x", "")),
+    *((f"{TOKENS}model", STRING, name) for name in ("gpt2", "llama", "bert", "t5", "rwkv", "none", "no_vocab", "x")),
 )  # fmt: skip
 """Keys that are set: name, type or kind of array, value. "layers": one value a layer; "tokens": one a token."""
 MORE = (
@@ -141,7 +141,15 @@ def _of_key(base: Gguf, key: Key) -> Iterator[Mutant]:
         yield changed("an array", ARRAY, [key.value], STRING)
         return
     number = int(key.value)
-    for kind, title in ((U8, "u8"), (I32, "i32"), (U64, "u64"), (I64, "i64"), (F32, "f32"), (F64, "f64"), (BOOL, "bool")):
+    for kind, title in (
+        (U8, "u8"),
+        (I32, "i32"),
+        (U64, "u64"),
+        (I64, "i64"),
+        (F32, "f32"),
+        (F64, "f64"),
+        (BOOL, "bool"),
+    ):
         if kind != key.type:
             value = number % 200 if kind == U8 else bool(number) if kind == BOOL else key.value
             yield changed(title, kind, value if kind in (F32, F64, BOOL) else int(value))
@@ -178,7 +186,7 @@ def _of_array(base: Gguf, key: Key) -> Iterator[Mutant]:
         return
     for kind, title in ((U8, "u8"), (I8, "i8"), (U16, "u16"), (U32, "u32"), (I32, "i32"), (F32, "f32"), (F64, "f64")):
         if kind != key.items:
-            ranged = [0 if kind in NUMBERS and each < 0 and kind not in (F32, F64, I8, I32) else each for each in key.value]
+            ranged = [max(each, 0) if kind in (U8, U16, U32) else each for each in key.value]
             small = [each % 100 if kind in (U8, I8) else each for each in ranged]
             yield changed(f"of {title}", [float(each) if kind in (F32, F64) else int(each) for each in small], kind)
 
@@ -297,7 +305,8 @@ def _of_file(base: Gguf) -> Iterator[Mutant]:
     yield "an offset beyond the end", evolve(base, offsets={last: 32})
     yield "an offset that leaves a gap", evolve(base, offsets={last: 32}, missing=-32)
     first, second = base.tensors[0], base.tensors[1]
-    yield "offsets in another order", evolve(base, offsets={first.name: 1024, second.name: -1024}, missing=-4096)
+    swapped = {first.name: second.nbytes + -second.nbytes % 32, second.name: -first.nbytes - -first.nbytes % 32}
+    yield "offsets in another order", evolve(base, offsets=swapped)
     yield "an offset beyond the file", evolve(base, offsets={last: 1 << 40})
     yield "tensors in another order", evolve(base, tensors=base.tensors[::-1])
     yield "keys in another order", evolve(base, keys=base.keys[::-1])

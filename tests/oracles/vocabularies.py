@@ -1,4 +1,4 @@
-"""llama.cpp's vocabularies with texts and the ids it gives them, out of the source package of llama-cpp-python."""
+"""llama.cpp's vocabularies with texts and the ids it gives them, out of the source package of xllamacpp."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from . import ROOT, OracleError
+from . import ENVIRONMENTS, ROOT, OracleError
 
-PACKAGE = "llama-cpp-python==0.3.36"
+PACKAGE = next(each for each in ENVIRONMENTS["llama.cpp"].requirements.split() if each.startswith("xllamacpp=="))
 FOLDER = ROOT / ".oracles" / f"vocabularies-{PACKAGE.partition('==')[2]}"
-INSIDE = "vendor/llama.cpp/models/ggml-vocab-"
+INSIDE = "thirdparty/llama.cpp/models/ggml-vocab-"
 BETWEEN = "\n__ggml_vocab_test__\n"
 NAMES = (
-    "command-r", "deepseek-coder", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact",
-    "starcoder",
+    "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
+    "qwen35", "refact", "starcoder",
 )  # fmt: skip
-"""Those of kinds that are mapped; the package has BERT's, Falcon's, Gemma 4's and DeepSeek's first, too."""
+"""Those of kinds that are mapped; the package has BERT's and Gemma 4's, too."""
 
 
 def vocabulary(name: str) -> Path:
@@ -50,10 +50,10 @@ def fetch() -> Path:
     return FOLDER
 
 
-def download(folder: str) -> Path:
+def download(folder: str, package: str = PACKAGE) -> Path:
     """The source package; pip builds its metadata to check its name, which compiles nothing."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command = [*pip, "--no-binary", PACKAGE.partition("==")[0], "--dest", folder, PACKAGE]
+    command = [*pip, "--no-binary", package.partition("==")[0], "--dest", folder, package]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise OracleError(f"`{' '.join(command)}` failed; a package index must be reachable\n{done.stderr}")

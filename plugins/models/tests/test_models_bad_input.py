@@ -97,6 +97,8 @@ def test_a_tensor_in_two_forms_is_refused(name: str) -> None:
     there = mapped(arrays, FIRST[name])
     stored = {each: there[each].numpy() for each in there}
     for tensor, values in other_forms(name, ("gguf",), stored).items():
+        if tensor.endswith("attn_kv_b.weight"):  # llama.cpp's forks keep it beside what is made of it
+            continue
         file = in_memory({**stored, tensor: values}, dict(there.index.meta))
         with pytest.raises(SquishError) as caught:
             map_file(file, "hf", {}, naming_of(file))

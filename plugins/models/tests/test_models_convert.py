@@ -40,6 +40,7 @@ def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path,
             "llama.attention.key_length": 8, "llama.attention.value_length": 8,
             "llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-5)), "llama.rope.freq_base": 10000.0,
             "llama.vocab_size": 64, "general.file_type": 32, "general.quantization_version": 2,
+            "general.size_label": "23K",
         }  # fmt: skip
         rows = source["model.layers.0.self_attn.q_proj.weight"].numpy()
         expected = rows.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)

@@ -226,3 +226,23 @@ def test_keys_without_which_llama_cpp_ends_are_asked_for(key: str) -> None:
     with pytest.raises(SquishError) as caught:
         map_file(damaged, "hf", {}, naming_of(damaged))
     assert caught.value.code == "config"
+
+
+def test_the_whole_of_keys_and_values_beside_its_halves_is_left_out(tmp_path: Path) -> None:
+    """ik_llama.cpp's files hold both."""
+    squish.convert(written(tmp_path / "hf"), tmp_path / "split.gguf", "gguf:keep=no")
+    with squish.open(tmp_path / "split.gguf") as file:
+        arrays, keys = {name: file[name].numpy() for name in file}, dict(file.index.meta)
+    extra = "blk.0.attn_kv_b.weight"
+    arrays[extra] = weights()[FUSED]
+    squish.save(tmp_path / "both.gguf", arrays, metadata=keys)
+    report = squish.convert(tmp_path / "both.gguf", tmp_path / "back", "hf")
+    assert [each.name for each in report.dropped] == [extra]
+    with squish.open(tmp_path / "back") as back, squish.open(tmp_path / "hf") as source:
+        assert np.array_equal(back[FUSED].numpy(), source[FUSED].numpy())
+        assert back.index.assets.keys() >= source.index.assets.keys()
+    squish.convert(tmp_path / "both.gguf", tmp_path / "copy.gguf")
+    with squish.open(tmp_path / "copy.gguf") as copy:
+        assert np.array_equal(copy[extra].numpy(), arrays[extra])
+    (problem,) = check_model(tmp_path / "both.gguf", "llama.cpp").problems
+    assert (problem.code, problem.where) == ("unmapped", extra)

@@ -134,7 +134,7 @@ def test_missing_and_unknown_tensors_are_named_once_for_all_layers(folder: Path)
     result = check_model(edited(model_for("llama.cpp", folder), change), "llama.cpp")
     assert [(each.code, each.where) for each in result.problems] == [
         ("unmapped", "blk.0.extra.weight"),
-        ("unmapped", "model.layers.0.input_layernorm.weight"),
+        ("unmapped", "blk.0.attn_norm.weight"),
     ]
 
 

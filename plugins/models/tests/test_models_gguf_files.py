@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models import gguf_files
+from squish_models.tokenizer.gguf import NONE
 from squish_safetensors import writer
 
 import squish_core as squish
@@ -199,11 +200,15 @@ def test_a_damaged_vocabulary_is_an_error_where_it_is_read(folder: Path, tmp_pat
     assert not (tmp_path / "hf").exists()
 
 
-def test_a_special_id_outside_the_vocabulary_is_an_error_at_once(folder: Path, tmp_path: Path) -> None:
-    path = gguf(folder, tmp_path / "m.gguf", eos_token_id=Typed("u32", 1 << 20))
-    with squish.open(path) as file, pytest.raises(squish.FormatError) as caught:
-        with_names(file)
-    assert caught.value.code == "tokenizer"
+def test_a_special_id_outside_the_vocabulary_is_ignored_as_by_llama_cpp_and_noted(folder: Path, tmp_path: Path) -> None:
+    path = gguf(folder, tmp_path / "m.gguf", eos_token_id=Typed("u32", 1 << 20), padding_token_id=Typed("u32", NONE))
+    for target in ("hf", "q8.gguf"):
+        report = squish.convert(path, tmp_path / target, "hf" if target == "hf" else None)
+        note = "tokenizer.ggml.eos_token_id is 1048576, beyond the 64 tokens: ignored, as llama.cpp does"
+        assert [each for each in report.notes if "ignored" in each] == [note]
+    generation = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == 3  # known by its text
+    assert "pad_token_id" not in generation
 
 
 def test_a_file_beside_the_gguf_stays_the_part_that_it_is(folder: Path, tmp_path: Path) -> None:

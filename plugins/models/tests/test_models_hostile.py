@@ -257,7 +257,6 @@ def key(name: str, change: Callable[[Any], Any]) -> Callable[[dict[str, Any]], A
         (key("tokenizer.ggml.merges", lambda each: ["ab"]), "tokenizer", "tokenizer.ggml.merges"),
         (key("tokenizer.ggml.token_type", lambda each: list(each)[1:]), "tokenizer", "tokenizer.ggml.token_type"),
         (key("tokenizer.ggml.token_type", lambda each: [9] * 64), "tokenizer", "tokenizer.ggml.token_type"),
-        (key("tokenizer.ggml.eos_token_id", lambda each: 10**9), "tokenizer", "tokenizer.ggml.eos_token_id"),
         (
             lambda meta: meta.update({"tokenizer.ggml.eos_token_id": Typed("f32", float("inf"))}), "tokenizer", None,
         ),

@@ -91,7 +91,7 @@ def test_a_byte_level_tokenizer_becomes_ggufs_keys() -> None:
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": ["a", "b", "ab", "\u0120", "\u0120ab", "<|end|>", "x ", "[PAD7]", "[PAD8]"],
         "tokenizer.ggml.merges": ["a b", "\u0120 ab"], "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.padding_token_id": 5,
+        "tokenizer.ggml.eos_token_id": 5, "tokenizer.ggml.padding_token_id": 5, "tokenizer.ggml.eot_token_id": 2,
         "tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False,
         "tokenizer.chat_template": "{{ x }}",
     }  # fmt: skip
@@ -210,7 +210,7 @@ GGUF_WRONG: dict[str, dict[str, Any]] = {
     "another model": {"model": "bert"}, "no tokens": {"tokens": None}, "no merges": {"merges": None},
     "a token twice": {"tokens": ["a", "a", "ab"]}, "a kind too few": {"token_type": [1, 1]},
     "an unknown kind": {"token_type": [1, 1, 9]}, "a merge of no token": {"merges": ["a c"]},
-    "a merge without a space": {"merges": ["ab"]}, "an id out of range": {"bos_token_id": 3},
+    "a merge without a space": {"merges": ["ab"]}, "an id below zero": {"bos_token_id": -1},
     "kinds of text": {"token_type": ["a", "b", "c"]}, "tokens of numbers": {"tokens": [1, 2, 3]},
 }  # fmt: skip
 

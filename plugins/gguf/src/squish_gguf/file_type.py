@@ -11,7 +11,11 @@ from squish_core.api import TensorSpec, Typed
 from .quantize import matching_preset
 from .types import DENSE_CODES, IK_LLAMA, LAYOUTS, TYPE_CODES
 
-KEY = "general.file_type"
+KEY, VERSION_KEY, ARCHITECTURE = "general.file_type", "general.quantization_version", "general.architecture"
+QUANTIZATION_VERSION = 2
+"""GGML's version of its quantized types (GGML_QNT_VERSION)."""
+FLOATS = (0, 1, 32)
+"""Numbers of presets that do not quantize."""
 
 # number -> possible most common types; mixes (M, L, XS) use several types
 _NUMBERS: dict[int, tuple[str, ...]] = {
@@ -36,21 +40,22 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
 
     The number is that of the llama.cpp preset with exactly these types, else of the most common type. Without the key
     nothing is added, since llama.cpp infers it. The key is removed if the type has no number; it is kept if the type is
-    of ik_llama.cpp, which has its own numbers.
+    of ik_llama.cpp, which has its own numbers. With the types of a preset that quantizes,
+    `general.quantization_version` is added, as llama-quantize does.
     """
-    if KEY not in meta or not specs:
+    if not specs or (KEY not in meta and ARCHITECTURE not in meta):
         return dict(meta)
     types = {spec.name: LAYOUTS[type_code(spec)].name.lower() for spec in specs}
-    number = matching_preset(
-        {spec.name: spec.shape for spec in specs},
-        types,
-        {key: getattr(value, "value", value) for key, value in meta.items()},
-    )
+    values = {key: getattr(value, "value", value) for key, value in meta.items()}
+    number = matching_preset({spec.name: spec.shape for spec in specs}, types, values)
+    if number >= 0 and number not in FLOATS:
+        meta = {**meta, VERSION_KEY: meta.get(VERSION_KEY, Typed("u32", QUANTIZATION_VERSION))}
+    if KEY not in meta:
+        return dict(meta)
     if number >= 0:
         return {**meta, KEY: Typed("u32", number)}
     common = most_common_type(specs)
-    number_before = getattr(meta[KEY], "value", meta[KEY])
-    if isinstance(number_before, int) and common in _NUMBERS.get(number_before, ()):
+    if isinstance(values[KEY], int) and common in _NUMBERS.get(values[KEY], ()):
         return dict(meta)
     if common in _IK_LLAMA_NAMES:
         return dict(meta)

@@ -148,7 +148,7 @@ def tensor_table(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Tensor
 def _described(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """The metadata of the file that is written; None for keys that do not describe it."""
     described = with_file_type(meta, specs)
-    return {key: described.get(key) for key in meta}
+    return {key: described.get(key) for key in (*meta, *(key for key in described if key not in meta))}
 
 
 def _start(table: TensorTable, pairs: int) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
 
+from .config.gguf_defaults import LoadedKeys
 from .config_file import (
     config_agrees,
     config_keys,
@@ -19,6 +20,7 @@ from .config_file import (
     with_null_dtype,
     written_config,
 )
+from .general import POOLING, general_keys, pooling_files
 from .keep import DIGEST, KEYS_FILE, kept_keys, restored_files, same_value, tokenizer_digest
 from .settings import CONFIG, TextSettings
 from .tokenizer import (
@@ -35,6 +37,7 @@ from .tokenizer import (
     read_gguf,
     read_special,
     stored_keys,
+    stored_tokens,
 )
 from .tokenizer import gguf_keys as tokenizer_keys
 
@@ -72,7 +75,9 @@ class GgufFiles(Mapping[str, bytes]):
                 "contradicts the keys of the GGUF", part=CONFIG, code=ErrorCode.CONTRADICTION,
                 hint="Leave out assets=; the GGUF contains the settings.",
             )  # fmt: skip
-        self._files, self.vectors = {**kept, **assets}, None
+        pooling = pooling_files(LoadedKeys(family.architecture, model.meta)[POOLING], settings["hidden_size"])
+        own = {name: data for name, data in pooling.items() if not self._names or name in self._names}
+        self._files, self.vectors = {**own, **kept, **assets}, None
         self._special = read_special(model.meta, settings["vocab_size"])
         self._agreeing: Tokenizer | None = None
         self.has_config = CONFIG in self._files and config_agrees(family, model, self._files[CONFIG])
@@ -197,7 +202,12 @@ class FolderFiles(Mapping[str, bytes]):
     @cached_property
     def _keys(self) -> Mapping[str, bytes]:
         keys, _ = config_keys(self._family, self._settings)
-        return kept_keys(self._model.meta, {**keys, **self.files.tokenizer_keys})
+        meta = self._model.meta
+        general = general_keys(
+            self._family, self._model, self._settings, self._model.vectors.values(), self.files,
+            lambda: stored_tokens(meta),
+        )  # fmt: skip
+        return kept_keys(meta, {**keys, **general, **self.files.tokenizer_keys})
 
     def __getitem__(self, name: str) -> bytes:
         if name == CONFIG:

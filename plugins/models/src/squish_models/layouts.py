@@ -13,6 +13,7 @@ from squish_core.api import Carried, Dropped, Model, Options, SquishError, Tenso
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype
+from .general import general_keys
 from .gguf_files import REPORTS, VOCABULARIES, FolderFiles, GgufFiles
 from .keep import DIGEST, KEYS_FILE, NAMES, kept_files, restored_keys, tokenizer_digest
 from .settings import CONFIG, TextSettings
@@ -21,6 +22,7 @@ from .tokenizer import (
     Vocabulary,
     check_huggingface,
     describes_tokenizer,
+    ignored_ids,
     is_mapped,
     read_huggingface,
     stored_keys,
@@ -40,7 +42,9 @@ def carry_to_gguf(
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
     described = tokenizer_keys(tokenizer) if tokenizer is not None else {}
-    meta = restored_keys(model, keys | described)
+    tokens = tokenizer.tokens if tokenizer is not None else ()
+    general = general_keys(family, model, settings, constants.values(), model.assets, lambda: tokens)
+    meta = restored_keys(model, keys | general | described)
     missing = () if tokenizer is not None else ("tokenizer",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     check_assets({name: data for name, data in files.items() if not describes_tokenizer(name)})
@@ -63,7 +67,7 @@ def carry_to_gguf(
     storage = (*STORAGE, *(f"{FILE}{name}" for name in files), NAMES, DIGEST)
     return Carried(
         meta=meta, storage=storage, constants=constants, missing=missing, dropped=dropped,
-        notes=(*family.ignored(settings, layout), *_left_out(tokenizer.left_out if tokenizer else (), settings)),
+        notes=(*family.ignored(settings, layout), *_tokenizer_notes(tokenizer, settings)),
     )  # fmt: skip
 
 
@@ -71,7 +75,9 @@ def carry_gguf(family: TextSettings, model: Model, settings: Mapping[str, Any]) 
     """The keys of a GGUF that stays one, with its tokenizer checked."""
     checked = not is_mapped(model.meta) or GgufFiles(family, model, settings).check_tokenizer()
     missing = () if checked else ("tokenizer",)
-    return Carried(meta=model.meta, missing=missing, notes=family.ignored(settings, "gguf"))
+    return Carried(
+        meta=model.meta, missing=missing, notes=(*family.ignored(settings, "gguf"), *ignored_ids(model.meta))
+    )
 
 
 def carry_to_folder(
@@ -85,7 +91,7 @@ def carry_to_folder(
         missing = () if files.files.has_vocabulary else ("tokenizer",)
         return Carried(
             meta={"format": "pt"}, storage=FRAMEWORK, assets=files, vectors=files.files.vectors, missing=missing,
-            notes=notes,
+            notes=(*notes, *ignored_ids(model.meta)),
         )  # fmt: skip
     assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
     assets[CONFIG] = respelled(family, assets[CONFIG], settings)
@@ -93,6 +99,14 @@ def carry_to_folder(
     notes += _left_out(check_huggingface(assets, settings), settings)
     missing = ("tokenizer",) if VOCABULARIES.isdisjoint(assets) else ()
     return Carried(meta=model.meta, storage=FRAMEWORK, assets=assets, missing=missing, notes=notes)
+
+
+def _tokenizer_notes(tokenizer: Tokenizer | None, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes about what a GGUF cannot say of a tokenizer."""
+    if tokenizer is None:
+        return ()
+    lost = f"llama.cpp adds one token on each side of a text, and not {', '.join(map(repr, tokenizer.lost))}"
+    return (*_left_out(tokenizer.left_out, settings), *((lost,) if tokenizer.lost else ()))
 
 
 def _left_out(tokens: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ TYPES = {"rope_scaling": (dict,), "partial_rotary_factor": (int, float), "slidin
 """Types of settings that every family reads, whether it has keys for them or not."""
 MOST_BLOCKS = 1 << 18
 """Layers, times experts where there are any: ten times those of the largest model in use."""
+BARE = {part: f"model.{part}" for part in ("embed_tokens.", "layers.", "norm.")}
+"""Names in files that were saved from the base model, as those of embeddings are."""
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp ignores; the report says so."""
 ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
@@ -79,6 +81,7 @@ class TextSettings(Family):
     rotated_by_default: ClassVar[float] = 1.0
     windowless: ClassVar[Sequence[str]] = ("gguf",)
     unadapted: ClassVar[Sequence[str]] = ()
+    prefixes: ClassVar[Mapping[str, str]] = BARE
     gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
@@ -202,7 +205,7 @@ class TextSettings(Family):
         self._check_counts(config, CONFIG)
         tied = config.get("tie_word_embeddings")
         has_head = any(name.endswith(HEAD) for name in model.tensors)
-        if tied is None:
+        if tied is None or (tied is False and not has_head and _is_base_model(model.config())):
             tied = self.tied_by_default or not has_head
         if not isinstance(tied, bool):
             raise FormatError(
@@ -263,8 +266,25 @@ class TextSettings(Family):
         settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
         settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
         settings = {**self.implied(settings), **settings}
-        scaling, inexpressible = rope_settings(LoadedKeys(self.architecture, model.meta), model.vectors, settings)
+        loaded = LoadedKeys(self.architecture, model.meta)
+        scaling, inexpressible = rope_settings(loaded, model.vectors, settings)
+        for name in loaded.inexpressible([key.gguf for key in self.keys]):
+            inexpressible = FormatError(
+                f"is a setting that config.json of a {self.model_type} has no place for", code=ErrorCode.CONFIG,
+                part=f"{self.architecture}.{name}", found=str(loaded[name])[:60],
+                hint="Convert it to a GGUF, or keep the names with rename='keep'.",
+            )  # fmt: skip
         return settings | scaling | ({INEXPRESSIBLE: inexpressible} if inexpressible else {})
+
+
+def _is_base_model(config: Mapping[str, Any]) -> bool:
+    """Whether a config names a class without a head."""
+    names = config.get("architectures")
+    return (
+        isinstance(names, list)
+        and [*names] != []
+        and all(str(name).endswith("Model") and "LMHead" not in str(name) for name in names)
+    )
 
 
 def _check_types(config: Mapping[str, Any]) -> None:

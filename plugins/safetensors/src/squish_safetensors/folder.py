@@ -35,10 +35,13 @@ MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "chat_template.json", "preprocessor_config.json", "processor_config.json", *DECLARING, "adapter_config.json",
-    "squish.gguf.json",
+    "squish.gguf.json", "modules.json",
 )  # fmt: skip
 TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 """The default chat template, and the folder beside it in which Transformers saves others by name."""
+POOLING_FOLDER = "1_Pooling"
+POOLING = f"{POOLING_FOLDER}/{CONFIG_FILE}"
+"""The pooling of an embedding model, which modules.json names."""
 _NAMED_TEMPLATE = re.compile(rf"{TEMPLATES}/\w[\w.+ -]*\.jinja")
 MODEL_FILES = (f"model{INDEX_SUFFIX}", f"model{SUFFIX}", f"adapter_model{SUFFIX}")
 """Names of a model's main file, tried if its folder cannot be listed."""
@@ -70,7 +73,7 @@ def is_model_asset(name: str) -> bool:
     >>> is_model_asset("config.json"), is_model_asset("additional_chat_templates/rag.jinja"), is_model_asset("x.py")
     (True, True, False)
     """
-    return name in MODEL_ASSETS or _NAMED_TEMPLATE.fullmatch(name) is not None
+    return name in (*MODEL_ASSETS, POOLING) or _NAMED_TEMPLATE.fullmatch(name) is not None
 
 
 def model_assets(folder: Source, members: Collection[str]) -> list[str]:
@@ -95,7 +98,8 @@ def model_assets(folder: Source, members: Collection[str]) -> list[str]:
     ['config.json']
     """
     named = folder.members(TEMPLATES) if TEMPLATE in members else ()
-    paths = [*(name for name in MODEL_ASSETS if name in members), *(f"{TEMPLATES}/{name}" for name in named)]
+    pooling = [POOLING] if "modules.json" in members and folder.has(CONFIG_FILE, POOLING_FOLDER) else []
+    paths = [*(name for name in MODEL_ASSETS if name in members), *(f"{TEMPLATES}/{name}" for name in named), *pooling]
     return list(filter(is_model_asset, paths))
 
 

@@ -6,7 +6,7 @@ Source: `load_hparams` in src/llama-model.cpp, `load_arch_hparams` in src/models
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ def _quotient(whole: Any, part: Any) -> int | None:
 
 
 def _head_size(keys: Keys) -> int | None:
-    return _quotient(keys("embedding_length"), keys("attention.head_count"))
+    heads = keys("attention.head_count")  # one number, or one a layer
+    return _quotient(keys("embedding_length"), heads[0] if isinstance(heads, Sequence) and len(heads) else heads)
 
 
 def _attention_scale(keys: Keys) -> float | None:
@@ -123,6 +124,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
         "expert_weights_norm": False, "expert_gating_func": _gating, "attention.q_lora_rank": _query_rank,
         "attention.kv_lora_rank": REQUIRED, "attention.key_length_mla": 0, "attention.value_length_mla": 0,
         "rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0,
+        "rope.dimension_count": REQUIRED,  # llama.cpp takes the whole key, and stops: no row is left without rotation
     },
     "gpt2": NORM,
     "gpt-oss": {
@@ -141,6 +143,13 @@ TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """`tokenizer.ggml.model` -> keys after `tokenizer.ggml.`. An id beyond the vocabulary counts as not stated."""
+
+
+OBEYED = (
+    "attention.causal", "attention.sliding_window", "attention.sliding_window_pattern", "rope.scaling.finetuned",
+    "rope.freq_base_swa", "attention.temperature_scale", "decision.block_count",
+)  # fmt: skip
+"""Keys that change the result and that few families have a setting for."""
 
 
 class LoadedKeys:
@@ -186,6 +195,18 @@ class LoadedKeys:
         """Whether a key has the value 0 where 0, like its absence, means that there is no such thing."""
         default = self._defaults.get(name)
         return type(default) in (int, float) and default == 0 and self[name] == 0
+
+    def inexpressible(self, read: Collection[str]) -> tuple[str, ...]:
+        """Keys beyond those in `read` whose values differ from the only ones that a config.json can mean."""
+        names = [name for name in OBEYED if name in self._defaults and name not in read and self.states(name)]
+        return tuple(name for name in names if not self._is_default(name))
+
+    def _is_default(self, name: str) -> bool:
+        default = self._defaults[name]
+        default, value = default(self._known) if callable(default) else default, self[name]
+        if name.endswith("_pattern") and not isinstance(value, int):  # whether each layer has a window
+            value, default = [*map(bool, value)], [layer % default < default - 1 for layer in range(len(value))]
+        return bool(value == default)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ SIZES = (
     Key("head_dim", "attention.value_length", required=False),
     Key("rotary_dim", "rope.dimension_count", required=False),
     Key("rope_theta", "rope.freq_base", "f32", required=False),
+    Key("is_causal", "attention.causal", "bool", required=False),
 )
 """Settings of every family. `rotary_dim` is head_dim times `partial_rotary_factor`."""
 COMMON = (*SIZES, Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"))
@@ -79,9 +80,9 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         name, value = f"{architecture}.{key.gguf}", loaded[key.gguf]
         if value is REQUIRED or (value is None and key.required):
             raise FormatError("is missing, and the model cannot be run without it", part=name, code=ErrorCode.CONFIG)
-        if value is None or (not key.required and loaded.is_nothing(key.gguf)):
+        if value is None or (not key.required and (loaded.is_nothing(key.gguf) or _is_unstated(loaded, key))):
             continue
-        value = value if key.type == SIZES_LIST else _single(value)
+        value = ([value] if isinstance(value, int) else value) if key.type == SIZES_LIST else _single(value)
         _check(key, name, value)
         value = _read(key, value)
         if settings.setdefault(key.hf, value) != value and loaded.states(key.gguf):
@@ -90,6 +91,11 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
                 code=ErrorCode.CONTRADICTION,
             )  # fmt: skip
     return settings
+
+
+def _is_unstated(loaded: LoadedKeys, key: Key) -> bool:
+    """Whether a switch has its default, which config.json need not state either."""
+    return key.type == "bool" and not loaded.states(key.gguf)
 
 
 def _single(value: Any) -> Any:

@@ -237,9 +237,10 @@ def _longrope(
             raise FormatError(f"has a {name} of the wrong size", part="config.json", code="rope", expected=size,
                               found=len(values) if isinstance(values, list) else type(values).__name__)  # fmt: skip
         tensors[tensor] = np.array(values, np.float32)
+    factor = scaling.get("attention_factor") or attention_factor(most, original)
     keys = {
         f"{key}type": Typed("str", "longrope"), f"{key}original_context_length": Typed("u32", original),
-        f"{key}attn_factor": Typed("f32", float(np.float32(scaling.get("attention_factor") or attention_factor(most, original)))),
+        f"{key}attn_factor": Typed("f32", float(np.float32(factor))),
     }  # fmt: skip
     return keys, tensors
 

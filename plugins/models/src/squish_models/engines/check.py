@@ -43,10 +43,11 @@ from .types import matches, type_problems
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
-DAMAGE = ("alignment", "bounds", "duplicate", "magic", "split", "version")
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
+"""Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
+DAMAGE = ("alignment", "bounds", "duplicate", "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -113,7 +114,10 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            if error.code not in (DAMAGE if requirements is LLAMA_CPP else INCOMPLETE) or _has_whole(model):
+            is_part = error.code == ErrorCode.MISSING and Path(model).exists()
+            is_damage = error.code in DAMAGE or is_part
+            is_partial = error.code in INCOMPLETE and not _has_whole(model)
+            if not (is_damage if requirements is LLAMA_CPP else is_partial):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:

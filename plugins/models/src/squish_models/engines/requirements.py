@@ -91,14 +91,14 @@ PRETOKENIZERS = frozenset((
     "exaone-moe", "exaone4", "f2llmv2", "falcon", "falcon-h1", "falcon3", "gemma4", "gigachat", "glm4", "glm5",
     "gpt-2", "gpt-4o", "gpt3-finnish", "granite-docling", "granite-embed-multi-311m", "granite-embed-multi-97m",
     "grok-2", "hunyuan", "hunyuan-dense", "hy_v4", "jais", "jais-2", "jina-de", "jina-es", "jina-v1-en",
-    "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano", "joyai-llm", "kanana2", "kimi-k2", "kormo", "laguna",
-    "lfm2", "llada-moe", "llama-bpe", "llama-v3", "llama3", "llama4", "megrez", "mellum", "mellum2", "midm-2.0",
-    "minerva-7b", "minicpm5", "minimax-m2", "modern-bert", "mpt", "olmo", "phi-2", "pixtral", "poro-chat", "qwen2",
-    "qwen35", "refact", "roberta-bpe", "sarvam-moe", "seed-coder", "smaug-bpe", "smollm", "solar-open", "spark2_5",
-    "stablelm2", "starcoder", "superbpe", "talkie", "tekken", "tiny_aya", "trillion", "ufakzeka", "viking",
-    "whitespace", "youtu",
+    "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano", "joyai-llm", "k2-horizon", "kanana2", "kimi-k2",
+    "kormo", "laguna", "lfm2", "llada-moe", "llama-bpe", "llama-v3", "llama3", "llama4", "megrez", "mellum",
+    "mellum2", "midm-2.0", "minerva-7b", "minicpm5", "minimax-m2", "mmbert", "modern-bert", "mpt", "olmo", "phi-2",
+    "pixtral", "poro-chat", "qwen2", "qwen35", "refact", "roberta-bpe", "sarvam-moe", "seed-coder", "smaug-bpe",
+    "smollm", "solar-open", "spark2_5", "stablelm2", "starcoder", "superbpe", "talkie", "tekken", "tiny_aya",
+    "trillion", "ufakzeka", "viking", "whitespace", "youtu",
 ))  # fmt: skip
-"""Values of `tokenizer.ggml.pre` that llama.cpp loads (src/llama-vocab.cpp of llama-cpp-python 0.3.36)."""
+"""Values of `tokenizer.ggml.pre` that llama.cpp loads (src/llama-vocab.cpp of xllamacpp 2026.10.11549)."""
 GGML = ("dense", "ggml.*")
 MISTRAL_GGML = ("dense", *(f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1", "?_k")))
 MISTRAL_EXPERTS = {"affine": "cpu", **dict.fromkeys(("mx", "hqq", "float8", "uqff.f8q8"), "error")}

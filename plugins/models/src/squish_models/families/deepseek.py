@@ -109,7 +109,7 @@ class Deepseek(TextModel):
     fixed: ClassVar = {"hidden_act": "silu", "moe_layer_freq": 1, "rope_interleave": True, "attention_bias": False}
     derived = (
         *TextModel.derived, "latent_heads", "latent_key_size", "latent_value_size", "whole_key_size", "query_rank",
-        "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim",
+        "gating_function", "yarn_log_multiplier", "mlp_bias", "head_dim", "repeated",
     )  # fmt: skip
 
     unadapted = ("q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
@@ -128,7 +128,7 @@ class Deepseek(TextModel):
 
     def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
         first, count = settings["num_hidden_layers"], settings.get("num_nextn_predict_layers") or 0
-        return [f"model.layers.{layer}.*" for layer in range(first, first + count)]
+        return [*settings.get("repeated", ()), *(f"model.layers.{layer}.*" for layer in range(first, first + count))]
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
         heads, latent = settings["num_attention_heads"], settings["kv_lora_rank"]
@@ -211,8 +211,6 @@ class Deepseek(TextModel):
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
-        if f"{self.architecture}.rope.dimension_count" not in model.meta:
-            raise self._missing("rope.dimension_count", "and the rotated rows are unknown")
         heads, rotated = settings["num_attention_heads"], settings["rotary_dim"]
         split = all(settings.get(name) is not None for name in ("whole_key_size", "v_head_dim"))
         whole = settings["whole_key_size"] if split else settings["latent_key_size"]
@@ -220,7 +218,7 @@ class Deepseek(TextModel):
             raise self._missing("attention.key_length_mla", "although keys and values are separate tensors")
         if (settings.get("n_group") or 1) > 1 and settings.get("topk_group") is None:
             raise self._missing("expert_group_used_count", "although experts are in groups")
-        gating = settings.setdefault("gating_function", SOFTMAX)
+        gating = settings["gating_function"] = settings.get("gating_function") or SOFTMAX
         if whole <= rotated or gating not in SCORES:
             raise FormatError(
                 "does not fit the other keys", part=f"{self.architecture}.attention.key_length_mla",
@@ -231,6 +229,11 @@ class Deepseek(TextModel):
         settings.setdefault("norm_topk_prob", False)
         settings["q_lora_rank"] = settings.get("query_rank") or None
         settings.pop("partial_rotary_factor", None)
+        # ik_llama.cpp keeps the whole matrix beside the two that are made of it
+        settings["repeated"] = [
+            name for name in model.tensors if name.endswith(".attn_kv_b.weight")
+            and all(name.replace("kv_b", part) in model.tensors for part in ("k_b", "v_b"))
+        ]  # fmt: skip
         version = 3 if gating == SIGMOID else 2
         grouped = (settings.get("n_group") or 1) > 1
         settings |= {

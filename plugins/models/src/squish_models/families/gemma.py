@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from squish_core.api import Model
+
 from ..config.keys import COMMON, VOCABULARY, Key
 from ..family import TextModel
 from ..rules import fused_attention
+from ..settings import BARE
 from ..tables import Row, attention, embeddings, gated_mlp, head_norms, norm
 
+PATTERN = "sliding_window_pattern"
 CAPS = (
     Key("attn_logit_softcapping", "attn_logit_softcapping", "f32"),
     Key("final_logit_softcapping", "final_logit_softcapping", "f32"),
@@ -56,11 +60,11 @@ class Gemma2(TextModel):
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         heads, layers = settings["num_attention_heads"], settings["num_hidden_layers"]
         scale = settings["hidden_size"] // heads if layers == self.layers_27b else settings["head_dim"]
-        pattern = settings.get("sliding_window_pattern", self.pattern)
+        pattern = settings.get(PATTERN, self.pattern)
         same_kinds = pattern == self.pattern or (isinstance(pattern, int) and min(pattern, self.pattern) > layers)
         return {
             **{key: value for key, value in self.fixed.items() if key not in settings or key == "hidden_activation"},
-            "sliding_window_pattern": pattern if same_kinds else self.pattern,
+            PATTERN: pattern if same_kinds else self.pattern,
             "query_pre_attn_scalar": scale,
         }
 
@@ -72,7 +76,7 @@ class Gemma3(Gemma2):
     rows = sandwich_norm_model(*head_norms(add=1.0))
     keys = (
         *COMMON,
-        Key("sliding_window", "attention.sliding_window", required=False),
+        Key("window", "attention.sliding_window", required=False),
         Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
         Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
         VOCABULARY,
@@ -84,6 +88,24 @@ class Gemma3(Gemma2):
     other_modalities = (
         "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
     )  # fmt: skip
+
     prefixes: ClassVar = {
+        **BARE,
         "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
     }  # fmt: skip
+    derived = (*Gemma2.derived, "window")
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        implied = super().implied(settings)
+        return {**implied, PATTERN: 1} if settings.get(PATTERN) == 1 else implied
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        settings = super().spelled(config)
+        return {**settings, "window": None if settings.get(PATTERN) == 1 else settings.get("sliding_window")}
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)
+        window = settings.get("window")
+        if window is None:  # then llama.cpp has no layers with a window, and engines of folders assume some
+            return {**settings, "sliding_window": settings["max_position_embeddings"], PATTERN: 1}
+        return {**settings, "sliding_window": window}

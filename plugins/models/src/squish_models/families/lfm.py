@@ -9,7 +9,7 @@ from squish_core.api import ErrorCode, FormatError, Model
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key, check_settings
 from ..family import TextModel
-from ..settings import CONFIG, MOST_BLOCKS
+from ..settings import BARE, CONFIG, MOST_BLOCKS
 from ..tables import Row, norm
 
 ATTENTION, CONVOLUTION = "full_attention", "conv"
@@ -47,6 +47,7 @@ class Lfm2(TextModel):
         VOCABULARY,
     )
     fixed: ClassVar = {"conv_bias": False}
+    prefixes: ClassVar = {**BARE, "embedding_norm.": "model.embedding_norm."}
     tied_by_default = True
 
     def settings(self, model: Model) -> dict[str, Any]:
@@ -91,6 +92,7 @@ class Lfm2(TextModel):
     def _from_keys(self, model: Model) -> dict[str, Any]:
         settings = super()._from_keys(model)
         heads = settings["kv_heads"]
+        heads = heads * settings["num_hidden_layers"] if len(heads) == 1 else heads
         groups = {each for each in heads if each}
         if len(heads) != settings["num_hidden_layers"] or len(groups) != 1:
             raise FormatError(
@@ -99,7 +101,7 @@ class Lfm2(TextModel):
             )  # fmt: skip
         kinds = [ATTENTION if each else CONVOLUTION for each in heads]
         written = {"layer_types": kinds, "num_key_value_heads": groups.pop(), "block_dim": settings["hidden_size"]}
-        return {**DEFAULTS, **settings, **written, "block_auto_adjust_ff_dim": False}
+        return {**DEFAULTS, **settings, "kv_heads": heads, **written, "block_auto_adjust_ff_dim": False}
 
 
 DEFAULTS = {

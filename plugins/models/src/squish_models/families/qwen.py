@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import ErrorCode, FormatError
+from squish_core.api import ErrorCode, FormatError, Model
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key
 from ..config.spelling import text_config
 from ..family import TextModel
 from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
-from ..settings import CONFIG
+from ..settings import BARE, CONFIG
 from ..tables import SWITCH, attention, experts, gated_mlp, head_norms, pre_norm_model, router
 
 
@@ -31,7 +31,7 @@ class Qwen2VL(Qwen2):
     architecture = "qwen2vl"
     keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SIZES_LIST, required=False))
     other_modalities = ("visual.*", "model.visual.*")
-    prefixes: ClassVar = {"model.language_model.": "model."}
+    prefixes: ClassVar = {**BARE, "model.language_model.": "model."}
 
     def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
         stated = text_config(config)
@@ -72,3 +72,7 @@ class Qwen3Moe(Qwen3):
     keys = (*COMMON, *MIXTURE["num_experts"], Key("moe_intermediate_size", "expert_feed_forward_length"))
     fixed: ClassVar = {**Qwen2.fixed, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
     unstated: ClassVar = {"norm_topk_prob": False}
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        settings = super()._from_keys(model)  # no layer has the size of a dense one, which files may leave out
+        return {**settings, "intermediate_size": settings["intermediate_size"] or settings["moe_intermediate_size"]}

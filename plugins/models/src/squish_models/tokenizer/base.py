@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Sized
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -24,8 +25,15 @@ SPACE = "\u2581"
 """SentencePiece's mark for a space."""
 TOKENS, MERGES, KINDS, SCORES, TEMPLATE = PARTS = ("tokens", "merges", "token_type", "scores", "chat_template")
 """Parts of a tokenizer in errors, which readers replace by the place of the part in their files."""
-ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
-TOKEN_KEYS = {role: f"{role}_token" for role in ROLES[:-1]}
+END_TEXTS = frozenset((
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[",
+    "<|ifm|im_end|>",
+))  # fmt: skip
+"""Tokens at which llama.cpp stops generation, regardless of the ids (src/llama-vocab.cpp)."""
+ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot", "eom")
+TOKEN_KEYS = {role: f"{role}_token" for role in ROLES[:-2]}
 """Role -> its key in tokenizer_config.json; with `_id` after it, in config.json."""
 
 
@@ -42,10 +50,12 @@ class Kind(IntEnum):
 
 @frozen
 class SpecialTokens:
-    """Ids by role ("bos", "eos" ...), and all ids that end generation, "eos" first."""
+    """Ids by role ("bos", "eos" ...), all ids that end generation, "eos" first, and defaults of sampling."""
 
     special: Mapping[str, int]
     end_ids: tuple[int, ...]
+    sampling: Mapping[str, Any] = field(factory=dict)
+    """Defaults of sampling that the model recommends, under the names of generation_config.json."""
 
     def check(self, count: int) -> None:
         """Raise FormatError for an id outside a vocabulary of `count` tokens."""
@@ -118,7 +128,7 @@ class Tokenizer:
     special
         Role ("bos", "eos" ...) to id.
     add
-        Whether "bos" and "eos" are added to a text; absent where the source does not say.
+        Whether "bos" and "eos" are added to a text, and "sep" between two; absent where the source does not say.
     space_prefix
         Whether a space is put before the text ("spm").
     end_ids
@@ -127,6 +137,10 @@ class Tokenizer:
         Name to text; the default one is "".
     left_out
         Added tokens that the model has no embedding for.
+    lost
+        Tokens that the source adds to a text beyond bos and eos.
+    sampling
+        Defaults of sampling that the model recommends, under the names of generation_config.json.
     """
 
     model: str
@@ -138,6 +152,8 @@ class Tokenizer:
     end_ids: tuple[int, ...] = ()
     chat_templates: Mapping[str, str] = field(factory=dict)
     left_out: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         SpecialTokens(self.special, self.end_ids).check(len(self.tokens))

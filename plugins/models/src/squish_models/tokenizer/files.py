@@ -16,6 +16,7 @@ from .base import SPACE, TOKEN_KEYS, Kind, SpecialTokens, Tokenizer, merges_of_s
 from .content import DEFAULT_TEMPLATE, Content
 from .json_file import TokenIds, dump_tokenizer
 from .pretokenizers import BY_NAME, Pretokenizer
+from .sampling import SAMPLES
 from .sentencepiece import Pieces
 
 VERSION = {"version": "1.0"}
@@ -246,4 +247,5 @@ def generation_config(ids: Tokenizer | SpecialTokens) -> bytes:
 def _generation(ids: Tokenizer | SpecialTokens) -> dict[str, Any]:
     numbers = {f"{role}_token_id": ids.special[role] for role in ("bos", "pad") if role in ids.special}
     ends = list(ids.end_ids) or [ids.special[role] for role in ("eos",) if role in ids.special]
-    return numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
+    samples = {**SAMPLES, **ids.sampling} if ids.sampling else {}
+    return numbers | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}) | samples

@@ -12,7 +12,9 @@ from squish_gguf.api import text_array
 
 from squish_core.api import SquishError, Typed
 
+from ..config.gguf_defaults import TOKENIZERS
 from .base import (
+    END_TEXTS,
     MERGES,
     MOST_MERGES,
     MOST_TOKENS,
@@ -27,11 +29,13 @@ from .base import (
     tokenizer_error,
 )
 from .json_file import Merges, merges_of_texts
+from .sampling import PREFIX as SAMPLING
+from .sampling import sampling_keys, sampling_of
 
 PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
 IDS = {
     "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
-    "pad": "padding_token_id", "mask": "mask_token_id", "eot": "eot_token_id",
+    "pad": "padding_token_id", "mask": "mask_token_id", "eot": "eot_token_id", "eom": "eom_token_id",
 }  # fmt: skip
 PLACES = {
     **{part: f"{PREFIX}{part}" for part in ("model", *PARTS)}, **{role: f"{PREFIX}{key}" for role, key in IDS.items()},
@@ -39,17 +43,14 @@ PLACES = {
 }  # fmt: skip
 """A part of a tokenizer in errors -> its key."""
 MODELS = {"gpt2": "bpe", "llama": "spm"}
-NO_MODEL = "none"
+MODEL_NAMES = {kind: name for name, kind in MODELS.items()}
+NO_MODELS = ("none", "no_vocab")
 """What a GGUF without a tokenizer states."""
-DEFAULT_IDS = {"bpe": {"bos": 11, "eos": 11}, "spm": {"bos": 1, "eos": 2, "unk": 0}}
-"""Defaults of llama.cpp for absent keys."""
+ADDED = ("bos", "eos", "sep")
+NONE = 0xFFFFFFFF
+HARMONY = (frozenset(("<|return|>", "<|call|>")), frozenset(("<|calls|>", "<|flush|>")))
+"""Tokens beside which `<|end|>` ends a message, not a turn."""
 BYTE_SPACE = "\u0120"
-END_TEXTS = frozenset((
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-    "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|end_of_text|>",
-    "<end_of_utterance>",
-))  # fmt: skip
-"""Tokens at which llama.cpp stops generation, regardless of the ids."""
 
 
 def read_gguf(
@@ -79,7 +80,7 @@ def read_gguf(
             return None
         model, kinds = MODELS[values[f"{PREFIX}model"]], values.get(f"{PREFIX}token_type")
         vocabulary = vocabulary or _vocabulary(values, model, checked, ranked)
-        special = _special(values, model, len(vocabulary.tokens))
+        special = _special(values, model)
         templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
         templates |= {
             str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
@@ -87,9 +88,9 @@ def read_gguf(
         return Tokenizer(
             model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
             pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
-            add={role: bool(values[key]) for role in ("bos", "eos") if (key := f"{PREFIX}add_{role}_token") in values},
+            add={role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values},
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
-            end_ids=_end_ids(vocabulary.tokens, kinds, special),
+            end_ids=_end_ids(vocabulary.tokens, kinds, special), sampling=sampling_of(metadata),
         )  # fmt: skip
 
 
@@ -130,8 +131,9 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
             raise tokenizer_error(
                 "the embeddings have another number of rows than there are tokens", rows, len(tokens), TOKENS
             )
-        special = _special(values, MODELS[values[f"{PREFIX}model"]], len(tokens))
-        ids = SpecialTokens(special, _end_ids(tokens, values.get(f"{PREFIX}token_type"), special))
+        special = _special(values, MODELS[values[f"{PREFIX}model"]])
+        ends = _end_ids(tokens, values.get(f"{PREFIX}token_type"), special)
+        ids = SpecialTokens(special, ends, sampling_of(metadata))
         ids.check(len(tokens))
     return ids
 
@@ -139,19 +141,25 @@ def read_special(metadata: Mapping[str, Any], rows: int) -> SpecialTokens | None
 def is_mapped(metadata: Mapping[str, Any]) -> bool:
     """Whether a GGUF has no tokenizer, or one of a kind that can be read."""
     model = metadata.get(f"{PREFIX}model")
-    return getattr(model, "value", model) in (None, NO_MODEL, *MODELS)
+    return getattr(model, "value", model) in (None, *NO_MODELS, *MODELS)
 
 
 def stored_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a GGUF's tokenizer, undecoded."""
-    return {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+    """The keys of a GGUF's tokenizer and of its defaults for sampling, undecoded."""
+    return {key: value for key, value in metadata.items() if key.startswith(("tokenizer.", SAMPLING))}
+
+
+def stored_tokens(metadata: Mapping[str, Any]) -> Sequence[str]:
+    """The tokens of a GGUF's tokenizer; none if it has none."""
+    stored = metadata.get(f"{PREFIX}tokens")
+    return tuple(getattr(stored, "value", stored) or ())
 
 
 def _values(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """The tokenizer's keys, of which none that it needs is missing or too long; None if there is no tokenizer."""
     values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
     name = values.get(f"{PREFIX}model")
-    if name in (None, NO_MODEL):
+    if name in (None, *NO_MODELS):
         return None
     if name not in MODELS:
         raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name, "model")
@@ -182,11 +190,34 @@ def _typed_values() -> Iterator[None]:
         raise tokenizer_error("a key of the tokenizer has the wrong type", "text, ids and numbers", error) from None
 
 
-def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int]:
-    special = {role: int(values[PREFIX + key]) for role, key in IDS.items() if PREFIX + key in values}
-    # Some files store "none" as an id beyond the vocabulary (-1 without a sign).
-    special = {role: number for role, number in special.items() if number != 0xFFFFFFFF}
-    return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
+def _special(values: Mapping[str, Any], model: str) -> dict[str, int]:
+    """Ids by role: those that are stated, and those that llama.cpp assumes where the token has the kind for it.
+
+    An id beyond the vocabulary counts as not stated.
+    """
+    count, kinds, special = len(values[f"{PREFIX}tokens"]), values.get(f"{PREFIX}token_type"), {}
+    kinds = () if kinds is None else kinds
+    for role, key in IDS.items():
+        stated, assumed = values.get(PREFIX + key), TOKENIZERS[MODEL_NAMES[model]].get(key)
+        kind = Kind.UNKNOWN if role == "unk" else Kind.CONTROL
+        if stated is not None and int(stated) < count:
+            special[role] = int(stated)
+        elif assumed is not None and assumed < min(count, len(kinds)) and kinds[assumed] == kind:
+            special[role] = assumed
+    return special
+
+
+def ignored_ids(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes about ids beyond the vocabulary, which llama.cpp ignores. (-1 without a sign is how some say "none".)"""
+    values = {key: getattr(value, "value", value) for key, value in stored_keys(metadata).items()}
+    tokens = values.get(f"{PREFIX}tokens")
+    if tokens is None:
+        return ()
+    keys = {f"{PREFIX}{key}": values.get(f"{PREFIX}{key}") for key in IDS.values()}
+    return tuple(
+        f"{key} is {number}, beyond the {len(tokens)} tokens: ignored, as llama.cpp does"
+        for key, number in keys.items() if type(number) is int and len(tokens) <= number != NONE
+    )  # fmt: skip
 
 
 def _pairs(texts: Iterable[str]) -> Sequence[Sequence[str]]:
@@ -209,11 +240,14 @@ def _joined(merges: Sequence[Sequence[str]]) -> list[str] | bytes:
 
 
 def _end_ids(tokens: Sequence[str], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
-    """Ids that end generation: eos and eot, then those recognized by their text."""
-    ids = [special[role] for role in ("eos", "eot") if role in special]
+    """Ids that end generation: eos, eot and eom, then those recognized by their text."""
+    ids = [special[role] for role in ("eos", "eot", "eom") if role in special]
     if kinds is not None:
         marked = np.flatnonzero(np.isin(np.asarray(kinds), (Kind.CONTROL, Kind.USER_DEFINED)))
         ids += [number for number in marked.tolist() if number < len(tokens) and tokens[number] in END_TEXTS]
+    texts = {number: tokens[number] for number in ids if number < len(tokens)}
+    if any(pair <= {*texts.values()} for pair in HARMONY):
+        ids = [number for number in ids if texts.get(number) != "<|end|>"]
     return tuple(dict.fromkeys(ids))
 
 
@@ -246,4 +280,4 @@ def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
                  for name, text in tokenizer.chat_templates.items()}  # fmt: skip
     if named := [name for name in tokenizer.chat_templates if name]:
         templates[TEMPLATES] = Typed("array:str", named)
-    return {PREFIX + key: value for key, value in keys.items()} | templates
+    return sampling_keys(tokenizer.sampling) | {PREFIX + key: value for key, value in keys.items()} | templates

@@ -11,7 +11,9 @@ from attrs import evolve
 
 from squish_core.api import SquishError
 
+from .affixes import Affixes, adds_separator, affixes_of
 from .base import (
+    END_TEXTS,
     PARTS,
     ROLES,
     TOKEN_KEYS,
@@ -25,9 +27,12 @@ from .base import (
 from .content import DEFAULT_TEMPLATE, TEMPLATE_FOLDER, Content, is_sentencepiece, parse_files
 from .json_file import Merges
 from .pretokenizers import find_pretokenizer, structure
+from .sampling import stated_sampling
 from .token_table import TokenTable, mark_added, place, vocabulary_texts
 
 _ADDABLE = (Kind.NORMAL, Kind.CONTROL, Kind.USER_DEFINED)
+ADDED_SCORE, UNUSED_SCORE = -1000, -10000
+"""What llama.cpp's converter writes for tokens beyond tokenizer.model; no engine reads them."""
 CONFIG_KEYS = ("vocab_size", *(f"{key}_id" for key in TOKEN_KEYS.values()))
 """Settings of config.json that a tokenizer depends on."""
 
@@ -111,21 +116,25 @@ def _read(content: Content, config: Mapping[str, Any], *, ranked: bool = True) -
     if stored is None and content.pieces is None:
         return None
     options, end = settings.get("tokenizer_config.json", {}), settings.get("generation_config.json", {})
+    declared = _declared(options)
     table = TokenTable(config.get("vocab_size"))
     if is_sentencepiece(settings) and (ranked or stored is None):
         scores, space_prefix = _sentencepiece(content, table)
         rules: dict[str, Any] = {"model": "spm", "space_prefix": space_prefix}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, scores=scores)
     else:
-        merges = _byte_level(settings["tokenizer.json"], table, ranked)
+        merges = _byte_level(settings["tokenizer.json"], declared, table, ranked)
         rules = {"model": "bpe"}
         vocabulary = Vocabulary(tokens=tuple(table.tokens), kinds=table.kinds, merges=merges, checked_merges=True)
     listed = settings.get("special_tokens_map.json", {})
     special = _special(table, (options, listed), (config, end), stored or {})
+    affixes = affixes_of(stored) if stored is not None else None
+    end_ids = _end_ids(table, special, config, end)
     return Tokenizer(
-        vocabulary=vocabulary, special=special, add=_added(stored, options, special, table), **rules,
-        end_ids=_end_ids(table, special, config, end), chat_templates=_templates(content),
-        left_out=tuple(table.beyond.values()),
+        vocabulary=vocabulary, special=_roles(special, end_ids, affixes, table), **rules,
+        add=_added(affixes, options, special, table), end_ids=end_ids, chat_templates=_templates(content),
+        left_out=tuple(table.beyond.values()), lost=affixes.lost if affixes is not None else (),
+        sampling=stated_sampling(end),
     )  # fmt: skip
 
 
@@ -147,15 +156,18 @@ def _merges(model: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     return merges
 
 
-def _byte_level(stored: Mapping[str, Any], table: TokenTable, ranked: bool) -> Sequence[Sequence[str]]:
+def _byte_level(
+    stored: Mapping[str, Any], declared: list[dict[str, Any]], table: TokenTable, ranked: bool
+) -> Sequence[Sequence[str]]:
     """Merges, if `ranked`; the tokens go into the table."""
     model = stored.get("model") or {}
     if model.get("type", "BPE") != "BPE":
         raise tokenizer_error("this kind of tokenizer is not mapped", "BPE", model.get("type"))
-    table.fill(*vocabulary_texts(stored, model))
+    texts, ids, added = vocabulary_texts(stored, model, declared)
+    table.fill(texts, ids, added)
     merges = _merges(model) if ranked else ()
     check_merges(merges, model["vocab"])
-    mark_added(table, stored.get("added_tokens") or [])
+    mark_added(table, added)
     return merges
 
 
@@ -174,8 +186,9 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
     settings, pieces = content.values, content.pieces
     stored = settings.get("tokenizer.json", {})
     texts, ids, added = (
-        vocabulary_texts(stored, stored.get("model") or {}) if stored else ([], {}, _added_tokens(settings))
-    )
+        vocabulary_texts(stored, stored.get("model") or {}, _declared(settings.get("tokenizer_config.json", {})))
+        if stored else ([], {}, _added_tokens(settings))
+    )  # fmt: skip
     prefix = _prepends_space(stored)
     merges = _merges(stored["model"]) if stored else ()
     if merges:
@@ -186,7 +199,7 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
         for each in added:
             place(texts, each["id"], each["content"])
         table.fill(texts, {text: number for number, text in enumerate(texts) if text is not None}, added)
-        scores = np.full(len(table.tokens), -10000, np.float32)
+        scores = np.full(len(table.tokens), ADDED_SCORE, np.float32)
         scores[: len(pieces.scores)] = pieces.scores
         table.kinds[: len(pieces.kinds)] = pieces.kinds
         kinds = dict(enumerate(pieces.kinds.tolist()))
@@ -200,17 +213,22 @@ def _sentencepiece(content: Content, table: TokenTable) -> tuple[np.ndarray, boo
         unknown = stored["model"].get("unk_token")
         if isinstance(unknown, str):
             table.mark(unknown, Kind.UNKNOWN)
-    scores[table.kinds == Kind.UNUSED] = -10000
+    scores[table.kinds == Kind.UNUSED] = UNUSED_SCORE
     return scores, prefix
 
 
 def _added_tokens(settings: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Added tokens of a folder without tokenizer.json."""
-    listed = settings.get("tokenizer_config.json", {}).get("added_tokens_decoder") or {}
-    added = [{"id": int(key), **value} for key, value in listed.items() if str(key).isdecimal()]
+    added = _declared(settings.get("tokenizer_config.json", {}))
     listed_ids = {each["id"] for each in added}
     extra = settings.get("added_tokens.json", {}).items()
     return added + [{"id": number, "content": text} for text, number in extra if number not in listed_ids]
+
+
+def _declared(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The added tokens that tokenizer_config.json declares; Transformers takes them over those of tokenizer.json."""
+    listed = options.get("added_tokens_decoder") or {}
+    return [{"id": int(key), **value} for key, value in listed.items() if str(key).isdecimal()]
 
 
 def _prepends_space(stored: Mapping[str, Any]) -> bool:
@@ -257,22 +275,31 @@ def _end_ids(
     return tuple(dict.fromkeys(ids))
 
 
+def _roles(
+    special: dict[str, int], end_ids: Sequence[int], affixes: Affixes | None, table: TokenTable
+) -> dict[str, int]:
+    """The ids by role as llama.cpp needs them: it adds bos and eos to a text, and also stops at eot and eom. A token
+    that ends a turn by its text needs no role, unless it was eos."""
+    for role, text in (("bos", affixes.before[:1]), ("eos", affixes.after[-1:])) if affixes is not None else ():
+        if text and text[0] in table.ids:
+            special[role] = table.ids[text[0]]
+    stops = {number: table.tokens[number] for number in end_ids if number < len(table.tokens)}
+    stops.pop(special.get("eos", -1), None)
+    needed = [number for number, text in stops.items() if text not in END_TEXTS or number == end_ids[0]]
+    return special | dict(zip(("eot", "eom"), needed))
+
+
 def _added(
-    stored: Mapping[str, Any] | None, options: Mapping[str, Any], special: Mapping[str, int], table: TokenTable
+    affixes: Affixes | None, options: Mapping[str, Any], special: Mapping[str, int], table: TokenTable
 ) -> dict[str, bool]:
     """Whether bos and eos are added: according to the post-processor, as in transformers, else to the settings."""
-    if stored is None:
+    if affixes is None:
         return {"bos": bool(options.get("add_bos_token", True)), "eos": bool(options.get("add_eos_token", False))}
-    processor = stored.get("post_processor") or {}
-    steps = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    template = next((step for step in steps if isinstance(step, dict) and step.get("type") == "TemplateProcessing"), {})
-    single = [each.get("SpecialToken", {}).get("id") for each in template.get("single", ()) if isinstance(each, dict)]
     count = len(table.tokens)
     texts = {role: table.tokens[number] for role, number in special.items() if number < count}
-    return {
-        "bos": bool(single) and single[0] is not None and single[0] == texts.get("bos"),
-        "eos": bool(single) and single[-1] is not None and single[-1] == texts.get("eos"),
-    }
+    separates = adds_separator(affixes, [texts.get("sep"), texts.get("eos")])
+    added = {"bos": affixes.before[:1] == (texts.get("bos"),), "eos": affixes.after[-1:] == (texts.get("eos"),)}
+    return added if separates is None else {**added, "sep": separates}
 
 
 def _templates(content: Content) -> dict[str, Any]:

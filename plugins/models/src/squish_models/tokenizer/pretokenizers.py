@@ -25,6 +25,37 @@ DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_LETTERS = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ"
+    "-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ"
+    "-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+"""The letters of scripts with two cases, in DeepSeek LLM's regex."""
+_MARKS = "!-/:-~！-／：-～‘-‟　-。"
+_HAN = "[一-龥ࠀ-一가-퟿]+"
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_FALCON = r"[\p{P}\$\+<=>\^~\|`]+"
+_DEFAULT = r"[\p{P}\$\+<=>\^~\|]+"
+_SPACES = "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
+_BEFORE_SPACES = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+_JAIS2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_BEFORE_SPACES}{_SPACES}|\s{{1}}"
+_SPARK = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"
+)
+_YOUTU_SCRIPTS = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+"
+_YOUTU = rf"{_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{_PATHS}"
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_SEED = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UFAK = rf"[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_REST}"
+_EXAONE = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_MINICPM = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}+{_REST}"
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
 def _split(pattern: str) -> dict[str, Any]:
@@ -49,9 +80,15 @@ class Pretokenizer:
 
 
 PRETOKENIZERS = (
-    Pretokenizer(("gpt-2", "phi-2", "olmo", "jais", "trillion", "granite-docling", "mpt"), (_byte_level(True),)),
     Pretokenizer(
-        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+        (
+            "gpt-2", "phi-2", "olmo", "jais", "trillion", "granite-docling", "mpt", "a.x-4.0", "exaone4", "gigachat",
+            "jina-de", "jina-es", "jina-v2-de", "jina-v2-es", "mellum", "modern-bert",
+        ),
+        (_byte_level(True),),
+    ),
+    Pretokenizer(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
         ({"type": "Digits", "individual_digits": True}, _byte_level(True)),
     ),
     Pretokenizer(
@@ -61,14 +98,14 @@ PRETOKENIZERS = (
     Pretokenizer(("glm4", "glm5"), (_split(LLAMA3), _byte_level(False)), ignore_merges=True),
     Pretokenizer(("dbrx", "smaug-bpe", "chatglm-bpe"), (_split(LLAMA3), _byte_level(False))),
     Pretokenizer(
-        ("qwen2", "deepseek-r1-qwen", "stablelm2", "kormo", "megrez", "hunyuan"), (_split(QWEN2), _byte_level(False)),
-        normalizer="NFC",
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "kormo", "megrez", "hunyuan", "f2llmv2"),
+        (_split(QWEN2), _byte_level(False)), normalizer="NFC",
     ),
     Pretokenizer(("qwen35",), (_split(QWEN35), _byte_level(False)), normalizer="NFC"),
     Pretokenizer(("tekken",), (_split(TEKKEN), _byte_level(False)), ignore_merges=True, add_bos=True),
-    Pretokenizer(("gpt-4o", "llama4", "kanana2"), (_split(GPT4O), _byte_level(False))),
+    Pretokenizer(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie"), (_split(GPT4O), _byte_level(False))),
     Pretokenizer(
-        ("deepseek-v3", "hunyuan-dense"),
+        ("deepseek-v3", "hunyuan-dense", "hy_v4", "joyai-llm"),
         (_split(r"\p{N}{1,3}"), _split(_CJK), _split(DEEPSEEK3), _byte_level(False)),
     ),
     Pretokenizer(
@@ -78,6 +115,35 @@ PRETOKENIZERS = (
             {"type": "Digits", "individual_digits": True}, _byte_level(False),
         ),
     ),
+    Pretokenizer(
+        ("deepseek-llm",),
+        (
+            _split("[\r\n]"), _split(rf"\s?[{_LETTERS}]+"), _split(rf"\s?[{_MARKS}]+"), _split(r"\s+$"), _split(_HAN),
+            _split(r"\p{N}+"), _byte_level(False),
+        ),
+    ),
+    Pretokenizer(("falcon",), (_split(_FALCON), _split(_GPT2), _split("[0-9][0-9][0-9]"), _byte_level(False))),
+    Pretokenizer(
+        ("default",),
+        (_split(_DEFAULT), _split(_GPT2), _split(r"\p{N}+"), _split("[0-9][0-9][0-9]"), _byte_level(False)),
+    ),
+    Pretokenizer(("grok-2", "solar-open"), (_split(QWEN2), _byte_level(False))),
+    Pretokenizer(("laguna",), (_split(r"[^\n]+|[\n]+"), _split(QWEN2), _byte_level(False))),
+    Pretokenizer(("ufakzeka",), (_split(_UFAK), _byte_level(False))),
+    Pretokenizer(("seed-coder",), (_split(_SEED), _byte_level(False))),
+    Pretokenizer(("exaone-moe",), (_split(_EXAONE), _byte_level(False))),
+    Pretokenizer(("minicpm5",), (_split(r"\p{N}{1,3}"), _split(_MINICPM), _byte_level(False)), ignore_merges=True),
+    Pretokenizer(("bailingmoe", "bailingmoe2", "llada-moe"), (_split(_BAILING), _byte_level(False))),
+    Pretokenizer(("jais-2",), (_split(_JAIS2), _byte_level(False))),
+    Pretokenizer(("bloom", "gpt3-finnish", "poro-chat"), (_split(_BLOOM), _byte_level(False))),
+    Pretokenizer(("viking",), (_split(_BLOOM), _split(r"\p{N}"), _byte_level(False))),
+    Pretokenizer(("tiny_aya", "cohere2moe"), (_split(r"\d{1,3}(?=(?:\d{3})*\b)"), _split(GPT4O), _byte_level(False))),
+    Pretokenizer(("granite-embed-multi-97m",), (_split(GPT4O), _byte_level(False)), ignore_merges=True),
+    Pretokenizer(
+        ("spark2_5",),
+        (_split(r"\p{N}{1,3}"), _split(_CJK), _split(_SPARK), _split(r"\p{N}"), _byte_level(False)),
+    ),
+    Pretokenizer(("youtu",), (_split(_YOUTU_SCRIPTS), _split(_YOUTU), _byte_level(False)), ignore_merges=True),
 )  # fmt: skip
 BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
 

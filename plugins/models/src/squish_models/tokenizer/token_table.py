@@ -74,9 +74,12 @@ def place(texts: Texts, number: int, text: str) -> None:
 
 
 def vocabulary_texts(
-    stored: Mapping[str, Any], model: Mapping[str, Any]
+    stored: Mapping[str, Any], model: Mapping[str, Any], declared: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Texts, Mapping[str, int], list[dict[str, Any]]]:
-    """Text by id and id by text of the vocabulary and the added tokens, and the added tokens."""
+    """Text by id and id by text of the vocabulary and the added tokens, and the added tokens.
+
+    `declared`: those of tokenizer_config.json, which come before the ones of tokenizer.json with the same text.
+    """
     vocabulary, added = model.get("vocab"), stored.get("added_tokens") or []
     is_ordered = isinstance(vocabulary, TokenIds)
     if not isinstance(vocabulary, (dict, TokenIds)) or not (is_ordered or {*map(type, vocabulary.values())} <= {int}):
@@ -84,8 +87,9 @@ def vocabulary_texts(
             "tokenizer.json has no vocabulary of ids", "model.vocab: token to id", type(vocabulary).__name__
         )
     if not all(isinstance(each, dict) and isinstance(each.get("content"), str) and type(each.get("id")) is int
-               for each in added):  # fmt: skip
+               for each in (*added, *declared)):  # fmt: skip
         raise tokenizer_error("an added token is invalid", "id and content", "something else")
+    added = _with_declared(added, declared, vocabulary)
     in_order = len(vocabulary) <= MOST_TOKENS and (is_ordered or all(map(eq, vocabulary.values(), count())))
     texts: Texts = [*vocabulary] if in_order else []
     pairs = [(each["content"], each["id"]) for each in added]
@@ -95,6 +99,18 @@ def vocabulary_texts(
             raise tokenizer_error(f"id {number} has two tokens", repr(other[:40]), repr(text[:40]))
         place(texts, number, text)
     return texts, ChainMap(dict(pairs), cast("dict[str, int]", vocabulary)), added
+
+
+def _with_declared(
+    added: list[dict[str, Any]], declared: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The added tokens, and those declared elsewhere, under the ids of the tokenizer if it has them."""
+    by_text = {each["content"]: each for each in added}
+    for each in declared:
+        text = each["content"]
+        number = by_text[text]["id"] if text in by_text else vocabulary.get(text, each["id"])
+        by_text[text] = {**each, "id": number}
+    return [*by_text.values()] if declared else added
 
 
 def mark_added(table: TokenTable, added: list[dict[str, Any]]) -> None:

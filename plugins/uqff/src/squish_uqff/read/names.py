@@ -53,7 +53,8 @@ def name_layers(
         # One layer more, to detect missing layers at the end.
         order = [layer for _, layer in zip(range(last + 2), _order(model, config or _infer_config(model, shapes)))]
     except (KeyError, TypeError, IndexError, ZeroDivisionError):
-        return [], "config.json lacks layer sizes" if config else "the layer shapes are irregular"
+        lacks = f"config.json lacks layer sizes: {missing_size(config) or 'they are not numbers'}"
+        return [], lacks if config else "the layer shapes are irregular"
     source = "config.json" if config else f"the order of {model}"
     if len(order) <= last:
         return [], f"{source} does not match: it has {counted(len(order), 'layer')}, the file has layer {last}"
@@ -73,6 +74,19 @@ def numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
         return {layer.name: number for number, layer in enumerate(_order(model, config))} if model in MODELS else {}
     except (KeyError, TypeError, ZeroDivisionError):
         return {}
+
+
+def missing_size(config: Mapping[str, Any]) -> str | None:
+    """Return the key that a config of a known architecture lacks for the order of its layers; None if there is none."""
+    model = model_type(config)
+    try:
+        for _ in _order(model, config) if model in MODELS else ():
+            pass
+    except KeyError as error:
+        return str(error.args[0])
+    except (TypeError, ZeroDivisionError):
+        pass
+    return None
 
 
 def model_type(config: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ from squish_core.api import (
 )
 
 from .. import tables
-from ..read.names import name_layers, numbers_of
+from ..read.names import missing_size, name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
 from .layers import Entry, Layer, Streams, blob_of, dense_entry, layers_of, raw, tensors_of
@@ -157,10 +157,13 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         numbers = dict(numbers_of(config))
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
+        key = missing_size(config)
         raise FormatError(
-            "not in the layer order of its architecture", tensor=unknown[0], code="names",
-            found=f"{len(unknown)} such layers",
-            hint="0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
+            f"not in the layer order of its architecture: config.json states no {key}" if key
+            else "not in the layer order of its architecture",
+            tensor=unknown[0], code="names", found=f"{len(unknown)} such layers",
+            hint=f"Add {key} to config.json, or write 1.2.0, which stores names." if key
+            else "0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
         )  # fmt: skip
     embeddings = next((spec for spec in rest if spec.name == "model.embed_tokens.weight"), None)
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):

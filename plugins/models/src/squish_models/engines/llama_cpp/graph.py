@@ -17,6 +17,10 @@ FILLS_EMBEDDING = ("qwen2", "qwen2vl", "phi3", "olmo2", "starcoder2", "gpt2", "l
 """Architectures whose heads together have the size of the embeddings."""
 
 
+GATING_FUNCTIONS = range(5)
+"""Numbers of functions that weigh experts; 0 is none, for which DeepSeek has a default."""
+
+
 def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
     """Numbers with which the loader is content and the computation is not."""
     architecture = numbers.architecture
@@ -31,9 +35,34 @@ def graph_problems(numbers: Hyperparameters) -> Iterator[Problem]:
             yield of("attention.value_length", f"is {values}, and heads of keys have {keys}")
         if groups and heads % groups:
             yield of("attention.head_count_kv", f"is {groups}, which does not divide {heads} heads")
+    else:
+        yield from _latent_problems(numbers)
     if architecture in FILLS_EMBEDDING and keys * heads != numbers.number("embedding_length"):
         yield of("attention.key_length", f"is {keys}: {heads} such heads are not the embeddings")
     if architecture in ROTATES_ALL and rotated != keys:
         yield of("rope.dimension_count", f"is {rotated}, and heads have {keys}")
-    elif architecture not in HAS_NO_ROPE and (rotated > keys or rotated % 2):
-        yield of("rope.dimension_count", f"is {rotated}, which is odd or more than a head's {keys}")
+    elif architecture not in HAS_NO_ROPE and not (0 < rotated <= keys and rotated % 2 == 0):
+        yield of("rope.dimension_count", f"is {rotated}, and not an even number up to a head's {keys}")
+    used = [numbers.of_layer("expert_used_count", layer) for layer in range(numbers.layers)]
+    if max(used) > used[0]:
+        yield of("expert_used_count", f"is {used[0]} in the first layer and {max(used)} in another")
+
+
+def _latent_problems(numbers: Hyperparameters) -> Iterator[Problem]:
+    """What DeepSeek's attention stores of a token: latent values with the rotated rows, or whole heads."""
+
+    def of(name: str, message: str) -> Problem:
+        return problem(f"{numbers.architecture}.{name}", f"{message}, and llama.cpp ends")
+
+    heads, groups = numbers.number("attention.head_count"), numbers.number("attention.head_count_kv")
+    keys, latent = numbers.head_size("key"), numbers.number("attention.kv_lora_rank") + numbers.head_size("rope")
+    if numbers.number("attention.key_length_mla") and numbers.number("attention.value_length_mla"):
+        if groups != 1:
+            yield of("attention.head_count_kv", f"is {groups}, and latent keys are one head")
+        if keys != latent:
+            yield of("attention.key_length", f"is {keys}, and latent keys have {latent}")
+    elif groups != heads:
+        yield of("attention.head_count_kv", f"is {groups}, and each of {heads} heads has keys")
+    gating = numbers.number("expert_gating_func")
+    if gating not in GATING_FUNCTIONS:
+        yield of("expert_gating_func", f"is {gating}, which is no function that llama.cpp knows")

@@ -8,7 +8,7 @@ from typing import Any
 
 from squish_core.api import Problem, Typed
 
-from ...config.gguf_defaults import REQUIRED, LoadedKeys
+from ...config.gguf_defaults import LoadedKeys
 
 ONE_A_LAYER, FOUR, PATTERN, TEXTS = "u32 or one a layer", "four of i32", "u32 or an array", "array of str"
 """Kinds of keys besides the scalar types: LAYER keys may be one number for all layers; TEXTS are skipped if scalar."""
@@ -70,6 +70,8 @@ PATTERNS = {"gemma2": 2, "gemma3": 6, "olmo2": 4, "gpt-oss": 2}
 EPSILONS = (*RMS, *NORM)
 MIXED_LAYERS = ("lfm2",)
 """Architectures whose layers differ in their number of heads."""
+OWN_HEADS = ("granite",)
+"""Architectures whose computation reads the heads of each layer, and whose tensors are those of the first one."""
 FULL_HEADS = ("llama",)
 """Architectures that rotate all of a head."""
 
@@ -113,17 +115,17 @@ class Hyperparameters:
         self.keys = LoadedKeys(architecture, meta)
 
     def number(self, name: str) -> int:
-        """A number, that of the first layer where each has its own, 0 if there is none."""
-        value = self.keys[name]
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            value = value[0] if len(value) else 0
-        return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
+        """A number, that of the first layer where each has its own, 0 if there is none or llama.cpp reads none."""
+        return self.of_layer(name, 0)
 
     def of_layer(self, name: str, layer: int) -> int:
         """A number of a layer."""
+        if name not in COMMON and name not in ARCHITECTURES[self.architecture]:
+            return 0
         value = self.keys[name]
-        is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return int(value[layer]) & 0xFFFFFFFF if is_list else self.number(name)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = value[layer] if layer < len(value) else 0
+        return int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
 
     @cached_property
     def layers(self) -> int:
@@ -160,7 +162,9 @@ class Hyperparameters:
         yield from found if found else self._number_problems()
 
     def _type_problems(self) -> Iterator[Problem]:
-        layers = self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
+        layers = (
+            self.layers if getattr(self.meta.get(f"{self.architecture}.block_count"), "type", "") == "u32" else None
+        )
         own = {**COMMON, **ARCHITECTURES[self.architecture]}
         if not self.keys.states("rope.scaling.factor"):
             own["rope.scale_linear"] = "f32"
@@ -192,6 +196,9 @@ class Hyperparameters:
             epsilon = self.keys[name] if name in ARCHITECTURES[self.architecture] else 0.0
             if not epsilon >= 0.0:
                 yield of(name, f"is {epsilon}, and llama.cpp ends with less than 0")
+        heads = {self.of_layer("attention.head_count", layer) for layer in range(self.layers)}
+        if self.architecture in OWN_HEADS and len(heads) > 1:
+            yield of("attention.head_count", "differs between layers, and llama.cpp ends")
         groups = {self.of_layer("attention.head_count_kv", layer) for layer in range(self.layers)}
         if self.architecture not in MIXED_LAYERS and len(groups) > 1:
             yield of("attention.head_count_kv", "differs between layers, and llama.cpp ends")
@@ -215,7 +222,9 @@ class Hyperparameters:
             yield of("expert_group_count", f"is {groups} with {experts} experts, and llama.cpp ends")
         elif groups > 1:
             if experts % groups:
-                yield of("expert_group_count", f"is {groups}, which does not divide {experts} experts, and llama.cpp ends")
+                yield of(
+                    "expert_group_count", f"is {groups}, which does not divide {experts} experts, and llama.cpp ends"
+                )
             if not 0 < self.number("expert_group_used_count") < groups:
                 yield of("expert_group_used_count", f"is not less than the {groups} groups and more than 0")
 
@@ -231,6 +240,3 @@ def key_problem(name: str, meta: Mapping[str, Any], kind: str, layers: int | Non
 def problem(where: str, message: str, severity: str = "error") -> Problem:
     """A problem of a key."""
     return Problem(code="engine-key", severity=severity, where=where, message=message)
-
-
-__all__ = ["REQUIRED", "Hyperparameters", "key_problem", "problem"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from attrs import frozen
 
@@ -11,13 +12,12 @@ from squish_core.api import File, Problem, TensorSpec, Typed
 
 from .graph import graph_problems
 from .keys import ARCHITECTURES, GENERAL, Hyperparameters, key_problem, problem
-from .operations import operation_problems
+from .operations import operation_problems, others
 from .tensors import Need, needs
-from .vocabulary import NO_TOKENIZER, OTHER_MODELS, model_of, number_of_tokens, vocabulary_problems
+from .vocabulary import OTHER_MODELS, PREFIX, model_of, number_of_tokens, vocabulary_problems
 
-ARCHITECTURE = "general.architecture"
-LISTED = 3
-"""How many tensors of one kind of problem are named."""
+MAGIC = b"GGUF"
+ARCHITECTURE, EMBEDDINGS = "general.architecture", "token_embd.weight"
 LONGEST_NAME, MOST_AXES = 63, 4
 OTHER_ARCHITECTURES = frozenset((
     "llama4", "deci", "falcon", "grok", "gptj", "gptneox", "mpt", "baichuan", "starcoder", "refact", "bert",
@@ -73,7 +73,7 @@ def _unknown(meta: Mapping[str, object], numbers: Hyperparameters) -> str:
     """What these tables do not describe, although they have the architecture."""
     if model_of(meta) in OTHER_MODELS:
         return f"tokenizer.ggml.model is {model_of(meta)}, whose loader is not in squish-models' tables"
-    if numbers.architecture == "lfm2" and numbers.number("decision.block_count"):
+    if numbers.number("decision.block_count"):
         return f"{numbers.architecture}.decision.block_count: models that decide are not in squish-models' tables"
     return ""
 
@@ -84,12 +84,14 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
         message = "is big-endian, and llama.cpp loads it only on a machine of that byte order"
         yield Problem(code="engine-format", severity="error", where=file.name, message=message)
         return
+    yield from _path_problems(file)
     for name, kind in GENERAL.items():
         yield from key_problem(name, meta, kind)
     architecture = meta.get(ARCHITECTURE)
     value = architecture.value if isinstance(architecture, Typed) else None
     if architecture is None:
-        yield problem(ARCHITECTURE, "is missing, and llama.cpp does not load without it")
+        message = "is missing, and llama.cpp does not load without it"
+        yield Problem(code="names", severity="error", where=ARCHITECTURE, message=message)
     elif value == "clip":
         yield problem(ARCHITECTURE, "is clip: llama.cpp loads it beside a model (--mmproj), not as one")
     elif isinstance(value, str) and value not in ARCHITECTURES and value not in OTHER_ARCHITECTURES:
@@ -100,6 +102,20 @@ def _file_problems(file: File, meta: Mapping[str, object]) -> Iterator[Problem]:
             yield _tensor(name, f"has a name of more than {LONGEST_NAME} bytes, which llama.cpp does not read")
         elif len(spec.shape) > MOST_AXES:
             yield _tensor(name, f"has {len(spec.shape)} axes, and llama.cpp reads at most {MOST_AXES}")
+
+
+def _path_problems(file: File) -> Iterator[Problem]:
+    """A file that Squish reads through another format, or a part that llama.cpp does not begin with."""
+    message = ""
+    if file.path is not None and file.path.is_file():
+        with open(file.path, "rb") as data:
+            if data.read(len(MAGIC)) != MAGIC:
+                message = "is compressed or inside another file, and llama.cpp reads plain GGUFs"
+        first = file.index.files[0].name if file.index.files else ""
+        if len(file.index.files) > 1 and file.path.name != Path(first).name:
+            message = f"is not the first part, and llama.cpp is given that one: {first}"
+    if message:
+        yield Problem(code="engine-format", severity="error", where=file.name, message=message)
 
 
 def _offset_problems(file: File) -> Iterator[Problem]:
@@ -131,41 +147,47 @@ def _is_big_endian(spec: TensorSpec) -> bool:
 def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
     tensors = file.index.tensors
     tokens = number_of_tokens(file.index.meta, numbers.architecture)
+    embeddings = tensors.get(EMBEDDINGS)
+    rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else tokens
+    if tokens is not None and tokens != rows:
+        message = f"are {tokens}, and {EMBEDDINGS} has {rows} rows"
+        yield Problem(code="tokenizer", severity="error", where=f"{PREFIX}tokens", message=message)
     wanted: dict[str, Need] = {}
     missing: list[str] = []
-    for need in needs(numbers, tokens, tensors.keys()):
-        spec = tensors.get(need.name)
-        if spec is not None:
+    for need in needs(numbers, rows or 0, tensors.keys()):
+        if need.name in tensors:
             wanted[need.name] = need
-            yield from _shape_problem(need, spec)
         elif need.required:
             missing.append(need.name)
-    extra = [name for name in tensors if name not in wanted]
-    yield from _grouped(missing, "is missing, and llama.cpp does not load without it")
-    yield from _grouped(extra, f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not "
-                               "load files with others")  # fmt: skip
-    yield from operation_problems(numbers, {name: tensors[name] for name in wanted})
+    reason = f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not load files with others"
+    yield from _grouped("unmapped", [name for name in tensors if name not in wanted], reason)
+    yield from _grouped("unmapped", missing, "is missing, and llama.cpp does not load without it")
+    yield from _shape_problems(wanted, tensors)
+    yield from operation_problems({name: tensors[name] for name in wanted})
 
 
-def _shape_problem(need: Need, spec: TensorSpec) -> Iterator[Problem]:
-    stored = (*reversed(spec.shape), 1, 1, 1, 1)[:MOST_AXES]
-    wanted = (*need.sizes, 1, 1, 1, 1)[:MOST_AXES]
-    if stored != wanted:
-        numbers = f"(expected {list(reversed(need.sizes))}, found {list(spec.shape)})"
-        message = f"has a shape that llama.cpp does not read with these settings {numbers}"
-        yield Problem(code="contradiction", severity="error", where=need.name, message=message)
+def _shape_problems(wanted: Mapping[str, Need], tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
+    """Tensors of other sizes than the keys imply, grouped by the sizes."""
+    groups: dict[str, list[str]] = {}
+    for name, need in wanted.items():
+        shape = tensors[name].shape
+        if _padded(reversed(shape)) != _padded(need.sizes):
+            numbers = f"(expected {list(reversed(need.sizes))}, found {list(shape)})"
+            groups.setdefault(f"has a shape that llama.cpp does not read with these keys {numbers}", []).append(name)
+    for message, names in groups.items():
+        yield from _grouped("contradiction", names, message)
 
 
-def _grouped(names: Sequence[str], message: str) -> Iterator[Problem]:
+def _padded(sizes: Iterable[int]) -> tuple[int, ...]:
+    """Sizes as llama.cpp has them: of four axes, the last ones 1."""
+    return (*sizes, 1, 1, 1, 1)[:MOST_AXES]
+
+
+def _grouped(code: str, names: Sequence[str], message: str) -> Iterator[Problem]:
     """One problem for all tensors with the same fault."""
     if names:
-        others = ", ".join(names[1:LISTED])
-        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        yield _tensor(names[0], message + (f"; so are {others}{more}" if others else ""))
+        yield Problem(code=code, severity="error", where=names[0], message=message + others(names))
 
 
 def _tensor(name: str, message: str) -> Problem:
-    return Problem(code="unmapped", severity="error", where=name, message=message)
-
-
-__all__ = ["NO_TOKENIZER", "Verdict", "load"]
+    return Problem(code="engine-format", severity="error", where=name, message=message)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from squish_core.api import Problem, TensorSpec
 
-from .keys import Hyperparameters
-
 LISTED = 3
+"""How many tensors with one fault are named."""
 VECTORS = ("*norm*", "*.bias", "rope_*", "*attn_sinks.*", "*.scale", "*.input_scale")
 """Tensors that are multiplied or added element by element: in f32."""
 
 
-def operation_problems(numbers: Hyperparameters, tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
+UNRUN = ("ggml.q8_k",)
+"""Blocks of intermediate results, which no file of weights has."""
+
+
+def operation_problems(tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
     """Tensors of a type that llama.cpp does not compute with, grouped by type."""
     groups: dict[str, list[str]] = {}
     for name, spec in tensors.items():
@@ -22,9 +25,7 @@ def operation_problems(numbers: Hyperparameters, tensors: Mapping[str, TensorSpe
         if not _runs(name, stored):
             groups.setdefault(stored, []).append(name)
     for stored, names in groups.items():
-        listed = ", ".join(names[1:LISTED])
-        more = f"; so are {listed}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}" if listed else ""
-        message = f"is stored as {stored}, which llama.cpp does not run{more}"
+        message = f"is stored as {stored}, which llama.cpp does not run{others(names)}"
         yield Problem(code="engine-type", severity="error", where=names[0], message=message)
 
 
@@ -39,4 +40,15 @@ def stored_type(spec: TensorSpec) -> str:
 def _runs(name: str, stored: str) -> bool:
     if any(fnmatchcase(name, pattern) for pattern in VECTORS):
         return stored == "f32"
-    return stored in ("f32", "f16", "bf16") or stored.startswith("ggml.")
+    return stored in ("f32", "f16", "bf16") or (stored.startswith("ggml.") and stored not in UNRUN)
+
+
+def others(names: Sequence[str]) -> str:
+    """Words about the tensors with the fault of the first one.
+
+    >>> others(["a", "b", "c", "d"])
+    '; so are b, c and 1 more'
+    """
+    listed = ", ".join(names[1:LISTED])
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"; so are {listed}{more}" if listed else ""

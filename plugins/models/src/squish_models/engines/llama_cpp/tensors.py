@@ -202,7 +202,7 @@ LAYERS: Mapping[str, tuple[Row, ...]] = {
     "gemma2": GEMMA2,
     "gemma3": (*GEMMA2, Row("attn_k_norm.weight", "head"), Row("attn_q_norm.weight", "head")),
     "phi3": (
-        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv", required=False),
+        Row("attn_norm.weight", "embd"), Row("attn_qkv", "embd embd kv kv"),
         Row("attn_output.weight", "embd embd"), Row("ffn_norm.weight", "embd"), Row("ffn_down.weight", "ff embd"),
         Row("ffn_up.weight", "embd 2*ff"),
     ),
@@ -332,6 +332,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
     heads, groups = number("attention.head_count"), number("attention.head_count_kv")
     key, value, rotated = (numbers.head_size(name) for name in ("key", "value", "rope"))
     labels = numbers.keys["classifier.output_labels"]
+    classes = len(labels) if isinstance(labels, Sequence) and not isinstance(labels, str) else 0
     key_mla, value_mla = number("attention.key_length_mla") or key, number("attention.value_length_mla") or value
     return {
         "embd": embedding, "vocab": tokens, "ctx": number("context_length"), "heads": heads, "kv_heads": groups,
@@ -341,7 +342,7 @@ def sizes_of(numbers: Hyperparameters, tokens: int) -> dict[str, int]:
         "shared": number("expert_shared_count"), "q_rank": query_rank(numbers),
         "kv_rank": number("attention.kv_lora_rank"), "mla_key": key_mla, "mla_value": value_mla,
         "nope": key_mla - rotated, "nope_value": key_mla - rotated + value_mla, "conv": number("shortconv.l_cache"),
-        "quotient": embedding // heads if heads else 0, "classes": len(labels) if isinstance(labels, Sequence) and len(labels) else 1,
+        "quotient": embedding // heads if heads else 0, "classes": classes or 1,
         "embd_out": number("embedding_length_out") or embedding, "dense_2": 0, "dense_3": 0,
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 from squish_core.api import Problem, Typed
 
 from ..requirements import PRETOKENIZERS
-from .keys import TEXTS, wrong_type
+from .keys import wrong_type
 
 PREFIX = "tokenizer.ggml."
 BPE, SENTENCEPIECE = "gpt2", "llama"
@@ -42,13 +42,14 @@ def model_of(meta: Mapping[str, Any]) -> str | None:
     return stored.value if isinstance(stored, Typed) and stored.type == "str" else None
 
 
-def number_of_tokens(meta: Mapping[str, Any], architecture: str) -> int:
-    """How many tokens llama.cpp has: those listed, or without a tokenizer as many as a key says."""
+def number_of_tokens(meta: Mapping[str, Any], architecture: str) -> int | None:
+    """How many tokens llama.cpp has: those listed, or without a tokenizer as many as a key says; None if it cannot
+    tell."""
     if model_of(meta) in NO_TOKENIZER:
         stated = meta.get(f"{architecture}.vocab_size")
         return int(stated.value) if isinstance(stated, Typed) and stated.type == "u32" else 0
     tokens = meta.get(f"{PREFIX}tokens")
-    return len(tokens.value) if isinstance(tokens, Typed) and tokens.type.startswith("array:") else 0
+    return len(tokens.value) if isinstance(tokens, Typed) and tokens.type == "array:str" else None
 
 
 def vocabulary_problems(meta: Mapping[str, Any]) -> Iterator[Problem]:
@@ -154,6 +155,3 @@ def _id_problems(meta: Mapping[str, Any], count: int) -> Iterator[Problem]:
 def problem(name: str, message: str, severity: str = "error") -> Problem:
     """A problem of a tokenizer's key."""
     return Problem(code="tokenizer", severity=severity, where=f"{PREFIX}{name}", message=message)
-
-
-__all__ = ["TEXTS", "model_of", "number_of_tokens", "problem", "vocabulary_problems"]

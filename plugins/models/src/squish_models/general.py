@@ -1,0 +1,112 @@
+"""GGUF's keys about a model as a whole: its name, its size, and how it makes an embedding of its tokens' states."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from squish_core.api import Model, Typed, parse_object
+
+from .settings import CONFIG, HEAD, TextSettings
+
+NAME, SIZE = "general.name", "general.size_label"
+POOLING = "pooling_type"
+MODULES, POOLING_FOLDER = "modules.json", "1_Pooling"
+MODES = {1: ("pooling_mode_mean_tokens", "mean"), 2: ("pooling_mode_cls_token", "cls"),
+         3: ("pooling_mode_lasttoken", "lasttoken")}  # fmt: skip
+"""llama.cpp's numbers of poolings -> sentence-transformers' names, the old and the new one."""
+OTHER_MODES = ("pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
+UNITS = (("T", 10**12), ("B", 10**9), ("M", 10**6))
+OF_EXPERTS = ("_exps.", ".experts.", ".switch_mlp.")
+PHI3 = ("phi-3", "phi3")
+PHI3_TOKENS = frozenset(("</s>", "<unk>", "<s>", "<|endoftext|>"))
+"""Tokens of Phi 3, without which llama.cpp does not load a model with that name."""
+_AS_IT_IS = re.compile(r"v\d+(\.\d+)*|\d.*|.*[^a-z\d._].*")
+"""Parts of a name that keep their case: versions, sizes, and what has capital letters."""
+
+
+def model_name(config: Mapping[str, Any], tokens: Callable[[], Collection[str]]) -> str | None:
+    """The name that a config.json states as `_name_or_path`; None for a path, or for none.
+
+    The folder's own name is not part of the model: the same files give the same GGUF.
+    """
+    stated = config.get("_name_or_path")
+    if not isinstance(stated, str) or stated.count("/") > 1 or stated.startswith((".", "/")) or "\\" in stated:
+        return None
+    parts = [part for part in re.split(r"[-\s]+", stated.rpartition("/")[2]) if part]
+    title = " ".join(part if _AS_IT_IS.fullmatch(part) else part.title() for part in parts)
+    if any(part in title.lower().replace(" ", "-") for part in PHI3) and not PHI3_TOKENS.issubset(tokens()):
+        return None
+    return title or None
+
+
+def size_label(family: TextSettings, model: Model, settings: Mapping[str, Any], constants: Iterable[Any]) -> str:
+    """The number of weights, as in "1.5B"; with experts as in "8x7B", where the second number is that of one expert
+    and of what all tokens share."""
+    ignored = (*family.constants, *family.leftovers, *family.other_modalities, *family.left_out(settings))
+    experts = settings[family.experts] if family.experts else 0
+    shared, of_experts = sum(math.prod(values.shape) for values in constants), 0
+    for name, spec in model.tensors.items():
+        if any(fnmatchcase(name, pattern) for pattern in ignored):
+            continue
+        if settings["tie_word_embeddings"] and (name.endswith(HEAD) or name == "output.weight"):
+            continue
+        size = math.prod(spec.shape)
+        if experts and any(part in name for part in OF_EXPERTS) and not name.endswith("bias"):
+            of_experts += size
+        else:
+            shared += size
+    return f"{experts}x{_rounded(shared + of_experts // experts)}" if experts else _rounded(shared)
+
+
+def _rounded(count: int) -> str:
+    """A number with at least two digits and its unit."""
+    unit, size = next(((unit, size) for unit, size in UNITS if count > size), ("K", 10**3))
+    scaled = count / size
+    digits = 0 if round(scaled) >= 10 else 1 if round(scaled) >= 1 else 2
+    return f"{scaled:.{digits}f}{unit}"
+
+
+def pooling_type(files: Mapping[str, bytes]) -> int | None:
+    """llama.cpp's number of the pooling that the files of sentence-transformers state; None for one that it lacks."""
+    if MODULES not in files:
+        return None
+    modules = parse_object(b'{"modules": %s}' % files[MODULES], MODULES)["modules"]  # which is a list
+    listed = [each for each in modules if isinstance(each, dict)] if isinstance(modules, list) else []
+    paths = [each.get("path") for each in listed if str(each.get("type")).endswith("Pooling")]
+    place = f"{paths[0]}/config.json" if paths else ""
+    if place not in files:
+        return None
+    stated = parse_object(files[place], place)
+    chosen = [number for number, (name, mode) in MODES.items() if stated.get(name) is True]
+    named = [number for number, (name, mode) in MODES.items() if stated.get("pooling_mode") == mode]
+    return next(iter((*chosen, *named)), None)
+
+
+def pooling_files(number: Any, width: int) -> dict[str, bytes]:
+    """The files of sentence-transformers for a pooling of a GGUF; none for one that it lacks."""
+    if number not in MODES:
+        return {}
+    kinds = (("", "Transformer"), (POOLING_FOLDER, "Pooling"))
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for place, (path, kind) in enumerate(kinds)
+    ]
+    modes = {name: each == number for each, (name, _) in MODES.items()} | dict.fromkeys(OTHER_MODES, False)
+    values = {MODULES: modules, f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes}}
+    return {name: json.dumps(value, indent=2).encode() for name, value in values.items()}
+
+
+def general_keys(
+    family: TextSettings, model: Model, settings: Mapping[str, Any], constants: Iterable[Any],
+    files: Mapping[str, bytes], tokens: Callable[[], Collection[str]],
+) -> dict[str, Typed]:  # fmt: skip
+    """The keys of a model as a whole; `files` are those of a folder, `constants` GGUF's tensors for its settings."""
+    name, pooling = model_name(parse_object(files[CONFIG], CONFIG), tokens), pooling_type(files)
+    keys = {NAME: Typed("str", name)} if name is not None else {}
+    keys[SIZE] = Typed("str", size_label(family, model, settings, constants))
+    return keys | ({f"{family.architecture}.{POOLING}": Typed("u32", pooling)} if pooling is not None else {})
