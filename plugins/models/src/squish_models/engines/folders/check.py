@@ -129,6 +129,8 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
 def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
     model_type, family = inventory.naming.model_type or "", inventory.family
     known = tuple(family.prefixes) if family is not None else ()
+    if engine.id == "transformers":  # which loads the names of a model without a head, too
+        known = tuple(prefix for prefix in known if "language_model" in prefix)
     legal = engine.prefixes.get(model_type, ())
     required = engine.required.get(model_type)
     for name in file.index.tensors:

@@ -65,20 +65,21 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
     if engine.id == "mistralrs":
         yield from _mistral_problems(config)
         return
-    for part in ("", TEXT, VISION):
-        settings = settings_of(model_type, part)
-        values = config.get(part) if part else config
+    for place in ("", TEXT, VISION):
+        settings = settings_of(model_type, place)
+        values = config.get(place) if place else config
         if settings is None or not isinstance(values, Mapping):
             continue
         for name, value in values.items():
             setting = settings.get(name)
             if setting is not None and not fits(value, setting.types):
                 yield Problem(
-                    code="engine-setting", severity="error", where=f"{CONFIG_FILE} {f'{part}.' if part else ''}{name}",
+                    code="engine-setting", severity="error", where=f"{CONFIG_FILE} {f'{place}.' if place else ''}{name}",
                     message=f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}",
                 )  # fmt: skip
         yield from _layer_problems(values, settings, title)
-    text = config.get(TEXT) if isinstance(config.get(TEXT), Mapping) else config
+    part = config.get(TEXT)
+    text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
     yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
     yield from _expert_problems(text, title)
     for name in ("dtype", "torch_dtype"):
@@ -135,7 +136,7 @@ def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, .
 
 def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Iterator[Problem]:
     """Lists of factors of another length than half of the rotated part of a head."""
-    sizes = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
+    sizes: list[Any] = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
     if not all(type(size) is int and size > 0 for size in sizes):
         return
     head = config.get("head_dim") or sizes[0] // sizes[1]
@@ -162,10 +163,10 @@ def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]
     step = config.get("decoder_sparse_step")
     if type(step) is int and (step == 0 or abs(step) > 1):
         yield _refused("decoder_sparse_step", f"is {step}, so that {title} expects layers without experts")
-    scalar = config.get("query_pre_attn_scalar")
+    scalar: Any = config.get("query_pre_attn_scalar")
     if fits(scalar, ("int", "float")) and scalar <= 0:
         yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
-    share = config.get("partial_rotary_factor")
+    share: Any = config.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share > 1:
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
 
@@ -226,7 +227,7 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
     pattern = text.get("sliding_window_pattern", 1)
     if model_type.startswith("gemma3") and (type(pattern) is not int or not pattern):
         yield _refused("sliding_window_pattern", f"is {json.dumps(pattern)[:40]}, which mlx-lm cannot compute with")
-    share = text.get("partial_rotary_factor")
+    share: Any = text.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share <= 0:
         yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
     if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
