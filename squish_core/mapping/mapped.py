@@ -300,8 +300,8 @@ def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
         return (model_type, False), None
     if model_type is None:
         classes = config.get("architectures")
-        named = isinstance(classes, list) and classes and isinstance(classes[0], str)
-        return None, classes[0] if named else None
+        first = classes[0] if isinstance(classes, list) and classes else None
+        return None, first if isinstance(first, str) else None
     raise FormatError(
         "is not the name of a model type", part=f"{CONFIG_FILE} model_type", code=ErrorCode.CONFIG,
         expected="text such as 'llama'", found=f"{type(model_type).__name__} {str(model_type)[:60]}",

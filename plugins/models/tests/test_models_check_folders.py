@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_models.api import ModelCheck, check_model
 from test_models_bad_input import FIRST
 
 import squish_core as squish
 from squish_core.testing import write_model
-from squish_models.api import ModelCheck, check_model
 
 FILES = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
 PLAIN = {"rope_scaling": None, "architectures": ["AnyForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}

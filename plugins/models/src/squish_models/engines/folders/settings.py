@@ -73,10 +73,8 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
         for name, value in values.items():
             setting = settings.get(name)
             if setting is not None and not fits(value, setting.types):
-                yield Problem(
-                    code="engine-setting", severity="error", where=f"{CONFIG_FILE} {f'{place}.' if place else ''}{name}",
-                    message=f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}",
-                )  # fmt: skip
+                message = f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}"
+                yield _refused(f"{place}.{name}" if place else name, message)
         yield from _layer_problems(values, settings, title)
     part = config.get(TEXT)
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
