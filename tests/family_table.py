@@ -49,6 +49,8 @@ def table() -> str:
     rows = []
     registry = squish.registry()
     for info in squish_families():
+        if info.layouts:  # no family: models that only an engine knows
+            continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
         architecture = f"`{info.architecture}`" + (" with `expert_count`" if info.experts else "")
         besides = "; ".join(changes(registry.family(info.id))) or "-"

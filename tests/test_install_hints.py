@@ -85,15 +85,18 @@ def test_a_file_of_a_missing_plugin_is_known_by_its_suffix() -> None:
             assert bare.needs(f"model{suffix}")[0].dist == entry.dist, suffix
 
 
-def test_a_model_of_a_family_that_is_not_installed_keeps_its_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("target", "to", "code"), [("out.gguf", None, "family"), ("out", "mlx", "engine")])
+def test_a_model_of_a_family_that_is_not_installed_names_the_package(
+    target: str, to: str | None, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUISH_PLUGINS", "-squish-models")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     squish.save(tmp_path / "model.safetensors", {"model.norm.weight": np.ones(4, np.float32)})
-    report = squish.convert(tmp_path, tmp_path / "out.gguf", registry=squish.Registry())
-    assert [step.name for step in report.steps] == ["model.norm.weight"]
-    assert "`pip install squish-models` installs 17 families" in " ".join(report.notes)
+    with pytest.raises(squish.UsageError) as caught:
+        squish.convert(tmp_path, tmp_path / target, to, registry=squish.Registry())
+    assert caught.value.code == code
+    assert "`pip install squish-models`" in str(caught.value.hint)
+    assert not (tmp_path / target).exists()
 
 
 def test_the_catalog_lists_the_families_of_squish_models() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -12,16 +13,20 @@ from squish_core.conversion.arrays import MEMORY
 from squish_core.conversion.rules import Rule
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError, UsageError
-from squish_core.families.base import ENGINES, GGUF, HF
+from squish_core.families.base import ENGINES, GGUF, HF, UQFF
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
 from squish_core.mapping.consistency import check_settings, settings_place
 from squish_core.mapping.mapped import (
+    CarriedFile,
     MappedFile,
     ModelMap,
     Naming,
+    carrying_family,
+    family_hint,
     family_of,
+    foreign_tensors,
     map_file,
     missing_tensors,
     naming_of,
@@ -34,6 +39,9 @@ from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
 KEEP = "keep"
+_OWN_LAYOUT = re.compile(r"tok_embeddings\.weight|layers\.\d+\.attention\.w[qkvo]\.weight")
+"""Names of `consolidated.safetensors` and `consolidated.00.pth`."""
+_STACKED = re.compile(r"\.switch_mlp\.")
 
 
 def choose_map(
@@ -57,6 +65,7 @@ def choose_map(
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     _check_files(file, naming, layout)
+    _check_names(file, naming, layout)
     # A GGUF may have the names of the checkpoint that it keeps.
     may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
     if not request and file.index.format == container.id and not may_be_renamed:
@@ -69,11 +78,28 @@ def choose_map(
         _check_adapter(naming, layout, file)
     if naming.family is None:
         if request:
-            raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
-        return None, (_unmapped_note(layout, naming.reason),)
+            raise _not_renamed(file, naming)
+        if naming.model_type is None and naming.class_name is None:
+            return None, (_unmapped_note(layout, naming.reason),)
+        return _carried_over(file, naming, layout), ()
     if not request and not naming.adapter and (absent := missing_tensors(file, naming)):
+        _check_part(file, naming, layout, absent[0])
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
+
+
+def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
+    """The map of an unknown model into an engine's folder; UsageError where nothing vouches for what is written."""
+    crosses = GGUF in (layout, naming.layout)
+    family = None if crosses or naming.adapter else carrying_family(file, naming, layout)
+    if family is None:
+        raise UsageError(
+            f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
+            code="family" if crosses and layout != UQFF else "engine",
+            hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
+            " the names, for no engine: rename='keep'.",
+        )  # fmt: skip
+    return ModelMap(evolve(naming, family=family), layout)
 
 
 def check_complete(file: File) -> None:
@@ -122,8 +148,15 @@ def with_names(file: File, layout: str = HF) -> File:
     if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
         return file
     if naming.family is None:
-        raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
+        raise _not_renamed(file, naming)
     return map_file(file, layout, {}, naming)
+
+
+def _not_renamed(file: File, naming: Naming) -> FormatError:
+    hint = family_hint(file.registry)
+    return FormatError(
+        f"cannot be renamed: {naming.reason}", file=file.name, code="names", hint=f"{hint}." if hint else None
+    )
 
 
 def _check_files(file: File, naming: Naming, layout: str) -> None:
@@ -138,6 +171,34 @@ def _check_files(file: File, naming: Naming, layout: str) -> None:
             check_assets({name: bytes(buffer.raw) for name, buffer in file.assets.items()})
         except SquishError as error:
             raise error.within(file=file.name) from None
+
+
+def _check_names(file: File, naming: Naming, layout: str) -> None:
+    """Raise UsageError for names that no rule covers and the target's engine does not read."""
+    if naming.layout == GGUF:
+        return
+    for name in file.index.tensors:
+        if _OWN_LAYOUT.fullmatch(name):
+            problem = "has the names of Mistral's and Meta's own software"
+        elif naming.family is None and naming.model_type is not None and layout == HF and _STACKED.search(name):
+            problem = f"has experts as mlx-lm stacks them, and {naming.reason}"
+        else:
+            continue
+        raise UsageError(
+            f"{problem}: {ENGINES[layout]} would not load what is written", file=file.name, tensor=name, code="engine",
+            hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: rename='keep'.",
+        )  # fmt: skip
+
+
+def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
+    """Raise UsageError for a model that lacks tensors because others have their place, such as experts one by one."""
+    foreign = foreign_tensors(file, naming)
+    if foreign:
+        raise UsageError(
+            f"{ENGINES[layout]} would not load what is written: {absent} is missing, and {foreign[0]} is not a tensor "
+            f"of the family {naming.family}", file=file.name, code="engine",
+            hint="Convert it with its own software first; or keep the names, for no engine: rename='keep'.",
+        )  # fmt: skip
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
@@ -270,10 +331,27 @@ def mapped_step(file: MappedFile, step: Step) -> Step:
 
 def map_notes(file: File) -> tuple[str, ...]:
     """Notes for the report: the family, and what the target's engine will lack."""
-    if not isinstance(file, MappedFile):
+    if not isinstance(file, MappedFile | CarriedFile):
         return ()
     missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
+    if isinstance(file, CarriedFile):
+        return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
     return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
+
+
+def check_dense(file: File, steps: Sequence[Step]) -> None:
+    """Raise UsageError for codes that the target's engine reads only as values."""
+    if not isinstance(file, CarriedFile):
+        return
+    patterns = [re.compile(each) for each in file.carried.dense_only]
+    for step in steps:
+        is_coded = step.spec.encodings[0].codec.id != "dense"
+        if is_coded and any(pattern.search(step.name) for pattern in patterns):
+            raise UsageError(
+                f"{ENGINES[file.layout]} stacks the experts of {file.naming.model_type} only where they are floats",
+                file=file.name, tensor=step.name, code="engine", expected="f32, f16 or bf16", found=step.target,
+                hint="Leave the experts as they are: encode='*experts*=keep'; or keep the names: rename='keep'.",
+            )  # fmt: skip
 
 
 def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from squish_core.conversion.decision import Decision
 from squish_core.conversion.naming import (
     all_names,
     check_complete,
+    check_dense,
     choose_map,
     map_notes,
     mapped_step,
@@ -255,6 +256,7 @@ class _Planner:
             omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
             specs = [spec for spec in specs if spec.name not in omitted]
             steps = [self._with_notes(step) for step in decision.decide(specs)]
+        check_dense(self.file, steps)
         self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)

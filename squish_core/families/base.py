@@ -157,6 +157,7 @@ class Carried:
     `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
     layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
     go into the report. `coded`: the target stores the codes of tensors that it transposes only where they are dense.
+    `dense_only`: regexes of names whose tensors the target's engine loads only where they are dense.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
@@ -165,6 +166,7 @@ class Carried:
     vectors: str | None = None
     constants: Mapping[str, np.ndarray] = field(factory=dict)
     coded: bool = False
+    dense_only: tuple[str, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from squish_core.mapping.ties import check_ties
 from squish_core.mapping.values import read_vector
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
+from squish_core.plugins.registry import Registry
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
@@ -44,13 +45,15 @@ ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
 class Naming:
     """The family and model type that a file declares, the layout of its names, and why there is no family.
 
-    An `adapter` has the family of its base model. `error` is about a config.json that cannot be read.
+    An `adapter` has the family of its base model. `class_name` is the class in a config.json without `model_type`.
+    `error` is about a config.json that cannot be read.
     """
 
     layout: str
     adapter: bool = False
     family: str | None = None
     model_type: str | None = None
+    class_name: str | None = None
     reason: str = ""
     error: SquishError | None = None
 
@@ -133,6 +136,24 @@ class MappedFile(File):
         return "of images or audio, not part of the text model" if is_other else "not needed for the text model"
 
 
+class CarriedFile(File):
+    """A file of an unknown model with its tensors as they are, and the other files that a target's engine expects.
+
+    Attributes
+    ----------
+    original, carried, naming, layout
+        As in `MappedFile`.
+    """
+
+    def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
+        self.original, self.naming, self.layout = original, naming, layout
+        with gc_paused(), guarded(FormatError, "carrying its settings over", file=original.name):
+            model = model_of(original, family, naming.layout)
+            self.carried = family.carry(model, {}, layout, options)
+        assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
+        super().__init__(original.source, evolve(original.index, assets=assets), original.registry, original.limits)
+
+
 def naming_of(file: File) -> Naming:
     """The family of a file, from its metadata or config, and the layout of its names."""
     gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
@@ -140,17 +161,21 @@ def naming_of(file: File) -> Naming:
     adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
     if file.index.kind != "model" and not adapter:
         return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
+    by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
+    class_name = None
     try:
-        by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
-        facts = _gguf_facts(file) if by_keys else _config_facts(file)
+        if by_keys:
+            facts = _gguf_facts(file)
+        else:
+            facts, class_name = _config_facts(file)
     except SquishError as error:
         reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
         return Naming(layout=layout, adapter=adapter, reason=reason, error=error.within(hint=REPLACE))
     if facts is None:
         reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
-        return Naming(layout=layout, adapter=adapter, reason=reason)
+        return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
     model_type, experts = facts
-    infos = [cast(FamilyInfo, entry.info) for entry in file.registry.families.values()]
+    infos = [info for info in _infos(file.registry) if not info.layouts]
     if by_keys:
         alike = [info for info in infos if info.architecture == model_type]
         fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
@@ -159,11 +184,6 @@ def naming_of(file: File) -> Naming:
     if not fitting:
         families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
-        absent = {package for name, package in catalog.PACKAGES["family"].items() if name not in file.registry.families}
-        if absent:
-            reason += (
-                f"; `{catalog.install_command(*sorted(absent))}` installs {len(catalog.PACKAGES['family'])} families"
-            )
         return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
     return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 
@@ -181,6 +201,18 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     missing = [name for name in required if name not in present]
     absent = _absent_templates(file, family, naming, missing) if missing else set()
     return [name for name in missing if name not in absent]
+
+
+def foreign_tensors(file: File, naming: Naming) -> list[str]:
+    """Tensors of a file that are neither the family's nor those of parts that conversions leave out."""
+    family = family_of(file, naming)
+    rules = source_rules(family, naming.layout == GGUF)
+    others = (*family.leftovers, *family.other_modalities, *family.constants)
+    return [
+        name
+        for name in file.index.tensors
+        if rules.find(without_prefix(family, name)) is None and not any(fnmatchcase(name, each) for each in others)
+    ]
 
 
 def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
@@ -232,9 +264,29 @@ def family_of(file: File, naming: Naming) -> Family:
 
 def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
     """Map a file, unless there is no map or the file is mapped already."""
-    if model_map is None or isinstance(file, MappedFile):
+    if model_map is None or isinstance(file, MappedFile | CarriedFile):
         return file
-    return map_file(file, model_map.layout, options, model_map.naming)
+    naming, layout = model_map.naming, model_map.layout
+    if carrying_family(file, naming, layout) == naming.family:
+        return CarriedFile(file, family_of(file, naming), naming, layout, options)
+    return map_file(file, layout, options, naming)
+
+
+def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
+    """The family that carries models of this type over into a layout without knowing them, if there is one."""
+    infos = (info for info in _infos(file.registry) if layout in info.layouts)
+    return next((info.id for info in infos if naming.model_type in info.model_types), None)
+
+
+def family_hint(registry: Registry) -> str:
+    """How to install the families of this repository, where one is missing; else an empty text."""
+    packages = catalog.PACKAGES["family"]
+    absent = {package for name, package in packages.items() if name not in registry.families}
+    return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
+
+
+def _infos(registry: Registry) -> list[FamilyInfo]:
+    return [cast(FamilyInfo, entry.info) for entry in registry.families.values()]
 
 
 def _gguf_facts(file: File) -> tuple[str, bool] | None:
@@ -246,16 +298,22 @@ def _gguf_facts(file: File) -> tuple[str, bool] | None:
     return architecture, isinstance(experts, int) and experts > 0
 
 
-def _config_facts(file: File) -> tuple[str, bool] | None:
+def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
+    """The model type in config.json, never with experts; without one, the class that it names."""
     if CONFIG_FILE not in file.index.assets:
-        return None
+        return None, None
     model = Model(
         name=file.name, layout=HF, meta={}, assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}, tensors={},
         vectors={}, limits=file.limits,
     )  # fmt: skip
-    model_type = model.config().get("model_type")
-    if model_type is None or isinstance(model_type, str):
-        return None if model_type is None else (model_type, False)
+    config = model.config()
+    model_type = config.get("model_type")
+    if isinstance(model_type, str):
+        return (model_type, False), None
+    if model_type is None:
+        classes = config.get("architectures")
+        first = classes[0] if isinstance(classes, list) and classes else None
+        return None, first if isinstance(first, str) else None
     raise FormatError(
         "is not the name of a model type", part=f"{CONFIG_FILE} model_type", code=ErrorCode.CONFIG,
         expected="text such as 'llama'", found=f"{type(model_type).__name__} {str(model_type)[:60]}",

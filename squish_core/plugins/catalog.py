@@ -39,7 +39,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "family": dict.fromkeys(
         (
             "llama", "mixtral", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "granite", "olmo2",
-            "glm4", "starcoder2", "deepseek2", "gpt2", "gpt-oss", "lfm2",
+            "glm4", "starcoder2", "deepseek2", "gpt2", "gpt-oss", "lfm2", "mlx-lm",
         ),
         "squish-models",
     ),

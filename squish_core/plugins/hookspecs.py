@@ -114,7 +114,9 @@ class FamilyInfo:
     """A model family: the names of its tensors and settings in each engine.
 
     `model_types`: its values of `model_type` in `config.json`; `architecture`: GGUF's `general.architecture`.
-    `experts`: among families of one architecture, this one is for GGUF files with experts.
+    `experts`: among families of one architecture, this one is for GGUF files with experts. `layouts`: if there are any,
+    the models are unknown apart from their types, and are carried over into these layouts alone: tensors stay as they
+    are, and `Family.carry` computes the other files.
     """
 
     id: str
@@ -123,6 +125,7 @@ class FamilyInfo:
     model_types: tuple[str, ...]
     architecture: str
     experts: bool = False
+    layouts: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -197,13 +197,6 @@ def test_a_config_that_contradicts_the_tensors_is_refused_before_anything_is_wri
     assert not (tmp_path / "m.gguf").exists()
 
 
-def test_a_family_that_is_unknown_keeps_its_names_and_says_so(llama: Path, tmp_path: Path) -> None:
-    report = squish.convert(changed(llama, model_type="mamba"), tmp_path / "m.gguf")
-    assert any("llama.cpp will not load this" in note and "'mamba'" in note for note in report.notes)
-    with squish.open(tmp_path / "m.gguf") as file:
-        assert "model.embed_tokens.weight" in file
-
-
 def test_names_are_kept_on_request(llama: Path, tmp_path: Path) -> None:
     squish.convert(llama, tmp_path / "m.gguf", rename="keep")
     with squish.open(tmp_path / "m.gguf") as file:

@@ -77,7 +77,20 @@ UNKNOWN = {"rope_scaling": {"rope_type": "acme", "type": "acme", "factor": 2.0}}
 def written(name: str, settings: dict[str, Any], folder: Path, files: Any = TOKENIZER) -> Path:
     family, config = MODELS[name]
     config = {"eos_token_id": 3, "architectures": ["Own"], **config, **settings}
-    return write_model(folder / "model", squish.registry().family(family), config, dtype="f32", files=files)
+    model = write_model(folder / "model", squish.registry().family(family), config, dtype="f32", files=files)
+    return with_biases(model) if family in ("qwen2", "qwen2vl") else model
+
+
+def with_biases(model: Path) -> Path:
+    """A model with the biases of queries, keys and values that each Qwen 2 has."""
+    with squish.open(model) as file:
+        arrays = {name: file[name].numpy() for name in file}
+    for name in [name for name in arrays if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
+        arrays[name.replace(".weight", ".bias")] = np.zeros(arrays[name].shape[0], np.float32)
+    for path in (*model.glob("*.safetensors"), *model.glob("*.index.json")):
+        path.unlink()
+    squish.save(model / "model.safetensors", arrays)
+    return model
 
 
 def findings(name: str, settings: dict[str, Any], to: str, engine: str, folder: Path, encode: Any = None) -> list[Any]:

@@ -112,7 +112,8 @@ def test_a_setting_that_an_engine_takes_to_be_another_is_a_warning(tmp_path: Pat
 @pytest.mark.parametrize("settings", [{"num_key_value_heads": 3}, {"hidden_size": "32"}])
 def test_an_invalid_setting_is_an_error(settings: dict[str, Any], folder: Path) -> None:
     changed(folder, lambda config: config.update(settings))
-    problems = [each for each in check_model(folder, "transformers").problems if each.code == "config"]
+    codes = ("config", "engine-setting")
+    problems = [each for each in check_model(folder, "transformers").problems if each.code in codes]
     assert [each.severity for each in problems] == ["error"]
 
 
@@ -199,7 +200,7 @@ def test_nothing_is_said_about_a_family_that_is_unknown(folder: Path) -> None:
 def test_an_engine_that_does_not_exist_is_a_usage_error(folder: Path) -> None:
     with pytest.raises(squish.UsageError) as caught:
         check_model(folder, "vllm")
-    assert caught.value.code == "engine"
+    assert caught.value.code == "engine-name"
 
 
 def test_the_command_answers_with_exit_codes_and_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from squish_core.api import (
     Refusal,
     SquishError,
     TensorSpec,
+    UsageError,
 )
 from squish_hf.methods.awq import ORDER
 from squish_hf.methods.forms import (
@@ -55,6 +56,11 @@ BITS = {
     GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,), FP8: (8,),
     FBGEMM: (8,), MODELOPT: (4, 8),
 }  # fmt: skip
+EXAMPLES = {
+    **dict.fromkeys((GPTQ, GPTQ_V2, AWQ, PACKED), "*_proj.weight=int4"), FP8: "*_proj.weight=fp8",
+    FBGEMM: "*_proj.weight=fp8_row", MODELOPT: "*_proj.weight=nvfp4", GPT_OSS: "*.experts.*_proj=mxfp4",
+}  # fmt: skip
+"""A rule of `encode=` for each method."""
 TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
 PACKED_NAMES = {
@@ -206,8 +212,13 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
     undeclared = without_declarations(config)
+    if not codecs and method:
+        raise UsageError(
+            f"no tensor has codes that {method} stores, so the folder would declare nothing", code="engine",
+            hint=f"Encode some with encode='{EXAMPLES[method]}'; or write a folder of floats: to='hf'.",
+        )  # fmt: skip
     if not codecs:
-        return undeclared if method else with_dtype(undeclared, specs)
+        return with_dtype(undeclared, specs)
     before = config.get("quantization_config")
     before = before if isinstance(before, dict) else {}
     if method == GPT_OSS:

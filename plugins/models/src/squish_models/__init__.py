@@ -6,6 +6,8 @@ from typing import Any
 
 from squish_core.api import FamilyInfo, hookimpl
 
+from .mlx_types import MLX_TYPES
+
 # id -> (title, module and class, model types, GGUF's architecture, whether its GGUF states experts)
 FAMILIES = {
     "llama": ("Llama 1 to 3, SmolLM2, Mistral", "llama:Llama", ("llama", "mistral"), "llama", False),
@@ -34,14 +36,18 @@ FAMILIES = {
 
 @hookimpl
 def squish_families() -> list[FamilyInfo]:
-    """The families of this plugin."""
+    """The families of this plugin, and the models that only mlx-lm knows."""
+    carried = FamilyInfo(
+        id="mlx-lm", title="other models of mlx-lm, carried over", factory="squish_models.families.carried:MlxCarried",
+        model_types=MLX_TYPES, architecture="", layouts=("mlx",),
+    )  # fmt: skip
     return [
         FamilyInfo(
             id=name, title=title, factory=f"squish_models.families.{implementation}", model_types=types,
             architecture=architecture, experts=experts,
         )
         for name, (title, implementation, types, architecture, experts) in FAMILIES.items()
-    ]  # fmt: skip
+    ] + [carried]  # fmt: skip
 
 
 @hookimpl

@@ -11,6 +11,7 @@ RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pa
 """Keys that transformers 5 renamed."""
 QUANTIZATION = ("quantization", "quantization_config", "compression_config")
 """Keys that describe the source's quantization; the target's format declares its own."""
+EXPERT_COUNTS = ("num_local_experts", "num_experts")
 OTHERS = ("vision_config", "audio_config")
 """Settings of parts for other modalities."""
 TIED = "tie_word_embeddings"
@@ -43,7 +44,7 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
     for new, old in RENAMED.items():
         if config.get(new) is not None:
             spelled.setdefault(old, config[new])
-    for other in ("num_local_experts", "num_experts"):
+    for other in EXPERT_COUNTS:
         if experts is not None and other != experts and other in spelled:
             spelled.setdefault(experts, spelled.pop(other))
     scaling = spelled.get("rope_scaling")
@@ -55,6 +56,18 @@ def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, An
         spelled["rope_scaling"] = {"type": LONGROPE, **scaling}
     _spell_layers(spelled, config.get("layer_types"))
     return spelled
+
+
+def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an unknown model with the keys of older engines besides its own, in each of its parts."""
+    own = {key: both_spellings(value) if key == "text_config" and isinstance(value, dict) else value
+           for key, value in config.items()}  # fmt: skip
+    counts = [own[name] for name in EXPERT_COUNTS if name in own]
+    try:
+        spelled = old_spelling(own, None)
+    except FormatError:  # layer_types that no pattern expresses: engines that know the model read them
+        spelled = old_spelling({key: value for key, value in own.items() if key != "layer_types"}, None)
+    return {**own, **spelled, **{name: own.get(name, counts[0]) for name in EXPERT_COUNTS if counts}}
 
 
 def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:

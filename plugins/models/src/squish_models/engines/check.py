@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,19 @@ from squish_core.api import (
 )
 from squish_core.api import open as open_file
 
-from ..config.spelling import text_config
 from ..layouts import EMBEDDINGS
+from ..mlx_types import MLX_TYPES
 from .behavior import setting_problems
+from .folders.check import (
+    effective_inventory,
+    file_problems,
+    is_ignored,
+    read_settings,
+    setting_type_problems,
+    tensor_problems,
+)
+from .folders.check import tokenizer_problems as described_problems
+from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .llama_cpp.loader import load
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -34,6 +43,10 @@ from .types import matches, type_problems
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
+"""Settings whose values the engines of folders do not check."""
+INCOMPLETE = ("shard-missing",)
+"""Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
 DAMAGE = ("alignment", "bounds", "duplicate", "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -96,13 +109,15 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     """
     requirements = ENGINES.get(engine)
     if requirements is None:
-        raise UsageError("unknown engine", code="engine", expected=", ".join(ENGINES), found=repr(engine))
+        raise UsageError("unknown engine", code="engine-name", expected=", ".join(ENGINES), found=repr(engine))
     if not isinstance(model, File):
         try:
             file = open_file(model)
         except SquishError as error:
             is_part = error.code == ErrorCode.MISSING and Path(model).exists()
-            if requirements is not LLAMA_CPP or not (is_part or error.code in DAMAGE):
+            is_damage = error.code in DAMAGE or is_part
+            is_partial = error.code in INCOMPLETE and not _has_whole(model)
+            if not (is_damage if requirements is LLAMA_CPP else is_partial):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
@@ -119,16 +134,50 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
         return _check_gguf(model, inventory)
+    if inventory.naming.error is not None and inventory.naming.error.code == "duplicate" and engine in FOLDER_ENGINES:
+        raise inventory.naming.error.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
+        return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    if engine == "mlx" and inventory.naming.model_type not in MLX_TYPES and inventory.family is None:
+        message = f"is {inventory.naming.model_type[:40]!r}, a model that mlx-lm does not have"
+        problems = (Problem(code="engine-family", severity="error", where=CONFIG_FILE, message=message),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
         raise FormatError(
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
+    folder = _folder_engine(requirements, reading)
+    if folder is not None:
+        inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
+    if folder is not None and inventory.settings is None and inventory.errors:
+        refused = [each for each in problems if each.severity == "error" and not _is_unsure(each)]
+        if not refused:  # what Squish cannot read, the engine may
+            raise inventory.errors[0].within(file=model.name)
+        problems = tuple(refused)
+    assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:
+    """How the engine opens folders of Hugging Face's kind; None for its other formats."""
+    return FOLDER_ENGINES.get(engine.id) if reading.layout in ("hf", "mlx") else None
+
+
+def _has_whole(model: str | Path) -> bool:
+    """Whether a folder has a file with all weights beside an index, which engines may take."""
+    return Path(model, "model.safetensors").is_file()
+
+
+def _is_unsure(problem: Problem) -> bool:
+    """Whether Squish cannot read a setting that the engine may not check: all but sizes and types."""
+    if problem.code not in ("config", "rope"):
+        return False
+    setting = problem.where.removeprefix(CONFIG_FILE).strip()
+    is_size = "expected" in problem.message and "positive number" not in problem.message
+    return setting.startswith(UNCHECKED) or not is_size
 
 
 def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
@@ -174,7 +223,11 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         yield Problem(code="engine-family", severity="error", where=place, message=message)
         return
     yield from _foreign_family(file, engine, inventory)
-    yield from _family_problems(inventory, engine)
+    folder = _folder_engine(engine, reading)
+    refused = setting_type_problems(file, naming.model_type, folder) if folder is not None else []
+    yield from refused
+    if not refused or inventory.settings is not None:
+        yield from _family_problems(inventory, engine, folder)
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
@@ -182,7 +235,7 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         embeddings = file.index.tensors.get(EMBEDDINGS)
         rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
     else:
-        yield from _folder_problems(file, engine, inventory)
+        yield from _folder_problems(file, engine, inventory, folder)
         rows = None
     yield from setting_problems(engine, inventory, gguf=reading.layout == "gguf")
     yield from tokenizer_problems(file, engine, gguf=reading.layout == "gguf", rows=rows)
@@ -198,10 +251,12 @@ def _foreign_family(file: File, engine: Engine, inventory: Inventory) -> Iterato
         yield Problem(code="engine-family", severity="note", where=entry.dist, message=message)
 
 
-def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
+def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine | None) -> Iterator[Problem]:
     """Contradictions to the family: each kind of tensor once, with the first name and the number of tensors."""
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
     for error in inventory.errors:
+        if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
+            continue
         place = error.tensor or error.part or ""
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
     for (code, _, message), group in alike.items():
@@ -233,7 +288,9 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
             )  # fmt: skip
 
 
-def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
+def _folder_problems(
+    file: File, engine: Engine, inventory: Inventory, folder: FolderEngine | None
+) -> Iterator[Problem]:
     """Missing files and settings, and settings for which the engine assumes other values."""
     if file.path is None or not file.path.is_dir():
         yield Problem(
@@ -242,15 +299,11 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=file.name,
             message=f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}",
         )
-    names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
-    if names and not any(fnmatchcase(name, engine.weights) for name in names):
-        yield Problem(
-            code="engine-format",
-            severity="error",
-            where=names[0],
-            message=f"does not have the name that {engine.title} looks for: {engine.weights}",
-        )
-    method = file.version if file.format == "hf" else None
+    if folder is not None:
+        yield from file_problems(file, folder)
+        yield from tensor_problems(file, inventory, folder)
+        yield from described_problems(file, folder)
+    method = file.version.split()[0] if file.format == "hf" and file.version else None
     if method is not None and not matches(method, engine.formats["hf"].methods):
         yield Problem(
             code="engine-type",
@@ -258,10 +311,8 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=f"{CONFIG_FILE} quant_method",
             message=f"is {method}, which {engine.title} does not run",
         )
-    if inventory.model is None or inventory.naming.model_type is None:
-        return
-    model_type = inventory.naming.model_type
-    config = text_config(inventory.model.config())
+    assert inventory.naming.model_type is not None
+    model_type, config = read_settings(file, inventory.naming.model_type, engine.id)
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
         value = (inventory.settings or {}).get(name, default)

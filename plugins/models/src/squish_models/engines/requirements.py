@@ -39,8 +39,8 @@ class Engine:
 
     Attributes
     ----------
-    title, formats
-        Its name, and how it reads each format.
+    id, title, formats
+        Its id and name, and how it reads each format.
     keys, fields
         Keys of GGUF by architecture, and settings of config.json by `model_type`, beyond those of the family's table.
     defaults
@@ -64,10 +64,9 @@ class Engine:
     tokenizers
         Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
         is installed.)
-    weights
-        Pattern of the names of the files that it loads out of a folder.
     """
 
+    id: str
     title: str
     formats: Mapping[str, Reading]
     keys: Fields = field(factory=dict)
@@ -84,7 +83,6 @@ class Engine:
     unigram: bool = False
     unsupported: tuple[str, ...] = ()
     tokenizers: tuple[str, ...] = ()
-    weights: str = "*"
 
 
 PRETOKENIZERS = frozenset((
@@ -116,7 +114,10 @@ MISTRAL_REST = (*SIZES, "architectures", "max_position_embeddings", "rope_theta"
 MISTRAL_ALL = (*MISTRAL_REST, "hidden_act")
 LFM = ("hidden_size", "layer_types", "num_attention_heads", "num_hidden_layers", "vocab_size", *HEADS)
 WINDOW = ("max_window_layers", "use_sliding_window")
-EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
+EXPERTS = (
+    "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts",
+    "num_experts_per_tok",
+)  # fmt: skip
 
 TRANSFORMERS_SCALINGS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 MLX_SCALINGS = (*TRANSFORMERS_SCALINGS, "deepseek_yarn", "mrope")
@@ -135,6 +136,7 @@ def _rope(theta: float) -> dict[str, Any]:
 
 
 LLAMA_CPP = Engine(
+    id="llama.cpp",
     title="llama.cpp",
     formats={"gguf": Reading(layout="gguf", codecs=GGML, vectors=True)},
     tokenizer_keys={"gpt2": ("tokenizer.ggml.merges",), "llama": ()},
@@ -143,6 +145,7 @@ LLAMA_CPP = Engine(
     ignores="gguf",
 )
 MLX = Engine(
+    id="mlx",
     title="mlx-lm",
     formats={
         "mlx": Reading(layout="mlx", codecs=(ANY,)),
@@ -209,9 +212,9 @@ MLX = Engine(
     differences=differences.MLX,
     ignores="mlx",
     tokenizers=("tokenizer.json",),
-    weights="model*.safetensors",
 )  # fmt: skip
 TRANSFORMERS = Engine(
+    id="transformers",
     title="Transformers",
     formats={
         "safetensors": Reading(layout="hf", dtypes=("f32", "f16", "bf16", "f64")),
@@ -232,9 +235,9 @@ TRANSFORMERS = Engine(
     },
     scaling_keys=SCALING_KEYS,
     tokenizers=("tokenizer.json",),
-    weights="model*.safetensors",
 )
 MISTRAL_RS = Engine(
+    id="mistralrs",
     title="mistral.rs",
     formats={
         "uqff": Reading(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from attrs import evolve
+
+from squish_core.api import Rule
+
 from ..config.keys import COMMON, MIXTURE, VOCABULARY, Key
 from ..family import TextModel
 from ..rules import fused_attention, fused_experts, fused_gguf_experts, stacked_experts
-from ..tables import SWITCH, attention, experts, gated_mlp, pre_norm_model, router
+from ..tables import LAYER, SWITCH, attention, experts, gated_mlp, pre_norm_model, router
 
 SCALED_ROPE = ("rope_freqs.weight",)
 PROJECTIONS = ("w1", "w3", "w2")
@@ -39,6 +43,9 @@ class Granite(Llama):
     )
 
 
+_FUSED = fused_experts("block_sparse_moe", *PROJECTIONS, "intermediate_size")
+
+
 class Mixtral(TextModel):
     """Mixtral: Llama's attention, and experts."""
 
@@ -52,7 +59,12 @@ class Mixtral(TextModel):
             *fused_attention(permute=True),
             *fused_gguf_experts("block_sparse_moe", *PROJECTIONS[:2], "intermediate_size"),
         ),
-        "hf": fused_experts("block_sparse_moe", *PROJECTIONS, "intermediate_size"),
+        "hf": (
+            *_FUSED,
+            # the names of the modules in transformers 5
+            *(evolve(rule, name=rule.name.replace("block_sparse_moe", "mlp")) for rule in _FUSED),
+            Rule(f"{LAYER}mlp.gate.weight", f"{LAYER}block_sparse_moe.gate.weight", reading=True),
+        ),
         "mlx": stacked_experts("block_sparse_moe", "switch_mlp", zip(SWITCH, PROJECTIONS), reading=False),
         "uqff": stacked_experts("block_sparse_moe", "experts", zip(SWITCH, PROJECTIONS), reading=False),
     }

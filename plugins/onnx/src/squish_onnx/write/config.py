@@ -146,7 +146,7 @@ def _decoder(config: Mapping[str, Any]) -> Decoder:
     if family not in FAMILIES:
         raise FormatError(
             "no graph for this family", part="config.json", expected=", ".join(FAMILIES), found=repr(family),
-            code="family", hint="Name a model with a graph, --graph MODEL.onnx, or write another format.",
+            code="graph-family", hint="Name a model with a graph, --graph MODEL.onnx, or write another format.",
         )  # fmt: skip
     heads, hidden = _integer(text, "num_attention_heads"), _integer(text, "hidden_size")
     layers = _integer(text, "num_hidden_layers")

@@ -1,0 +1,259 @@
+"""Whether Transformers or mlx-lm loads a folder: its files, settings, tensors and tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import ErrorCode, File, Inventory, Problem, SquishError, TensorSpec, load_json, take_inventory
+
+from ...config.spelling import text_config
+from ..tokenizer import WHOLE
+from .mlx_settings import MLX_PARTS
+from .settings import CONFIG_FILE, type_problems, with_defaults
+from .tables import ALWAYS, FolderEngine
+from .tokenizer_files import gap_of, tokenizer_config_problems, tokenizer_json_problems
+
+INDEX = "model.safetensors.index.json"
+PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
+HEAD = "lm_head.weight"
+OWN_BIASES = ("gpt2", "lfm2")
+"""Model types whose biases have other names."""
+PIECE = 1 << 20
+"""Values that are compared at a time."""
+OUTSIDE = "has a number outside the range in the settings"
+TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+
+
+def file_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
+    """Find weights under names that the engine does not look for."""
+    if file.path is None or not file.path.is_dir():
+        return
+    names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
+    if engine.index and (file.path / INDEX).is_file():
+        return
+    if names and not any(fnmatchcase(name, pattern) for name in names for pattern in engine.weights):
+        yield Problem(
+            code="engine-format", severity="error", where=names[0],
+            message=f"does not have the name that {engine.title} looks for: {' or '.join(engine.weights)}"
+            + (f", or an index {INDEX}" if engine.index else ""),
+        )  # fmt: skip
+
+
+def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
+    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
+    filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
+    if engine.id == "transformers":
+        filled = _with_prefix(filled)
+    return inventory if filled is file else take_inventory(filled, layout)
+
+
+def _with_prefix(file: File) -> File:
+    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
+    tensors = file.index.tensors
+    if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
+        return file
+    renamed = {
+        new: evolve(spec, name=new)
+        for name, spec in tensors.items()
+        for new in [name if name == HEAD else PREFIX + name]
+    }
+    return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
+
+
+def setting_type_problems(file: File, model_type: str, engine: FolderEngine) -> list[Problem]:
+    """Find settings of a type that the engine refuses."""
+    return list(type_problems(folder_config(file), model_type, engine))
+
+
+def folder_config(file: File) -> dict[str, Any]:
+    """The config.json of a folder; empty without one."""
+    if CONFIG_FILE not in file.assets:
+        return {}
+    return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
+
+
+def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[str, Any]]:
+    """The settings that an engine reads, and the model type that they are read as: mlx-lm takes a part alone."""
+    config = folder_config(file)
+    inner = config.get("text_config")
+    if engine == "mlx" and isinstance(inner, dict):
+        return MLX_PARTS.get(model_type, model_type), inner
+    return model_type, text_config(config)
+
+
+def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
+    """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    if error.tensor is None or error.message.startswith("is missing"):
+        return False
+    is_extra = error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
+    if engine.strict:
+        return is_extra and any(part in error.tensor for part in engine.leftovers.get(model_type, ()))
+    return is_extra
+
+
+def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    """Find names that the engine does not read, biases that it needs or does not have, and a head that it drops."""
+    yield from _prefix_problems(file, inventory, engine)
+    yield from _bias_problems(inventory, engine)
+    yield from _head_problems(file, inventory, engine)
+    yield from _fp8_problems(file, inventory, engine)
+    integers = [name for name, spec in file.index.tensors.items() if not _is_coded(spec) and spec.dtype[0] not in "fb"]
+    if engine.floats and integers:
+        message = f"is stored as {file.index.tensors[integers[0]].dtype}, which {engine.title} does not run"
+        yield Problem(code="engine-type", severity="error", where=integers[0], message=message)
+    declared = folder_config(file).get("quantization_config")
+    method = declared.get("quant_method") if isinstance(declared, dict) else None
+    if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
+        yield Problem(
+            code="engine-type", severity="error", where=f"{CONFIG_FILE} quantization_config",
+            message=f"declares {method}, and no tensor has its codes",
+        )  # fmt: skip
+    if engine.strict and inventory.coverage is not None and inventory.family is not None:
+        kept = engine.leftovers.get(inventory.naming.model_type or "", ())
+        for name in inventory.coverage.unused:
+            if not name.endswith(HEAD) and not any(part in name for part in kept):
+                yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
+        is_nested = any(name.startswith("model.language_model.") for name in file.index.tensors)
+        for name in inventory.coverage.other_modalities:
+            if name.startswith("model.") and not is_nested:
+                yield _tensor(name, f"is not a parameter of the model in {engine.title}, which refuses it")
+                break
+
+
+def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type, family = inventory.naming.model_type or "", inventory.family
+    known = tuple(family.prefixes) if family is not None else ()
+    if engine.id == "transformers":  # which loads the names of a model without a head, too
+        known = tuple(prefix for prefix in known if "language_model" in prefix)
+    legal = engine.prefixes.get(model_type, ())
+    required = engine.required.get(model_type)
+    for name in file.index.tensors:
+        prefix = next((each for each in known if name.startswith(each)), None)
+        if prefix is not None and not prefix.startswith(legal):
+            yield _tensor(name, f"begins with {prefix}, which {engine.title} does not read for {model_type}")
+            return
+        if required is not None and prefix is None and not _is_other(name, inventory):
+            yield _tensor(name, f"does not begin with {required}, as {engine.title} expects for {model_type}")
+            return
+
+
+def _is_other(name: str, inventory: Inventory) -> bool:
+    patterns = inventory.family.other_modalities if inventory.family is not None else ()
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _bias_problems(inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
+    if settings is None or coverage is None or inventory.model is None:
+        return
+    config = text_config(inventory.model.config())
+    table = engine.biases.get(model_type, {})
+    present = set(coverage.origins)
+    needed = set()
+    for setting, templates in table.items():
+        if setting == ALWAYS or config.get(setting):
+            needed |= {each.replace("{n}", str(n)) for each in templates for n in range(settings["num_hidden_layers"])}
+    if model_type not in engine.biases and model_type in OWN_BIASES:
+        return
+    for name in sorted(needed - present)[:1]:
+        yield _tensor(name, f"is missing, and the model in {engine.title} has it")
+    spare = {name for name in present if name.endswith("_proj.bias") and ".experts." not in name} - needed
+    for name in sorted(spare)[:1]:
+        severity = "error" if engine.strict else "warning"
+        yield _tensor(name, f"is not a parameter of the model in {engine.title}", severity)
+
+
+def _head_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    """A head that config.json ties to the embeddings, and that is stored, too."""
+    model_type, settings, coverage = inventory.naming.model_type or "", inventory.settings, inventory.coverage
+    if (
+        settings is None
+        or coverage is None
+        or not settings.get("tie_word_embeddings")
+        or model_type in engine.takes_head
+    ):
+        return
+    head = next((name for name in coverage.unused if name.endswith(HEAD)), None)
+    if head is None:
+        return
+    if engine.strict and model_type not in engine.drops_head:
+        yield _tensor(head, f"is stored although config.json ties it, which {engine.title} refuses for {model_type}")
+    elif not _is_tied(file, inventory, head):
+        yield _tensor(
+            head,
+            f"is dropped by {engine.title}, because config.json ties it, and differs from the embeddings",
+            "warning",
+        )
+
+
+def _is_coded(spec: TensorSpec) -> bool:
+    return bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
+
+
+def _is_tied(file: File, inventory: Inventory, head: str) -> bool:
+    """Whether a head has the values of the embeddings; only dense ones are compared, in pieces."""
+    import numpy as np
+
+    assert inventory.coverage is not None
+    assert inventory.family is not None
+    partner = next(tensor.tied_to for tensor in inventory.family.tensors if tensor.name == HEAD)
+    origin = inventory.coverage.origins.get(partner or "")
+    if origin is None:
+        return True
+    one, two = file[head], file[origin.source]
+    if one.shape != two.shape or any(each.encodings[0].codec.id != "dense" for each in (one.spec, two.spec)):
+        return False
+    step = max(1, PIECE // max(1, one.shape[-1]))
+    rows = range(0, one.shape[0], step)
+    return all(np.array_equal(one[start : start + step], two[start : start + step]) for start in rows)
+
+
+def _fp8_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
+    model_type = inventory.naming.model_type or ""
+    if engine.fp8 is None or model_type in engine.fp8 or not (file.version or "").startswith("fp8"):
+        return
+    coded = [name for name, spec in file.index.tensors.items() if _is_coded(spec)]
+    if file.format == "hf" and coded:
+        message = f"has FP8 codes with scales, which {engine.title} does not read for {model_type}"
+        yield Problem(code="engine-type", severity="error", where=coded[0], message=message)
+
+
+def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
+    """Find what keeps the tokenizer from being read."""
+    documents: dict[str, dict[str, Any]] = {}
+    for name in (TOKENIZER, TOKENIZER_CONFIG, GENERATION):
+        if name not in file.assets:
+            continue
+        try:
+            document = json.loads(bytes(file.assets[name].raw))  # of keys that appear twice, the last, as the engine
+        except (ValueError, RecursionError) as error:
+            if name != GENERATION:
+                yield _tokenizer(name, f"is not JSON: {error}")
+            continue
+        if isinstance(document, dict):
+            documents[name] = document
+        else:
+            yield _tokenizer(name, "is not an object")
+    config = documents.get(TOKENIZER_CONFIG, {})
+    is_typed = engine.id == "mistralrs"
+    for field, message in tokenizer_config_problems(config, is_typed):
+        yield _tokenizer(f"{TOKENIZER_CONFIG} {field}", message)
+    kind = "" if is_typed else str(config.get("tokenizer_class", ""))
+    for field, message in tokenizer_json_problems(documents[TOKENIZER], kind) if TOKENIZER in documents else ():
+        yield _tokenizer(f"{TOKENIZER} {field}", message)
+    if engine.strict and TOKENIZER in documents and (gap := gap_of(documents[TOKENIZER])) is not None:
+        yield _tokenizer(f"{TOKENIZER} model.vocab", f"has no token for the id {gap}, with which {engine.title} ends")
+
+
+def _tokenizer(where: str, message: str) -> Problem:
+    return Problem(code="tokenizer", severity="error", where=where, message=message)
+
+
+def _tensor(name: str, message: str, severity: str = "error") -> Problem:
+    return Problem(code="engine-tensor", severity=severity, where=name, message=message)

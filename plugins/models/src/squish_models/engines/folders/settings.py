@@ -1,0 +1,280 @@
+"""Settings of a config.json as engines take them: values of other types are refused, absent ones have defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import File, Part, Problem
+
+from .mistral_settings import refused_settings
+from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
+from .tables import FolderEngine
+from .transformers_settings import TEXT, VISION, Setting, settings_of
+
+CONFIG_FILE = "config.json"
+_UNFILLED = (
+    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
+    "mlp_only_layers", TEXT, VISION,
+)  # fmt: skip
+"""Settings whose default depends on others."""
+LAYER_TYPES = (
+    "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
+    "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
+    "hybrid_sliding", "reference_sliding_attention", "linear_attention",
+)  # fmt: skip
+DTYPES = (
+    "float32", "float16", "bfloat16", "float64", "float", "half", "double", "auto", "torch.float32", "torch.float16",
+    "torch.bfloat16", "torch.float64",
+)  # fmt: skip
+ACTIVATIONS = (
+    "gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_python_tanh",
+    "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
+    "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh", "xielu",
+)  # fmt: skip
+SCALING_NUMBERS = (
+    "factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+)  # fmt: skip
+_TOKENS = ("pad_token_id",)
+"""Ids that Transformers looks up in the embeddings when it makes the model."""
+
+
+def json_type(value: Any) -> str:
+    """The type of a JSON value, as Python has it."""
+    return "null" if value is None else type(value).__name__
+
+
+def fits(value: Any, types: tuple[str, ...]) -> bool:
+    """Whether a value has one of the types; those of a list are those of its items."""
+    if "any" in types:
+        return True
+    if isinstance(value, list):
+        items = [each.removeprefix("list[").removesuffix("]") for each in types if each.startswith("list[")]
+        return any(each == "list" for each in types) or any(
+            all(json_type(item) == each for item in value) for each in items
+        )
+    return json_type(value) in types
+
+
+def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
+    """Find the settings that Transformers refuses, whatever the tensors are, in each part of a config.json."""
+    title = engine.title
+    if engine.id == "mistralrs":
+        yield from _mistral_problems(config)
+        return
+    for place in ("", TEXT, VISION):
+        settings = settings_of(model_type, place)
+        values = config.get(place) if place else config
+        if settings is None or not isinstance(values, Mapping):
+            continue
+        for name, value in values.items():
+            setting = settings.get(name)
+            if setting is not None and not fits(value, setting.types):
+                message = f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}"
+                yield _refused(f"{place}.{name}" if place else name, message)
+        yield from _layer_problems(values, settings, title)
+    part = config.get(TEXT)
+    text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
+    yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
+    yield from _expert_problems(text, title)
+    for name in ("dtype", "torch_dtype"):
+        value = config.get(name)
+        if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
+            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
+    if engine.id == "mlx":
+        yield from _mlx_problems(config, text, model_type)
+    else:
+        yield from _transformers_problems(config, text, title)
+
+
+def _refused(name: str, message: str) -> Problem:
+    return Problem(code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}", message=message)
+
+
+def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], title: str) -> Iterator[Problem]:
+    kinds = values.get("layer_types")
+    if "layer_types" not in settings or not isinstance(kinds, list):
+        return
+    layers = values.get("num_hidden_layers", settings["num_hidden_layers"].default)
+    if len(kinds) != layers:
+        yield _refused("layer_types", f"are {len(kinds)}, which {title} refuses beside num_hidden_layers {layers}")
+    elif unknown := [kind for kind in kinds if kind not in LAYER_TYPES]:
+        yield _refused("layer_types", f"have {str(unknown[0])[:40]!r}, which {title} does not know")
+
+
+def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, ...]) -> Iterator[Problem]:
+    parameters = config.get("rope_parameters")
+    if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
+        yield _refused("rope_theta", f"is null, which {title} cannot compute with")
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = config.get(name)
+        if not scaling:
+            continue
+        if not isinstance(scaling, Mapping):
+            yield _refused(name, f"is {json.dumps(scaling)[:40]}, not an object")
+            continue
+        key = "rope_type" if "rope_type" in scaling else "type"
+        if key in scaling and not scaling[key]:
+            yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
+        if scaling.get(key) == "longrope":
+            yield from _factor_problems(config, scaling, name, title)
+            continue
+        if scaling.get(key) == "dynamic" and not config.get("max_position_embeddings", 1):
+            yield _refused("max_position_embeddings", f"is nothing, by which {title} divides for dynamic")
+        for key in SCALING_NUMBERS:
+            value = scaling.get(key, 1)
+            if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
+                yield _refused(f"{name}.{key}", f"is {json.dumps(value)[:40]}, not a number")
+            elif key.startswith("beta_") and value is not None and value <= 0:
+                yield _refused(f"{name}.{key}", f"is {value}, whose logarithm {title} takes")
+
+
+def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Iterator[Problem]:
+    """Lists of factors of another length than half of the rotated part of a head."""
+    sizes: list[Any] = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        return
+    head = config.get("head_dim") or sizes[0] // sizes[1]
+    share = config.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))
+    if not fits(share, ("int", "float")) or type(head) is not int:
+        return
+    for key in ("long_factor", "short_factor"):
+        factors = scaling.get(key)
+        if factors is not None and not isinstance(factors, list):
+            yield _refused(f"{name}.{key}", f"is {json.dumps(factors)[:40]}, not a list of factors")
+        elif factors is not None and len(factors) != int(head * share) // 2:
+            yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
+
+
+def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    used = config.get("num_experts_per_tok")
+    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+        count = config.get(name)
+        if type(count) is int and type(used) is int and used > count:
+            yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
+    spread = config.get("initializer_range", 0)
+    if fits(spread, ("int", "float")) and not 0 <= spread <= 1:
+        yield _refused("initializer_range", f"is {spread}, which {title} refuses: it must be from 0 to 1")
+    step = config.get("decoder_sparse_step")
+    if type(step) is int and (step == 0 or abs(step) > 1):
+        yield _refused("decoder_sparse_step", f"is {step}, so that {title} expects layers without experts")
+    scalar: Any = config.get("query_pre_attn_scalar")
+    if fits(scalar, ("int", "float")) and scalar <= 0:
+        yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
+    share: Any = config.get("partial_rotary_factor")
+    if fits(share, ("int", "float")) and share > 1:
+        yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
+
+
+def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """What mistral.rs does not parse."""
+    for name, expected in refused_settings(config):
+        yield _refused(name, f"is {json.dumps(config[name])[:40]}, which mistral.rs does not read: not {expected}")
+    classes = config.get("architectures", [""])
+    if not isinstance(classes, list) or len(classes) != 1 or not isinstance(classes[0], str):
+        yield _refused("architectures", "are not a list of one class, as mistral.rs expects")
+    for name in ("hidden_act", "hidden_activation"):
+        if not isinstance(config.get(name, ""), str):
+            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a text")
+    declared = config.get("quantization_config")
+    if declared is not None and not (isinstance(declared, Mapping) and {"quant_method", "bits"} & declared.keys()):
+        yield _refused("quantization_config", "has no method, and mistral.rs does not load without it")
+    scaling = config.get("rope_scaling")
+    if scaling is not None and not isinstance(scaling, Mapping):
+        yield _refused("rope_scaling", f"is {json.dumps(scaling)[:40]}, not an object")
+    elif scaling is not None and not isinstance(scaling.get("rope_type", scaling.get("type")), str):
+        yield _refused("rope_scaling", "has no rope_type, and mistral.rs does not load without it")
+
+
+def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    """What only Transformers refuses."""
+    yield from _token_problems(text, title)
+    for name in ("hidden_act", "hidden_activation", "activation_function"):
+        if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
+            yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
+    declared = config.get("quantization_config")
+    if (
+        isinstance(declared, Mapping)
+        and "quant_method" not in declared
+        and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
+    ):
+        yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
+
+
+def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
+    """What only mlx-lm refuses."""
+    if config.get("model_file") is not None:
+        yield _refused("model_file", "names code of the model, which mlx-lm does not run unless it is trusted")
+    if TEXT in config and not isinstance(config[TEXT], Mapping):
+        yield _refused(TEXT, "is not an object, as mlx-lm expects")
+    elif model_type == "gemma3" and TEXT not in config:
+        yield _refused(TEXT, "is missing, and mlx-lm does not load without it")
+    declared = config.get("quantization_config")
+    is_described = isinstance(declared, Mapping) and "quant_method" in declared
+    if config.get("quantization") is None and declared and not is_described:
+        yield _refused("quantization_config", "has no quant_method, and mlx-lm does not load without it")
+    if (
+        model_type == "qwen3"
+        and text.get("rope_theta") is None
+        and not (text.get("rope_parameters") or {}).get("rope_theta")
+    ):
+        yield _refused("rope_theta", "is missing, and mlx-lm does not load without it")
+    pattern = text.get("sliding_window_pattern", 1)
+    if model_type.startswith("gemma3") and (type(pattern) is not int or not pattern):
+        yield _refused("sliding_window_pattern", f"is {json.dumps(pattern)[:40]}, which mlx-lm cannot compute with")
+    share: Any = text.get("partial_rotary_factor")
+    if fits(share, ("int", "float")) and share <= 0:
+        yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
+    if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
+        yield _refused("architectures", "are not a list")
+    for name in ("rms_norm_eps", "norm_eps"):
+        if isinstance(text.get(name), int | float) and text[name] <= 0:
+            yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
+
+
+def _listed(types: tuple[str, ...]) -> str:
+    return " or ".join(sorted(types))
+
+
+def _token_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
+    size = config.get("vocab_size")
+    for name in _TOKENS:
+        number = config.get(name)
+        if type(size) is int and type(number) is int and not -size <= number < size:
+            yield Problem(
+                code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}",
+                message=f"is {number}, for which {title} has no embedding: there are {size}",
+            )  # fmt: skip
+
+
+def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
+    """The file with the engine's defaults in place of settings that config.json leaves out."""
+    filled = dict(config)
+    if isinstance(inner := config.get(TEXT), dict):
+        filled[TEXT] = _defaults(model_type, TEXT, engine) | inner
+        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
+            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
+    else:
+        filled = _defaults(model_type, "", engine) | filled
+    if filled == config:
+        return file
+    data = json.dumps(filled).encode()
+    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
+    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
+
+
+def _defaults(model_type: str, part: str, engine: str) -> dict[str, Any]:
+    if engine == "mistralrs":
+        return {}
+    if engine == "mlx":
+        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
+        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
+    settings = settings_of(model_type, part) or {}
+    return {
+        name: setting.default
+        for name, setting in settings.items()
+        if setting.default is not None and name not in _UNFILLED and not name.endswith("_token_id")
+    }

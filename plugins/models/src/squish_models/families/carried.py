@@ -1,0 +1,36 @@
+"""Models that only an engine knows: their tensors stay, and config.json is spelled as the engine reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import Carried, Family, Model, Options, check_assets
+
+from ..config.spelling import QUANTIZATION, both_spellings
+from ..gguf_files import REPORTS, VOCABULARIES
+from ..mlx_types import STACKING_CODES
+from ..settings import CONFIG
+from ..tokenizer import describes_tokenizer
+
+EXPERTS_APART = r"\.experts\.\d+\."
+
+
+class MlxCarried(Family):
+    """Models of mlx-lm without a family here."""
+
+    id = "mlx-lm"
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        config = model.config()
+        assets = {name: data for name, data in model.assets.items() if name not in REPORTS}
+        check_assets({name: data for name, data in assets.items() if not describes_tokenizer(name)})
+        spelled = {key: value for key, value in both_spellings(config).items() if key not in QUANTIZATION}
+        if spelled != config:
+            assets[CONFIG] = (json.dumps(spelled, ensure_ascii=False, indent=2) + "\n").encode()
+        return Carried(
+            meta=model.meta, assets=assets,
+            dense_only=() if config["model_type"] in STACKING_CODES else (EXPERTS_APART,),
+            missing=("tokenizer",) if VOCABULARIES.isdisjoint(assets) else (),
+        )  # fmt: skip

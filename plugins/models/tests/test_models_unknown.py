@@ -1,0 +1,133 @@
+"""Models that no installed family has: what an engine will refuse is not written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.cli.app import run
+
+UP = "model.layers.0.mlp.up_proj.weight"
+ONE = {UP: np.ones((64, 64), np.float32)}
+EXPERTS = {f"model.layers.0.mlp.experts.{expert}.up_proj.weight": np.ones((64, 64), np.float32) for expert in range(2)}
+CONSOLIDATED = {f"layers.0.attention.w{kind}.weight": np.ones((64, 64), np.float32) for kind in "qkvo"}
+NEW_SPELLING = {
+    "model_type": "seed_oss", "dtype": "float32", "num_local_experts": 2,
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0},
+}  # fmt: skip
+
+
+def folder(place: Path, config: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray]) -> Path:
+    place.mkdir()
+    if config is not None:
+        (place / "config.json").write_text(json.dumps(config))
+    squish.save(place / "model.safetensors", tensors)
+    return place
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    squish.save(tmp_path / "m.gguf", {"blk.0.ffn_up.weight": ONE[UP]}, metadata={"general.architecture": "strange"})
+    return tmp_path / "m.gguf"
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("config", "tensors", "to", "encode", "code"),
+    [
+        ({"model_type": "strange"}, ONE, "gguf", None, "family"),
+        ({"model_type": "seed_oss"}, ONE, "gguf", None, "family"),
+        ({"architectures": ["StrangeForCausalLM"]}, ONE, "gguf", None, "family"),
+        ({"model_type": "strange"}, ONE, "mlx", None, "engine"),
+        ({"architectures": ["StrangeForCausalLM"]}, ONE, "mlx", None, "engine"),
+        ({"model_type": "strange"}, ONE, "uqff", None, "engine"),
+        ({"model_type": "qwen3_next"}, EXPERTS, "mlx", "q4", "engine"),
+        ({"model_type": "strange"}, {"model.layers.0.mlp.switch_mlp.up_proj.weight": ONE[UP]}, "hf", None, "engine"),
+        *(({"model_type": "mistral"}, CONSOLIDATED, to, None, "engine") for to in ("hf", "mlx", "gguf", "uqff")),
+        (None, CONSOLIDATED, "safetensors:max_shard_size=1GB", None, "engine"),
+        ({"model_type": "strange"}, ONE, "hf:method=fp8", None, "engine"),
+        (None, ONE, "hf:method=gptq", None, "engine"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_will_refuse_is_not_written(
+    config: Mapping[str, Any] | None, tensors: Mapping[str, np.ndarray], to: str, encode: str | None, code: str,
+    dry_run: bool, tmp_path: Path,
+) -> None:  # fmt: skip
+    source = folder(tmp_path / "m", config, tensors)
+    with pytest.raises(squish.UsageError) as caught:
+        squish.convert(source, tmp_path / "out", to, encode, dry_run=dry_run)
+    assert caught.value.code == code
+    assert caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("to", "code"), [("hf", "family"), ("mlx", "family"), ("uqff", "engine")])
+def test_a_gguf_of_an_unknown_architecture_becomes_no_folder(gguf: Path, to: str, code: str, tmp_path: Path) -> None:
+    with pytest.raises(squish.UsageError) as caught:
+        squish.convert(gguf, tmp_path / "out", to)
+    assert (caught.value.code, "strange" in str(caught.value)) == (code, True)
+
+
+def test_experts_one_by_one_in_a_gguf_are_no_part_of_a_model(tmp_path: Path) -> None:
+    tensors = {f"blk.0.ffn_up.{expert}.weight": ONE[UP] for expert in range(2)}
+    squish.save(tmp_path / "m.gguf", tensors, metadata={"general.architecture": "qwen3moe", "qwen3moe.expert_count": 2})
+    with pytest.raises(squish.UsageError, match=r"blk\.0\.ffn_up\.0\.weight is not a tensor of the family") as caught:
+        squish.convert(tmp_path / "m.gguf", tmp_path / "out", "hf")
+    assert caught.value.code == "engine"
+
+
+@pytest.mark.parametrize(
+    ("config", "to", "rename"),
+    [
+        ({"model_type": "strange"}, "gguf", "keep"),
+        ({"model_type": "strange"}, "mlx", "keep"),
+        (None, "gguf", None),
+        (None, "mlx", None),
+        ({"model_type": "strange"}, "hf", None),
+        ({"model_type": "strange"}, "ztensor", None),
+        ({"model_type": "strange"}, "npydir", None),
+        ({"model_type": "llama"}, "gguf", None),  # a part
+    ],
+)
+def test_other_targets_and_names_that_are_kept_work(
+    config: Mapping[str, Any] | None, to: str, rename: str | None, tmp_path: Path
+) -> None:
+    report = squish.convert(folder(tmp_path / "m", config, ONE), tmp_path / "out", to, rename=rename)
+    assert [step.name for step in report.steps] == [UP]
+
+
+def test_a_gguf_of_an_unknown_architecture_stays_one(gguf: Path, tmp_path: Path) -> None:
+    assert squish.convert(gguf, tmp_path / "out.gguf", encode="q8_0").steps[0].target == "ggml.q8_0"
+
+
+def test_a_model_of_mlx_lm_is_carried_over_with_both_spellings(tmp_path: Path) -> None:
+    source = folder(tmp_path / "m", {**NEW_SPELLING, "text_config": {"rope_parameters": {"rope_theta": 7.0}}}, ONE)
+    report = squish.convert(source, tmp_path / "out", "mlx", "q8")
+    assert "seed_oss is carried over, not checked" in report.notes
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config.items() >= NEW_SPELLING.items()
+    assert config["rope_theta"] == 5e5
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    assert (config["torch_dtype"], config["num_experts"]) == ("float32", 2)
+    assert config["text_config"]["rope_theta"] == 7.0
+    assert config["quantization"] == {"group_size": 64, "bits": 8, "mode": "affine"}
+
+
+def test_experts_that_mlx_lm_stacks_as_floats_are_carried_over(tmp_path: Path) -> None:
+    source = folder(tmp_path / "m", {"model_type": "qwen3_next"}, {**EXPERTS, **ONE})
+    report = squish.convert(source, tmp_path / "out", "mlx", ["q4", "*experts*=keep"])
+    assert [step.action for step in report.steps] == ["copy", "copy", "encode"]
+
+
+def test_the_command_ends_with_2_and_names_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = folder(tmp_path / "m", {"model_type": "strange"}, ONE)
+    for more in ([], ["--dry-run"]):
+        assert run(["convert", str(source), str(tmp_path / "m.gguf"), *more]) == 2
+        assert "--names keep" in capsys.readouterr().err
+    assert run(["convert", str(source), str(tmp_path / "m.gguf"), "--names", "keep", "-q"]) == 0

@@ -1,0 +1,201 @@
+"""What `check-model` says about changed folders, against what Transformers, mlx-lm and mistral.rs do with them.
+
+    PYTHONPATH=tests python -m oracles.check_folders --engine mlx [--only TEXT] [--sample N] [--bases DIR]
+
+As `oracles.check_matrix` for llama.cpp: prints each change about which the two differ, and the confusion matrix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import squish_core as squish
+
+from . import peer
+from .check_matrix import LOADS, REFUSED, UNKNOWN, Case, ask_check_model, matrix
+from .families import FAMILIES, make
+from .folder_mutants import CONFIG, Folder, mutants, read_folder
+
+BATCH = 40
+PEERS = {"transformers": "transformers", "mlx": "mlx-lm", "mistralrs": "mistralrs"}
+
+
+def ask_transformers(paths: list[str]) -> list[str]:
+    """Runs in the peer: "" for each folder that loads with all its parameters and runs, else what is wrong."""
+    import warnings
+
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity(50)
+    transformers.logging.disable_progress_bar()
+
+    def load(path: str) -> str:
+        AutoTokenizer.from_pretrained(path, local_files_only=True).encode("a text")
+        images = hasattr(AutoConfig.from_pretrained(path, local_files_only=True), "vision_config")
+        model, loading = (AutoModelForImageTextToText if images else AutoModelForCausalLM).from_pretrained(
+            path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
+        )
+        if missing := sorted(map(str, loading["missing_keys"])):
+            return f"{len(missing)} parameters are new, such as {missing[0]}"
+        if loading.get("mismatched_keys"):
+            return "shapes differ"
+        with torch.inference_mode():
+            model(torch.tensor([[1, 2, 3, 4]]))
+        return ""
+
+    answers = []
+    for path in paths:
+        try:
+            answers.append(load(path))
+        except BaseException as error:
+            answers.append(f"{type(error).__name__}: {error}"[:400])
+    return answers
+
+
+def ask_mlx(paths: list[str]) -> list[str]:
+    """Runs in the peer: as `ask_transformers`, with mlx-lm."""
+    from pathlib import Path
+
+    import mlx.core as mx
+    from mlx_lm.utils import load_model, load_tokenizer
+
+    mx.set_default_device(mx.cpu)
+    answers = []
+    for path in paths:
+        try:
+            load_tokenizer(Path(path)).encode("a text")
+            model, _ = load_model(Path(path))
+            model.set_dtype(mx.float32)
+            mx.eval(model(mx.array([[1, 2, 3, 4]])))
+            answers.append("")
+        except BaseException as error:
+            answers.append(f"{type(error).__name__}: {error}"[:400] or "an error")
+    return answers
+
+
+def ask_mistralrs(paths: list[str]) -> list[str]:
+    """Runs in the peer: as `ask_transformers`, with mistral.rs."""
+    import os
+    import signal
+    from pathlib import Path
+
+    os.environ |= {"HF_HUB_OFFLINE": "1", "MISTRALRS_CPU_KV_F32": "1", "RAYON_NUM_THREADS": "1"}
+
+    def load(path: str) -> str:
+        from mistralrs import ChatCompletionRequest, ModelDType, Runner, Which
+
+        text_only_gemma = "Gemma3ForCausalLM" in Path(path, "config.json").read_text()
+        kind = Which.MultimodalPlain if text_only_gemma else Which.Plain
+        template = Path(path, "..", "contents.jinja")
+        template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        runner = Runner(which=kind(model_id=path, dtype=ModelDType.F32), jinja_explicit=str(template))
+        request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a text"}], max_tokens=1)
+        runner.send_chat_completion_request(request)
+        return ""
+
+    answers = []
+    for path in paths:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            words = "an error"
+            try:
+                signal.alarm(20)
+                os.close(read)
+                os.dup2(write, 2)
+                words = load(path)
+            except BaseException as error:
+                words = f"{type(error).__name__}: {error}"[:400] or words
+            finally:
+                os.write(write, f"\0{words}".encode())
+                os._exit(0)
+        os.close(write)
+        text = b""
+        while part := os.read(read, 65536):
+            text = text[-20000:] + part
+        os.close(read)
+        _, status = os.waitpid(child, 0)
+        words = text.rpartition(b"\0")[2].decode(errors="replace")
+        answers.append(words if b"\0" in text and not status else f"ends with {status}: {text[-300:]!r}")
+    return answers
+
+
+ASK = {"transformers": ask_transformers, "mlx": ask_mlx, "mistralrs": ask_mistralrs}
+
+
+def bases(place: Path, only: str) -> Iterator[tuple[str, Folder]]:
+    """A small folder of each family, in the spelling that is published; kept."""
+    place.mkdir(parents=True, exist_ok=True)
+    for family in FAMILIES:
+        if only in family:
+            if not (place / family).exists():
+                make(family, place / family)
+            yield family, read_folder(place / family).with_json(CONFIG, respell)
+
+
+def respell(config: dict[str, Any]) -> None:
+    """Spell a config.json that Transformers 5 wrote as engines of any release read it."""
+    families = squish.registry().families.values()
+    known = next(entry.id for entry in families if config["model_type"] in entry.info.model_types)
+    if "text_config" not in config:
+        spelled = squish.registry().family(known).spelled(config)
+        config.clear()
+        config.update(spelled)
+
+
+def cases(engine: str, family: str, base: Folder, change: str = "", sample: int = 1) -> Iterator[Case]:
+    """Every changed folder of a family with both answers; of `sample` changes, one, chosen by name."""
+    chosen = [
+        (name, mutant)
+        for name, mutant in mutants(base)
+        if change in name and (name == "unchanged" or zlib.crc32(f"{family} {name}".encode()) % sample == 0)
+    ]
+    for start in range(0, len(chosen), BATCH):
+        part = chosen[start : start + BATCH]
+        with tempfile.TemporaryDirectory() as place:
+            paths = [mutant.write(Path(place, f"m{index}")) for index, (_, mutant) in enumerate(part)]
+            answers = peer(PEERS[engine]).run(ASK[engine], paths=[str(path) for path in paths], timeout=1200.0)
+            for path, (name, _), words in zip(paths, part, answers):
+                verdict, said = ask_check_model(path, engine)
+                yield Case(family, name, REFUSED if words else LOADS, words, verdict, said)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--engine", required=True, choices=tuple(PEERS))
+    parser.add_argument("--only", default="", help="families with this text in their name")
+    parser.add_argument("--change", default="", help="changes with this text")
+    parser.add_argument("--sample", type=int, default=1, help="one of this many changes")
+    parser.add_argument("--bases", type=Path, help="a folder that keeps the unchanged models")
+    options = parser.parse_args(arguments)
+    results: list[Case] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for family, base in bases(options.bases or Path(temporary), options.only):
+            found = list(cases(options.engine, family, base, options.change, options.sample))
+            results += found
+            for case in found:
+                if not case.agrees:
+                    print(
+                        f"{case.family} | {case.change} | engine {case.engine}: {case.reason[:200]} | "
+                        f"check-model {case.check}: {case.said[:200]}", flush=True,
+                    )  # fmt: skip
+            print(f"# {family}: {len(found)} models, {sum(not case.agrees for case in found)} differ", flush=True)
+    print(matrix(results))
+    counts = Counter(case.check for case in results)
+    print(f"not known: {counts[UNKNOWN]} of {len(results)}")
+    return int(any(case.engine == REFUSED and case.check == LOADS for case in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
