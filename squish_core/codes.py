@@ -58,6 +58,8 @@ class ErrorCode:
     """A file or folder does not exist."""
     NO_CHAIN = "no-chain"
     """No backend can run a tensor."""
+    NOT_FINITE = "not-finite"
+    """Values or results that are NaN or infinite."""
     NOT_INSTALLED = "not-installed"
     """A plugin or library is not installed."""
     OP = "op"
