@@ -126,7 +126,7 @@ class FileSource(Source):
 
     def _refuse_links(self, path: str, member: Source) -> None:
         assert self.path is not None
-        _refuse_links(self.path.parent, path, member)
+        _refuse_links(self.path.parent, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
 
     def _read(self, offset: int, length: int) -> bytes:
         if length <= PIECE and hasattr(os, "pread"):
@@ -256,14 +256,19 @@ class FolderSource(Source):
             )  # fmt: skip
 
 
-def _refuse_links(folder: Path, path: str, member: Source) -> None:
-    """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere."""
+def _refuse_links(folder: Path, path: str, member: Source, store: Path | None = None) -> None:
+    """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere.
+
+    `store`: a folder to which links may lead, that of the file that a link to the model leads to.
+    """
     resolved, link = folder, ""
     for piece in path.split("/"):
         resolved /= piece
         info = os.lstat(resolved)
         if stat.S_ISLNK(info.st_mode):
             link = "a symbolic link"
+    if link and store is not None and (target := resolved.resolve()).parent == store:
+        info, link = os.lstat(target), ""
     if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
         link = f"a file with {info.st_nlink} hard links"
     assert isinstance(member, FileSource)
