@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import FormatError, TruncatedError
+from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files
@@ -175,6 +176,12 @@ class FileSource(Source):
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
 
     def _read_error(self, error: OSError, offset: int) -> FormatError:
+        if error.errno == errno.ENOMEM:
+            return LimitError(
+                "not enough memory to read it", file=self.name, offset=offset, expected=f"{self.size:,} bytes",
+                code=ErrorCode.MEMORY,
+                hint="Raise the limit of this process (ulimit -v), or use a machine with more memory.",
+            )  # fmt: skip
         return FormatError(
             f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code=ErrorCode.UNREADABLE,
             hint="The disk or its connection failed. Try again, or get a new copy of the file.",

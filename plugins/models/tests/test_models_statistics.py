@@ -179,7 +179,7 @@ def test_statistics_of_zeros_are_none(encode: Any, count: float, tmp_path: Path)
     report = squish.convert(model, tmp_path / "q.gguf", encode=encode, activations=tmp_path / "zero.gguf")
     assert any("statistics of zeros, taken as none: " in note and Q0 in note for note in report.notes)
     # without an entry, the rule for all tensors keeps a tensor
-    rules = {PRESET: PRESET, SEARCH: {Q1: SEARCH, "*": "q4_k"}}.get(str(encode), {Q1: SEARCH, Q0: "q4_k"})
+    rules = {PRESET: PRESET, SEARCH: {"*": "q4_k", Q1: SEARCH}}.get(str(encode), {Q1: SEARCH, Q0: "q4_k"})
     only = imatrix(tmp_path / "only.gguf", {Q1: seen})
     squish.convert(model, tmp_path / "expected.gguf", encode=rules, activations=only)
     for name in (Q0, Q1):
