@@ -26,6 +26,8 @@ class ErrorCode:
     """A server does not answer a byte range correctly."""
     CHANGED = "changed"
     """A file changed after it was opened, planned or locked."""
+    CODES = "codes"
+    """Quantized codes that are listed as numbers, because no codec combines them with their scales."""
     CONFIG = "config"
     """A model's configuration is missing, incomplete or invalid."""
     CONFLICT = "conflict"

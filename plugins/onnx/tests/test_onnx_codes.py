@@ -148,6 +148,8 @@ def test_codes_of_other_operators_are_noted(tmp_path, operator, domain, position
         (note,) = file.problems
         assert (note.code, note.where) == ("codes", "w_quantized")
         assert operator in note.message
+    (note,) = squish.convert(tmp_path / "m.onnx", tmp_path / "m.safetensors").notes
+    assert note.startswith("w_quantized: holds quantized codes")
 
 
 def test_nodes_that_contradict_each_other_declare_no_weight(tmp_path):

@@ -15,6 +15,7 @@ from squish_core.api import (
     Container,
     DenseFields,
     Encoding,
+    ErrorCode,
     FileRef,
     Index,
     LazyTensors,
@@ -136,7 +137,7 @@ def _doubled(tensor: TensorProto) -> Problem:
 def _apart(codes: CodesApart) -> Problem:
     """A note about codes that stay numbers, because no codec combines them with their scales."""
     return Problem(
-        code="codes", severity="note", where=codes.name,
+        code=ErrorCode.CODES, severity="note", where=codes.name,
         message=f"holds quantized codes of {codes.operator} ({codes.reason}); they are listed as numbers, scales apart",
     )  # fmt: skip
 
