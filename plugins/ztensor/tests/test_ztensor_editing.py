@@ -23,7 +23,7 @@ WIRES: list[dict[str, str]] = [{}, {"encoding": "zstd"}, {"wire": "2"}, {"wire":
 
 
 def values(path: Path) -> dict[str, Any]:
-    assert squish.verify(path, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(path, deep=True).problems} <= {"not-finite"}  # of the values
     with squish.open(path) as file:
         return {name: file[name].numpy() for name in sorted(file)}
 
@@ -131,7 +131,7 @@ def test_version_1_0_is_rewritten_as_1_1(data: Path, tmp_path: Path) -> None:
         assert (file.index.version, file.meta) == ("1.1.0", {"license": "MIT"})
         assert {name: file[name].numpy().tobytes() for name in file if name != "new"} == expected
         assert list(file)[-1] == "new"
-    assert squish.verify(path, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(path, deep=True).problems} <= {"not-finite"}  # of the values
 
 
 LAYOUTS = ("v11_sparse_csr", "v11_sparse_coo", "v12_quantized_group", "v11_dense_zstd_l3", "h11_f8_complex_dtype")
@@ -152,7 +152,7 @@ def test_tensors_of_other_files_are_added_with_their_codes(
         assert set(file) == {"b", "c", *expected}
         assert {key: file[key].codec for key in codecs} == codecs
         assert {key: file[key].numpy().tobytes() for key in expected} == expected
-    assert squish.verify(path, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(path, deep=True).problems} <= {"not-finite"}  # of the values
 
 
 @pytest.mark.parametrize("options", [{}, {"wire": "2"}])
