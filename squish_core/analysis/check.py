@@ -238,10 +238,14 @@ class Check:
 
     def _file_names(self) -> None:
         """Compare the names of files on disk that are digests with their bytes."""
-        for number in range(len(self.file.index.files)):
-            with self._collect(), computing(FormatError, "hashing", file=self.file.name):
-                path = self.file.source_for(number).path
-                if path is not None and (problem := name_problem(path)):
+        source = self.file.source
+        if source.path is None:
+            return
+        folder = source.path if source.is_dir else source.path.parent
+        for ref in self.file.index.files:
+            path = folder / ref.name
+            with self._collect(), computing(FormatError, "hashing", file=str(path)):
+                if path.is_file() and (problem := name_problem(path)):
                     self.problems.append(problem)
 
     def _collect(self) -> Any:
