@@ -213,3 +213,26 @@ sys.modules_kept = [first, sys.modules["squish_core.io.local"]]
 """
     done = run(script, path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+UNDER_A_LIMIT = """
+import resource, sys
+import numpy, squish_core as squish, toys
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+try:
+    squish.open(sys.argv[1], registry=toys.registry(), format="toy.box")["w"].numpy()
+except squish.SquishError as error:
+    print(error.code, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
+def test_a_file_larger_than_the_memory_is_not_the_fault_of_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "m.box"
+    path.write_bytes(toys.box({"w": np.ones(4, "f4")}))
+    with open(path, "ab") as file:
+        file.truncate(6 << 30)
+    process = run(UNDER_A_LIMIT, path)
+    assert process.stdout.startswith("memory "), process
+    assert "not enough memory to read it" in process.stdout
+    assert "disk" not in process.stdout

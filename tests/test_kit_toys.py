@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import toys
 
-from squish_core.api import FormatError, TensorSpec
+from squish_core.api import FormatError, Signature, TensorSpec
+from squish_core.plugins.registry import Registry
 from squish_core.testing import ByteCodecSuite, CodecSuite, ContainerSuite
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.memory import EVERY
@@ -38,6 +40,22 @@ class TestBox(ContainerSuite):
 
     def damaged(self) -> dict[str, bytes]:
         return {"cut short": self.samples()["mixed"][:-30], "another magic": b"BOX!" + self.samples()["mixed"][4:]}
+
+
+class TestBoxBesideATwin(TestBox):
+    """Two formats with one signature: only the suffix tells which one a file has."""
+
+    exact_detection = False
+
+    @property
+    def registry(self) -> Registry:
+        return _with_twin()
+
+
+@cache
+def _with_twin() -> Registry:
+    twin = toys.container_info("toy.twin", Signature(b"TOYB"), suffixes=(".twin",))
+    return Registry("", extra=[toys, toys.plugin("twin", squish_containers=[twin])])
 
 
 class TestXor(ByteCodecSuite):

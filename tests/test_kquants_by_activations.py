@@ -73,7 +73,7 @@ def test_llama_cpps_sums_are_read_as_roots_of_mean_squares(tmp_path: Path, exper
 def test_counts_of_other_rows_than_the_sums_are_an_error(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     stats = imatrix(tmp_path / "imatrix.gguf", np.repeat(SEEN[None], 3, axis=0), [[16.0]] * 2)
-    with expect_error(squish.SquishError, code="encode"):
+    with expect_error(squish.TensorError, code="imatrix", found="shape [3, 512]"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
 
 
@@ -90,6 +90,6 @@ def test_a_dataset_that_is_no_text_is_not_recorded(tmp_path: Path) -> None:
 def test_sums_of_no_rows_are_an_error(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     stats = imatrix(tmp_path / "imatrix.gguf", SEEN[None], [[0.0]])
-    with expect_error(squish.SquishError, code="encode", found="1 of 1 tensor with this reason"):
+    with expect_error(squish.TensorError, code="imatrix", found="512 infinite of 512 values"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations", activations=stats)
     assert not (tmp_path / "out.gguf").exists()

@@ -48,3 +48,19 @@ def test_another_file_that_differs_is_kept_and_nothing_is_written(tmp_path):
         write(tmp_path / "m.onnx")
     assert caught.value.code == "exists"
     assert contents(tmp_path) == {"config.json": b"of another model"}
+
+
+def test_a_file_that_differs_is_found_when_it_is_written(tmp_path):
+    (tmp_path / "config.json").write_bytes(b"of another model")
+    reached = []
+
+    def write_config_first() -> None:
+        with atomic_siblings(tmp_path / "m.onnx") as sink:
+            with sink.member("config.json") as file:
+                file.write(b"{}")
+            reached.append("weights")
+
+    with pytest.raises(WriteError) as caught:
+        write_config_first()
+    assert (caught.value.code, reached) == ("exists", [])
+    assert contents(tmp_path) == {"config.json": b"of another model"}

@@ -7,13 +7,16 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from squish_core.analysis.content import ValueCheck, checked, is_matrix, name_problem
 from squish_core.analysis.maps import Span, file_at, map_spans
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.codes import ErrorCode
+from squish_core.dtypes import FLOATS, bits
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
 from squish_core.file import File
 from squish_core.guard import computing, guarded
+from squish_core.io.buffer import as_array
 from squish_core.io.digest import Verdict, check_digest
 from squish_core.io.wrapped import CachedSource, RangeCache
 from squish_core.model import Part
@@ -115,6 +118,7 @@ class Check:
 
             for findings in map_spans(check_span, [self.file], sizes, scheduler, self.file.registry, done=done):
                 self.add(*findings)
+        self._file_names()
         for child in self.file.children.values():
             inner = Check(child, None)
             inner.problems = []  # `structure` has already listed the problems from opening
@@ -159,6 +163,7 @@ class Check:
             with self._collect():
                 self._decode(tensor)
                 self.decoded += 1
+        self._scales(tensor)
         self._done += tensor.nbytes
         if self._progress:
             self._progress(tensor.name, self._done, self._total)
@@ -211,7 +216,39 @@ class Check:
                 check_empty(tensor.file, tensor.name, role, part)
             if self._scratch is None:
                 self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
-            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch)
+            values = ValueCheck()
+            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch, values.add)
+            self.problems += values.problems(tensor.name, bound.dtype in FLOATS and is_matrix(tensor.shape))
+            self.problems += (
+                Problem(code="doubt", severity="warning", where=tensor.name, message=doubt)
+                for doubt in bound.codec.doubts(bound.parts, tensor.spec, bound.params)
+            )
+
+    def _scales(self, tensor: Tensor) -> None:
+        """Look for NaN and infinite numbers in the parts of floats that are not the values themselves."""
+        encodings = tensor.spec.encodings
+        values = encodings[0].parts.get("data") if encodings and encodings[0].codec.id == "dense" else None
+        with suppress(SquishError), tensor.guard("decoding"):  # decoding has reported parts that cannot be read
+            for role, part in _parts(tensor):
+                if part is not values and part.dtype in FLOATS and bits(part.dtype) >= 8:
+                    array = tensor.file.array(part)
+                    size = bits(part.dtype) // 8
+                    panels = (
+                        as_array(chunk, part.dtype, (len(chunk) // size,), part.byteorder) for chunk in array.chunks()
+                    )
+                    self.problems += checked(panels).problems(f"{tensor.name}/{role}", False)
+
+    def _file_names(self) -> None:
+        """Compare the names of files on disk that are digests with their bytes."""
+        source = self.file.source
+        if source.path is None:
+            return
+        folder = source.path if source.is_dir else source.path.parent
+        for ref in self.file.index.files:
+            path = folder / ref.name
+            with self._collect(), computing(FormatError, "hashing", file=str(path)):
+                if path.is_file() and (problem := name_problem(path)):
+                    self.problems.append(problem)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)

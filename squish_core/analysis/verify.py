@@ -105,7 +105,8 @@ def verify(
     target
         A path, bytes or an open `File`.
     deep
-        Also check every digest and decode every tensor.
+        Also check every digest, decode every tensor, and warn of NaN, infinite values and matrices of zeros. A file
+        named by a digest (`sha256-...`, or in a folder `blobs`) must have it.
     format
         Read the file as this format, as in `open`.
     limits, registry

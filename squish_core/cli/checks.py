@@ -57,9 +57,11 @@ Names = Annotated[
     ),  # fmt: skip
 ]
 Imatrix = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
-        "--imatrix", metavar="FILE", help="Activation statistics (imatrix) for encodings that weight errors by them."
+        "--imatrix",
+        metavar="FILE",
+        help="Activation statistics (imatrix) for encodings that weight errors by them. Repeat it to merge files.",
     ),
 ]
 Stats = Annotated[str | None, typer.Option("--stats", metavar="FILE", hidden=True)]

@@ -226,6 +226,10 @@ class Codec(Encodes, Repacks, Wraps, Renamed):
         Called before parts are copied without decoding. A codec that can decode any contents need not override it.
         """
 
+    def doubts(self, parts: Parts, spec: TensorSpec, params: Params) -> Iterator[str]:
+        """Sentences about contents that decode but that no writer means, for `verify(deep=True)`; none by default."""
+        return iter(())
+
     def canonical(self, params: Params) -> Params:
         """Normalize parameters, such as by removing defaults, so that those of two formats compare equal."""
         return params

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
@@ -127,7 +127,10 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
     return tuple(wide)
 
 
-def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
+def decode_all(
+    codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None,
+    inspect: Callable[[np.ndarray], None] | None = None,
+) -> None:  # fmt: skip
     """Decode a tensor panel by panel to find errors.
 
     Parameters
@@ -136,6 +139,8 @@ def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scr
         As in `Codec.decode`.
     scratch
         Memory for a panel, as an array of bytes; panels that do not fit get their own.
+    inspect
+        Called with the values of each panel.
 
     Raises
     ------
@@ -159,6 +164,8 @@ def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scr
         out = scratch[:nbytes].view(dtype).reshape(shape) if fits else np.empty(shape, dtype)  # type: ignore[index]
         if nbytes:
             codec.decode(parts, spec, params, region=region, out=out)
+            if inspect is not None:
+                inspect(out)
 
 
 def normalize(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:

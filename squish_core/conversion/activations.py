@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squish_core import opening
-from squish_core.conversion.imatrix import COUNTS, NAME, SUFFIX, SUMS, read_imatrix
+from squish_core.conversion.imatrix import COUNTS, NAME, SUFFIX, SUMS, merge_imatrix, read_imatrix
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
@@ -16,6 +16,7 @@ from squish_core.limits import Limits
 from squish_core.mapping.aliases import Alias, Aliases
 from squish_core.model import TensorSpec, Typed
 from squish_core.plugins.registry import Registry
+from squish_core.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 def open_activations(
     source: Any, *, limits: Limits | None = None, registry: Registry | None = None
 ) -> AbstractContextManager[File]:
-    """Open a file of statistics: of any format, or llama.cpp's older `.dat`."""
+    """Open a file of statistics: of any format, or llama.cpp's older `.dat`; several files are merged."""
+    if isinstance(source, (list, tuple)):
+        if len(source) == 1:
+            return open_activations(source[0], limits=limits, registry=registry)
+        with ExitStack() as stack:
+            opened = (open_activations(each, limits=limits, registry=registry) for each in source)
+            return merge_imatrix([stack.enter_context(file) for file in opened], registry=registry)
     if isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX and Path(source).is_file():
         return read_imatrix(Path(source), limits=limits, registry=registry)
     return opening.open(source, limits=limits, registry=registry)
@@ -48,14 +55,36 @@ class Activations:
         self._file, self._aliases = file, Aliases(model)
 
     def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
-        """Names of the tensors with statistics."""
-        return frozenset(spec.name for spec in specs if self._entries(spec.name))
+        """Names of the tensors with statistics; TensorError as in `of`."""
+        return frozenset(spec.name for spec in specs if self.of(spec) is not None)
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:
-        """A tensor's statistics, [columns], or of a stack [tensors, columns]; None if there are none.
+        """A tensor's statistics, [columns], or of a stack [tensors, columns]; None if there are none or all are zero.
 
-        TensorError unless they are one finite magnitude per column.
+        A tensor of a stack without any input counts alike in all columns, as in llama.cpp. TensorError unless they are
+        one finite magnitude per column.
         """
+        import numpy as np
+
+        array = self._stored(spec)
+        if array is None or not array.any():
+            return None
+        return np.where(array.any(axis=1, keepdims=True), array, 1) if array.ndim > 1 else array
+
+    def are_zero(self, spec: TensorSpec) -> bool:
+        """Whether there are statistics, and all are zero: nothing reached the tensor."""
+        array = self._stored(spec)
+        return array is not None and not array.any()
+
+    def unseen(self, spec: TensorSpec) -> list[int]:
+        """The tensors of a stack that nothing reached; empty if there are no statistics or all are zero."""
+        array = self._stored(spec)
+        if array is None or array.ndim < 2 or not array.any():
+            return []
+        return [number for number, row in enumerate(array) if not row.any()]
+
+    def _stored(self, spec: TensorSpec) -> np.ndarray | None:
+        """A tensor's statistics as they are stored, zeros for what nothing reached."""
         import numpy as np
 
         entries = self._entries(spec.name)
@@ -69,7 +98,7 @@ class Activations:
             raise TensorError(
                 "invalid activation statistics", file=self._file.name, tensor=spec.name,
                 expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
-                found=f"shape {list(array.shape)}", code="imatrix",
+                found=_fault_of(array), code="imatrix", hint="Compute the statistics again, or leave them out.",
             )  # fmt: skip
         return array
 
@@ -102,7 +131,8 @@ class Activations:
     def _magnitudes(self, entry: str, number: int | None, spec: TensorSpec) -> np.ndarray:
         """One vector, or llama.cpp's sums: the roots of mean squares, of all tensors of a stack or of one of them.
 
-        f64, whose squares are the f32 means again. A tensor of a stack without any input counts alike in all columns.
+        f64, whose squares are the f32 means again. Zeros for a stack's tensor without any input; ones if it is asked
+        for alone.
         """
         import numpy as np
 
@@ -111,21 +141,32 @@ class Activations:
             return vector if number is None or vector.ndim < 2 else vector[number]
         columns = spec.shape[-1] if spec.shape else 1
         counts_name = entry.removesuffix(SUMS) + COUNTS
-        counts = self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.zeros(1, np.float32)
+        counts = (
+            self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.full(1, np.nan, np.float32)
+        )
         sums = self._file[entry].numpy(dtype="f32")
         if sums.size % max(columns, 1) or counts.size not in (1, sums.size // max(columns, 1)):
             return sums  # `of` refuses the shape
         sums, counts = sums.reshape(-1, columns), counts.reshape(-1, 1)
         with np.errstate(all="ignore"):
             means = sums / counts
-            if len(counts) > 1 and counts.any():
-                means = np.where(counts > 0, means, np.float32(1))
+            unseen = (counts == 0) & ((len(counts) > 1) | (sums == 0).all(axis=1, keepdims=True))
+            means = np.where(unseen, np.float32(number is not None and counts.any()), means)
             if number is not None and len(means) > number:
                 means = means[number : number + 1]
             elif len(means) > 1 and len(means) != spec.shape[0]:
                 means = (sums.sum(0, dtype=np.float64) / counts.sum(dtype=np.float64))[None].astype(np.float32)
             roots = np.sqrt(means.astype(np.float64))
         return roots if len(roots) > 1 else roots[0]
+
+
+def _fault_of(array: np.ndarray) -> str:
+    """What is wrong with statistics: values, or else their shape."""
+    import numpy as np
+
+    counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum(), "negative": (array < 0).sum()}
+    faults = [f"{count} {kind}" for kind, count in counts.items() if count]
+    return f"{' and '.join(faults)} of {counted(array.size, 'value')}" if faults else f"shape {list(array.shape)}"
 
 
 def recorded_metadata(activations: Activations | None, prefix: str | None) -> Mapping[str, Typed]:

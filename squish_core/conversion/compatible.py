@@ -20,6 +20,13 @@ def needs_activations(codec: CodecSpec, registry: Registry) -> bool:
     return own or (codec.inner is not None and needs_activations(codec.inner, registry))
 
 
+def without_statistics(codec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The codec without the search by activation statistics."""
+    hidden = registry.codec(codec.id).encoder_only_params
+    params = {key: value for key, value in codec.params.items() if key not in hidden or value != "activations"}
+    return evolve(codec, params=params, inner=codec.inner and without_statistics(codec.inner, registry))
+
+
 def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
     """The codec without the parameters that only its encoder needs."""
     hidden = registry.codec(codec.id).encoder_only_params

@@ -87,7 +87,8 @@ def convert(
         "keep" changes none of them; "hf" or "gguf" selects a layout if the target prescribes none ("hf:FAMILY" if the
         file does not declare its family). Patterns match names of the source and of the target.
     activations
-        A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them.
+        A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them; of several
+        in a list, sums and counts are added.
     requantize
         Allow quantizing tensors that are already quantized with loss.
     delete_source

@@ -21,6 +21,7 @@ from squish_core.conversion.compatible import (
     same_encoding,
     with_encoder_params,
     without_encoder_params,
+    without_statistics,
 )
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
 from squish_core.conversion.nearest import Nearest, nearest_encodings
@@ -193,12 +194,13 @@ class Decision:
         other = None if chosen else self.container.fallback(spec, rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
+        encoding = self._by_statistics(spec, choice)
         try:
             if other is not None:
                 step = self._encode(spec, other, rule.overflow)
                 note = f"encoded as {other}: {rule.spec} does not fit its shape"
                 return evolve(step, note=note, overflow=rule.overflow)
-            step = self._encode(spec, choice, rule.overflow)
+            step = self._encode(spec, encoding, rule.overflow)
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
             note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
             return evolve(step, note=note, overflow=rule.overflow)
@@ -365,6 +367,17 @@ class Decision:
                     return wrapped, outer
             wrapper = wrapper.inner
         return answer, codec
+
+    def _by_statistics(self, spec: TensorSpec, requested: CodecSpec) -> CodecSpec:
+        """The encoding, without a search by statistics if all of them are zero: by these, no error would count.
+
+        TensorError if they are invalid, whatever the rule.
+        """
+        if self.activations is None or not needs_activations(requested, self.registry):
+            return requested
+        if self.activations.are_zero(spec):
+            return without_statistics(requested, self.registry)
+        return requested
 
     def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
         if not needs_activations(requested, self.registry):

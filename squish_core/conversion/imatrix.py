@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from squish_core.conversion.arrays import in_memory
-from squish_core.errors import FormatError, LimitError
+from squish_core.errors import FormatError, LimitError, TensorError
 from squish_core.file import File
 from squish_core.limits import Limits, default
 from squish_core.model import Typed
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 SUFFIX = ".dat"
 SUMS, COUNTS = ".in_sum2", ".counts"
 """What llama.cpp's imatrix has for a tensor: sums of squared activations per column, and how many were summed."""
-NAME = "imatrix.file"
-"""Key of the file's name."""
+NAME, CHUNKS, DATASETS = "imatrix.file", "imatrix.chunk_count", "imatrix.datasets"
+"""Keys of the file's name, of the number of texts and of their names."""
 LONGEST_NAME = 1 << 12
 MOST_BYTES = 2 << 30
 
@@ -53,9 +54,40 @@ def read_imatrix(path: Path, *, limits: Limits | None = None, registry: Registry
         arrays[name + COUNTS] = np.array([calls], np.float32)
     meta: dict[str, object] = {}
     if not reader.at_end:
-        meta["imatrix.chunk_count"] = Typed("u32", reader.number("number of chunks"))
-        meta["imatrix.datasets"] = Typed("array:str", [reader.text("length of a dataset's name")])
+        meta[CHUNKS] = Typed("u32", reader.number("number of chunks"))
+        meta[DATASETS] = Typed("array:str", [reader.text("length of a dataset's name")])
     return in_memory(arrays, {**meta, NAME: path.name}, registry=registry, path=path)
+
+
+def merge_imatrix(files: Sequence[File], *, registry: Registry | None = None) -> File:
+    """The statistics of several files as one: sums and counts are added; TensorError if they do not fit together.
+
+    Their data sets are listed together, and their chunks added.
+    """
+    import numpy as np
+
+    arrays: dict[str, np.ndarray] = {}
+    meta: dict[str, Any] = {}
+    for file in files:
+        for name, tensor in file.items():
+            values, present = tensor.numpy(dtype="f32"), arrays.get(name)
+            if present is not None and (not name.endswith((SUMS, COUNTS)) or present.size != values.size):
+                raise TensorError(
+                    "cannot be merged with the same tensor of another file", file=file.name, tensor=name,
+                    code="imatrix", expected=f"sums and counts of shape {list(present.shape)}",
+                    found=f"shape {list(values.shape)}",
+                    hint="Pass one of the files, or files that llama-imatrix wrote for one model.",
+                )  # fmt: skip
+            # f64: counts of many runs exceed what f32 holds exactly
+            sums = values if present is None else present + values.reshape(present.shape).astype(np.float64)
+            arrays[name] = sums.astype(np.float32)
+        chunks, datasets = (file.metadata.get(f"imatrix.{key}") for key in ("chunk_count", "datasets"))
+        if isinstance(chunks, int):
+            meta[CHUNKS] = Typed("u32", (meta[CHUNKS].value if CHUNKS in meta else 0) + chunks)
+        if isinstance(datasets, Sequence):
+            meta[DATASETS] = Typed("array:str", [*(meta[DATASETS].value if DATASETS in meta else ()), *datasets])
+    meta[NAME] = ", ".join(Path(str(file.metadata.get(NAME, file.name))).name for file in files)
+    return in_memory(arrays, meta, registry=registry)
 
 
 class _Reader:
@@ -96,6 +128,6 @@ class _Reader:
 
     def _error(self, field: str, expected: object, found: object, offset: int) -> FormatError:
         return FormatError(
-            f"is no activation statistics of llama.cpp: {field}", file=self._path.name, code="imatrix", offset=offset,
+            f"is not an imatrix file of llama.cpp: {field}", file=self._path.name, code="imatrix", offset=offset,
             expected=str(expected), found=str(found)[:80],
         )  # fmt: skip

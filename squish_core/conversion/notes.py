@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
@@ -17,7 +18,7 @@ MOST = 4
 def source_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """Notes about the source for users of the target."""
     problems = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
-    return (*problems, *error_notes(file), *link_notes(file, dropped))
+    return (*problems, *error_notes(file), *code_notes(file), *link_notes(file, dropped))
 
 
 def error_notes(file: File) -> tuple[str, ...]:
@@ -27,6 +28,15 @@ def error_notes(file: File) -> tuple[str, ...]:
     if len(errors) > MOST:
         notes.append(f"the source has {len(errors) - MOST} more errors; `squish verify` lists them")
     return tuple(notes)
+
+
+def code_notes(file: File) -> tuple[str, ...]:
+    """A note about quantized codes that the source lists, and the target holds, as numbers."""
+    apart = [problem for problem in file.problems if problem.code == ErrorCode.CODES]
+    if not apart:
+        return ()
+    more = f"; so do {len(apart) - 1} more tensors, which `squish verify` lists" if len(apart) > 1 else ""
+    return (f"{apart[0].where}: {apart[0].message}{more}",)
 
 
 def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from squish_core.conversion.naming import (
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantize
-from squish_core.conversion.rule_effects import ineffective_rules, note_origin, overridden_rules
+from squish_core.conversion.rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
 from squish_core.conversion.rules import (
     Encode,
     Rule,
@@ -50,9 +50,10 @@ from squish_core.formats.write_plan import WritePlan
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_supported
 from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
-from squish_core.model import Part
+from squish_core.model import DENSE, Part
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
+from squish_core.text import counted
 
 
 @frozen(kw_only=True)
@@ -278,7 +279,8 @@ class _Planner:
             notes=(
                 *map_notes(self.file), *naming_notes,
                 *selection_notes(self.file, self.container.naming(self.options), selected), *layout.notes,
-                *source_notes(self.file, dropped), *overridden_rules(rules, steps),
+                *source_notes(self.file, dropped), *overridden_rules(rules, steps), *size_notes(rules, steps),
+                *self._statistics_notes(steps),
             ),
             # Rules are often shared by many models, so a `keep` rule may match nothing.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
@@ -291,13 +293,34 @@ class _Planner:
     def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
         """Check all steps; `kept` are those that may not quantize again."""
         check_requantize(kept, self.source.name, self.registry)
-        if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
+        if self.activations is not None and not any(
+            uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
+        ):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="imatrix",
                 hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
             )  # fmt: skip
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
+
+    def _statistics_notes(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Which encoded tensors are weighed by the statistics, and what nothing reached while they were collected."""
+        if self.activations is None:
+            return
+        encoded = [step for step in steps if step.action == "encode" and step.codec.id != DENSE.id]
+        weighed = [step for step in encoded if uses_activations(step, self.registry)]
+        others = [step.spec for step in encoded if step not in weighed]
+        zero = [spec.name for spec in others if self.activations.are_zero(spec)]
+        without = f"; without: {_listed([spec.name for spec in others])}" if others else ""
+        yield f"activation statistics weigh {len(weighed):,} of {counted(len(encoded), 'encoded tensor')}{without}"
+        if zero:
+            yield f"activation statistics of zeros, taken as none: {_listed(zero)}"
+        for spec in (step.spec for step in weighed):
+            if unseen := self.activations.unseen(spec):
+                yield (
+                    f"{spec.name}: by the activation statistics, {len(unseen):,} of {counted(spec.shape[0], 'expert')} "
+                    f"had no input ({_listed(list(map(str, unseen)))}); all their columns count alike"
+                )
 
     def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
         meta, specs = {**self.file.index.meta, **self.recorded}, [step.spec for step in steps]
@@ -327,6 +350,12 @@ class _Planner:
 def uses_activations(step: Step, registry: Registry) -> bool:
     """Whether a step encodes with activation statistics."""
     return step.action == "encode" and needs_activations(step.codec, registry)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, at most eight."""
+    more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
 
 
 def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
 from squish_core.conversion.rules import KEEP, Rule, rule_for
 from squish_core.conversion.step import KEPT, RuleEffect, Step
 from squish_core.file import File
+from squish_core.model import DENSE
+from squish_core.text import counted
 
 
 def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
@@ -33,6 +35,36 @@ def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[R
                 )
             )  # fmt: skip
     return tuple(effects)
+
+
+def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
+    """Notes about a budget of bits (`bpw`) that kept tensors exceed, and about encodings larger than plain values."""
+    for rule in rules:
+        bpw = rule.spec.params.get("bpw") if rule.spec != KEEP else None
+        matrices = [
+            step
+            for step in steps
+            if bpw is not None and len(step.spec.shape) > 1 and rule_for(rules, step.name) is rule
+        ]
+        bits = 8 * sum(step.size for step in matrices) / max(sum(step.spec.elements for step in matrices), 1)
+        if bpw is not None and bits > 1.01 * bpw:
+            kept = [step for step in matrices if step.note.startswith(KEPT)]
+            reason = "as the target stores its codes"
+            if kept:
+                largest = max(kept, key=lambda step: step.size)
+                reason = f"with {counted(len(kept), 'matrix', 'matrices')} that it keeps, the largest {largest.name} ("
+                reason += f"{largest.note.removeprefix(KEPT)})"
+            yield f"{rule.spec}: {bits:.2f} bits per weight, {reason}"
+    grown: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.action == "encode" and step.origin.codec == DENSE != step.codec and step.size > step.stored:
+            grown.setdefault(step.codec.id, []).append(step)
+    for codec, larger in grown.items():
+        worst = max(larger, key=lambda step: step.bits)
+        yield (
+            f"{codec} makes {counted(len(larger), 'tensor')} larger, {worst.name} most: {worst.bits:.0f} bits per "
+            f"weight instead of {8 * worst.stored / worst.spec.elements:.0f}"
+        )
 
 
 def overridden_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[str, ...]:

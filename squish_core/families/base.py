@@ -187,6 +187,8 @@ class Family(Renamed):
         Patterns of tensors that no target stores because every engine computes them.
     other_modalities
         Patterns of tensors of other modalities, which a text model does not include.
+    remainder
+        What the tensors of other modalities and those that are left out are, for reports.
     prefixes
         Prefix of the Hugging Face names in a larger, multimodal model -> its replacement.
 
@@ -205,6 +207,7 @@ class Family(Renamed):
     leftovers: ClassVar[Sequence[str]] = ()
     other_modalities: ClassVar[Sequence[str]] = ()
     prefixes: ClassVar[Mapping[str, str]] = {}
+    remainder: ClassVar[str] = "not part of the text model"
     renamed = {"beside": "other_modalities"}  # noqa: RUF012
 
     def settings(self, model: Model) -> Mapping[str, Any]:
@@ -241,6 +244,24 @@ class Family(Renamed):
             Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
         """
         raise NotImplementedError
+
+    def own_name(self, name: str) -> str:
+        """Translate a tensor's name in a larger model to the name in this family.
+
+        Parameters
+        ----------
+        name
+            A name in a file.
+
+        Returns
+        -------
+        str
+            Without the prefix of a multimodal model; unchanged if it has none of `prefixes`.
+        """
+        for prefix, replacement in self.prefixes.items():
+            if name.startswith(prefix):
+                return replacement + name.removeprefix(prefix)
+        return name
 
     def adapter(self) -> Family | None:
         """Give the family of the adapters (LoRA) of these models.

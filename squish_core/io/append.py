@@ -26,13 +26,19 @@ NO_LOCKS = "the file was not locked: its file system has no locks. Do not change
 class LockedFile:
     """A file locked against other writers: its descriptor, and its size when the lock was acquired.
 
-    `recovered`: bytes of an interrupted append that were cut off. `notes`: other remarks for the user.
+    `fault`: why it cannot be written, or "". `recovered`: bytes of an interrupted append that were cut off. `notes`:
+    other remarks for the user.
     """
 
-    def __init__(self, path: Path, fd: int, writable: bool) -> None:
-        self.path, self.fd, self.writable = path, fd, writable
+    def __init__(self, path: Path, fd: int, fault: str = "") -> None:
+        self.path, self.fd, self.fault = path, fd, fault
         self.recovered, self.size = 0, os.fstat(fd).st_size
         self.notes: list[str] = []
+
+    @property
+    def writable(self) -> bool:
+        """Whether bytes can be appended."""
+        return not self.fault
 
     def check(self) -> None:
         """Raise FormatError if the path now leads to another file or the size has changed."""
@@ -120,7 +126,7 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
     target, size = lock.path, lock.size
     lock.check()
     if not lock.writable:
-        raise unwritable(target, "no write permission")
+        raise unwritable(target, lock.fault)
     try:
         with creation(target):
             write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
@@ -150,7 +156,7 @@ def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
     deadline = time.monotonic() + seconds
     while True:
         check_regular(target)
-        fd, writable = _open(target)
+        fd, fault = _open(target)
         try:
             locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
             if locked is False:
@@ -159,7 +165,7 @@ def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
                 hint = "If no edit is running, `squish edit FILE --recover` cuts off the unfinished one."
                 raise _lock_error(target, "may be in use by another edit: this file system has no locks", hint)
             if is_same_file(target, fd):
-                lock = LockedFile(target, fd, writable)
+                lock = LockedFile(target, fd, fault)
                 lock.notes += [NO_LOCKS] if locked is None else []
                 return lock
         except BaseException:
@@ -172,15 +178,19 @@ def _lock_error(target: Path, why: str, hint: str) -> WriteError:
     return WriteError(why, file=str(target), code="locked", hint=hint)
 
 
-def _open(target: Path) -> tuple[int, bool]:
-    """Descriptor of a file and whether it is writable: network locks need write access, a rewrite does not."""
+def _open(target: Path) -> tuple[int, str]:
+    """Descriptor of a file, and why it cannot be written, or "".
+
+    Network locks need write access, a rewrite does not.
+    """
     try:
         try:
-            return os.open(target, os.O_RDWR | BINARY), True
+            return os.open(target, os.O_RDWR | BINARY), ""
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            return os.open(target, os.O_RDONLY | BINARY), False
+            fault = "a read-only file system" if error.errno == errno.EROFS else "no write permission"
+            return os.open(target, os.O_RDONLY | BINARY), fault
     except OSError as error:
         raise missing(target, error) from None
 

@@ -90,8 +90,10 @@ def write_journal(target: Path, journal: Journal, mode: int) -> None:
 
 def remove_journal(target: Path) -> None:
     """Remove the journal of a file, if any; raises OSError."""
-    with suppress(FileNotFoundError):
-        os.unlink(journal_path(target))
+    path = journal_path(target)
+    if os.path.lexists(path):  # a file system that is read-only refuses to remove what is not there, too
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def remove_stale_journal(target: Path, fd: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import FormatError, TruncatedError
+from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, release_pages, shrunk
 from squish_core.io.paths import NOWHERE, file_type, missing, regular_files, subfolders
@@ -130,7 +131,7 @@ class FileSource(Source):
 
     def _refuse_links(self, path: str, member: Source) -> None:
         assert self.path is not None
-        _refuse_links(self.path.parent, path, member)
+        _refuse_links(self.path.parent, path, member, self.path.resolve().parent if self.path.is_symlink() else None)
 
     def _read(self, offset: int, length: int) -> bytes:
         if length <= PIECE and hasattr(os, "pread"):
@@ -179,6 +180,12 @@ class FileSource(Source):
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
 
     def _read_error(self, error: OSError, offset: int) -> FormatError:
+        if error.errno == errno.ENOMEM:
+            return LimitError(
+                "not enough memory to read it", file=self.name, offset=offset, expected=f"{self.size:,} bytes",
+                code=ErrorCode.MEMORY,
+                hint="Raise the limit of this process (ulimit -v), or use a machine with more memory.",
+            )  # fmt: skip
         return FormatError(
             f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code=ErrorCode.UNREADABLE,
             hint="The disk or its connection failed. Try again, or get a new copy of the file.",
@@ -264,14 +271,19 @@ class FolderSource(Source):
             )  # fmt: skip
 
 
-def _refuse_links(folder: Path, path: str, member: Source) -> None:
-    """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere."""
+def _refuse_links(folder: Path, path: str, member: Source, store: Path | None = None) -> None:
+    """Raise FormatError if a link leads to an open file of a folder: its target may be anywhere.
+
+    `store`: a folder to which links may lead, that of the file that a link to the model leads to.
+    """
     resolved, link = folder, ""
     for piece in path.split("/"):
         resolved /= piece
         info = os.lstat(resolved)
         if stat.S_ISLNK(info.st_mode):
             link = "a symbolic link"
+    if link and store is not None and (target := resolved.resolve()).parent == store:
+        info, link = os.lstat(target), ""
     if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
         link = f"a file with {info.st_nlink} hard links"
     assert isinstance(member, FileSource)

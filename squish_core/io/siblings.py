@@ -23,22 +23,26 @@ def atomic_siblings(
     """Write a file and others beside it; they appear, the file last, only if the block succeeds.
 
     The file and those whose names begin with its own replace existing ones. WriteError if another file exists and
-    differs.
+    differs: when that one is written, so that a writer finds out before the weights if these come last.
     """
+
+    def check(name: str) -> None:
+        if name != target.name and not name.startswith(f"{target.name}."):
+            _check_sibling(path / name, target.parent / name)
+
     check_regular(target)
     check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: create_folder(path, target, mode)) as (path, _):
         with closing(Syncer()) as syncer:
             with Sink(None, path, progress, syncer=syncer, mode=mode).member(target.name) as sink:
-                sink._folder, sink._mode = path, mode
+                sink._folder, sink._mode, sink.check_member = path, mode, check
                 yield sink
             syncer.wait()
         sync_folder(path)
         names = sorted(entry.name for entry in path.iterdir() if entry.name != target.name)
-        others = [name for name in names if not name.startswith(f"{target.name}.")]
-        for name in others:
-            _check_sibling(path / name, target.parent / name)
+        for name in names:
+            check(name)  # it may have appeared while the others were written
         for name in (*names, target.name):
             os.replace(path / name, target.parent / name)
         path.rmdir()

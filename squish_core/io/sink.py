@@ -51,7 +51,7 @@ class Sink(Renamed):
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
     the umask. `name`: path of the file in its folder, "" for a single file. `siblings`: files that were
-    written beside the file, when the write ends.
+    written beside the file, when the write ends. `check_member`: called with the name of each member that is complete.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -71,6 +71,7 @@ class Sink(Renamed):
         self._position, self._sync_position = position, position
         self._mode = mode
         self.siblings: tuple[Path, ...] = ()
+        self.check_member: Callable[[str], object] = lambda name: None
         self.kernel_copy = True
         self.notes: list[str] = []
 
@@ -203,6 +204,7 @@ class Sink(Renamed):
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield Sink(file, None, self._progress, syncer=self._syncer, name=name.lstrip("/"))
             self._syncer.finish(file)
+        self.check_member(name.lstrip("/"))
 
     def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:
         assert self._file is not None

@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from squish_core.families.base import GGUF, Family
 from squish_core.file import File
-from squish_core.mapping.coverage import without_prefix
 from squish_core.mapping.mapped import MappedFile, family_of, naming_of
 from squish_core.mapping.names import Templates, fill, members, target_rules
 
@@ -35,7 +34,7 @@ class Aliases:
         """What stands for a tensor, in each other layout; several names stand for a stack."""
         if self._family is None:
             return ()
-        names: Mapping[str, Mapping[str, int]] = {without_prefix(self._family, name): {}}
+        names: Mapping[str, Mapping[str, int]] = {self._family.own_name(name): {}}
         if self._mapped is not None:
             target = self._mapped.mapped.targets[name]
             experts = self._mapped.mapped.setting.sizes["experts"]

@@ -132,7 +132,7 @@ class Matching:
         if _matches(name, self.left_out):
             self.other_modalities.append(name)
             return None
-        match = self.rules.find(without_prefix(family, name))
+        match = self.rules.find(family.own_name(name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
                 if extra is not None:
@@ -165,14 +165,6 @@ class Matching:
         else:
             self.unused.append(name)
         return error
-
-
-def without_prefix(family: Family, name: str) -> str:
-    """A name without the prefix of a multimodal model."""
-    for prefix, replacement in family.prefixes.items():
-        if name.startswith(prefix):
-            return replacement + name.removeprefix(prefix)
-    return name
 
 
 def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:

@@ -20,7 +20,7 @@ from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
 from squish_core.mapping.assets import MappedAssets
-from squish_core.mapping.coverage import PROJECTORS, cover, is_dense, turns_when_dense, without_prefix
+from squish_core.mapping.coverage import PROJECTORS, cover, is_dense, turns_when_dense
 from squish_core.mapping.names import Templates, fill, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.ties import check_ties
@@ -83,6 +83,7 @@ class MappedFile(File):
         self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
     ) -> None:
         self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
+        self._remainder = family.remainder
         gguf = naming.layout == GGUF
         with gc_paused(), guarded(FormatError, f"mapping it as {family.id}", file=original.name):
             model = model_of(original, family, naming.layout)
@@ -133,7 +134,7 @@ class MappedFile(File):
     def _modality(self, name: str) -> str:
         """What a tensor is that has no place in the text model."""
         is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
-        return "of images or audio, not part of the text model" if is_other else "not needed for the text model"
+        return "of images or audio, not part of the text model" if is_other else self._remainder
 
 
 class CarriedFile(File):
@@ -195,7 +196,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
     """
     family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
-    matches = [rules.find(without_prefix(family, name)) for name in file.index.tensors]
+    matches = [rules.find(family.own_name(name)) for name in file.index.tensors]
     present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     missing = [name for name in required if name not in present]
@@ -211,7 +212,7 @@ def foreign_tensors(file: File, naming: Naming) -> list[str]:
     return [
         name
         for name in file.index.tensors
-        if rules.find(without_prefix(family, name)) is None and not any(fnmatchcase(name, each) for each in others)
+        if rules.find(family.own_name(name)) is None and not any(fnmatchcase(name, each) for each in others)
     ]
 
 

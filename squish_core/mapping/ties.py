@@ -9,7 +9,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
 from squish_core.families.base import Family
 from squish_core.file import File
-from squish_core.mapping.coverage import Coverage, is_dense, without_prefix
+from squish_core.mapping.coverage import Coverage, is_dense
 from squish_core.model import TensorSpec
 
 
@@ -20,7 +20,7 @@ def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[
     """
     partners = {tensor.name: tensor.tied_to for tensor in family.tensors if tensor.name in tied}
     for name in coverage.unused:
-        partner = partners.get(without_prefix(family, name))
+        partner = partners.get(family.own_name(name))
         origin = coverage.origins.get(partner) if partner is not None else None
         if origin is None:
             continue

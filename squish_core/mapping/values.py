@@ -10,6 +10,7 @@ from squish_core import dtypes
 from squish_core.codecs.regions import full, panels
 from squish_core.errors import TensorError
 from squish_core.file import File
+from squish_core.guard import quietly
 from squish_core.mapping.coverage import is_dense
 from squish_core.model import DENSE, Encoding, Exactness, Part, TensorSpec
 
@@ -22,7 +23,7 @@ MAX_SIZE = 1 << 20
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
     """A dense tensor with its bytes in memory."""
-    data = dtypes.cast(values, dtype).tobytes()
+    data = quietly(dtypes.cast, values, dtype).tobytes()
     part = Part(dtype=dtype, shape=values.shape, data=data)
     return TensorSpec(
         name=name, shape=values.shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
@@ -41,7 +42,8 @@ def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
             "must be a dense vector of floats, since its values change", tensor=spec.name, code="values",
             expected=f"a vector of at most {MAX_SIZE} floats", found=f"{codec}, {spec.dtype} {list(spec.shape)}",
         )  # fmt: skip
-    return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
 
 
 def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> tuple[TensorSpec, Exactness]:
@@ -52,14 +54,15 @@ def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | No
     import numpy as np
 
     values = read_vector(file, spec)
-    total = values + np.float32(constant)
-    if narrow is not None and narrow != "f32":
-        rounded = dtypes.cast(total, narrow)
-        if np.array_equal(rounded.astype(np.float32) - np.float32(constant), values):
-            return evolve(dense(spec.name, rounded.astype(np.float32), narrow), attrs=spec.attrs), Exactness(
-                "values", "f32"
-            )
-    error = np.abs((total - np.float32(constant)).astype(np.float64) - values)
+    with np.errstate(all="ignore"):  # NaN and infinities are values like others
+        total = values + np.float32(constant)
+        if narrow is not None and narrow != "f32":
+            rounded = dtypes.cast(total, narrow).astype(np.float32)
+            if np.array_equal(rounded - np.float32(constant), values, equal_nan=True):
+                return evolve(dense(spec.name, rounded, narrow), attrs=spec.attrs), Exactness("values", "f32")
+        restored = total - np.float32(constant)
+        error = np.abs(restored.astype(np.float64) - values)
+        error[(restored == values) | (np.isnan(restored) & np.isnan(values))] = 0
     largest = float(error.max(initial=0.0))
     exactness = Exactness("values", "f32") if largest == 0 else Exactness("bounded", error=largest)
     return evolve(dense(spec.name, total), attrs=spec.attrs), exactness
@@ -75,6 +78,6 @@ def fits(file: File, spec: TensorSpec, dtype: str) -> bool:
     for region in panels(spec.shape, bound.grain, 4):
         values = bound.read(region)
         with np.errstate(all="ignore"):
-            if not np.array_equal(dtypes.cast(values, dtype).astype(values.dtype), values):
+            if not np.array_equal(dtypes.cast(values, dtype).astype(values.dtype), values, equal_nan=True):
                 return False
     return True

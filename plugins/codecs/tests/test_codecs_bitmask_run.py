@@ -68,6 +68,15 @@ def test_the_smallest_values_of_each_row_are_pruned(sparsity):
     np.testing.assert_array_equal(values_decoded[kept], values.astype(np.float16)[kept])
 
 
+@pytest.mark.parametrize("shape", [(8, 4, 3, 3), (8, 4, 3), (8, 1, 1, 1), (6, 2, 5, 5)])
+def test_each_output_channel_is_pruned(shape):
+    """A kernel of 3 x 3 loses half of each channel, not two values of each run of three."""
+    values = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    kept = decoded(*encoded(values, {"sparsity": 0.5})) != 0
+    inner = values[0].size
+    assert (kept.reshape(len(kept), -1).sum(axis=1) == inner - round(0.5 * inner)).all()
+
+
 def test_pruning_drops_the_first_of_equal_values():
     values = np.float32([[1, -1, 1, 2, -1, 3], [5, 5, 5, 5, 5, 5], [3, 2, 1, 1, 2, 3]])
     spec, params, parts = encoded(values, {"sparsity": 0.5})

@@ -34,7 +34,7 @@ def choose(model: dict[str, np.ndarray], **params: object) -> dict[str, CodecSpe
     def values(spec: TensorSpec) -> Iterator[np.ndarray]:
         yield from np.array_split(model[spec.name], 3)
 
-    return dict(Mixed().choose(specs, params, values, short, ModelFacts()))
+    return dict(Mixed().choose(specs, params, values, short, ModelFacts(tuple(model))))
 
 
 def bits(chosen: CodecSpec | str) -> int:
@@ -51,6 +51,15 @@ def bits(chosen: CodecSpec | str) -> int:
 )  # fmt: skip
 def test_sensitive_names_are_kept(name: str) -> None:
     assert "sensitive" in str(choose({name: NORMAL})[name])
+
+
+@pytest.mark.parametrize("embedding", ["model.embed_tokens.weight", "token_embd.weight"])
+@pytest.mark.parametrize("head", [None, "lm_head.weight", "output.weight"])
+def test_a_budget_includes_embeddings_that_are_the_head(embedding: str, head: str | None) -> None:
+    tensors = {embedding: NORMAL, "mlp.up_proj.weight": NORMAL, **({head: NORMAL} if head else {})}
+    choices = choose(tensors, bpw=4.5)
+    assert isinstance(choices[embedding], str) == (head is not None)
+    assert "sensitive" in str(choose(tensors, bits=4)[embedding])
 
 
 @pytest.mark.parametrize("name", ["mlp.gate_proj.weight", "blk.0.ffn_gate.weight", "blk.0.attn_output.weight"])

@@ -54,6 +54,31 @@ def test_gptq_of_every_width_version_group_and_order(
             np.testing.assert_array_equal(file["a.weight"][5:40, 33:97], expected[5:40, 33:97])
 
 
+@pytest.mark.parametrize(
+    ("order", "code", "text"),
+    [
+        (np.arange(IN) // 32, None, ""),
+        ((np.arange(IN) // 32)[::-1], None, ""),
+        (np.zeros(IN, int), "doubt", "gives the 4 groups 0 to 128 columns, not 32 each"),
+        (np.full(IN, 4), "g_idx", "expected 0 to 3, found 4 to 4"),
+        (np.full(IN, -1), "g_idx", "expected 0 to 3, found -1 to -1"),
+    ],
+)
+def test_verify_looks_at_the_groups_of_gptq(order: np.ndarray, code: str | None, text: str, tmp_path: Path) -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": False}
+    codes = np.arange(OUT * IN).reshape(OUT, IN) % 16
+    stored = {
+        "a__qweight": bits_of(codes, 4).T.copy(), "a__g_idx": order.astype(np.int32),
+        "a__qzeros": bits_of(np.ones((OUT, IN // 32), int).T, 4), "a__scales": np.ones((IN // 32, OUT), np.float16),
+    }  # fmt: skip
+    written(tmp_path / "m", {"config.json": {"quantization_config": config}}, **stored).close()
+    report = squish.verify(tmp_path / "m", deep=True)
+    assert [problem.code for problem in report.problems] == [code] * bool(code)
+    assert all(problem.where.startswith("a.weight") for problem in report.problems)
+    assert text in "".join(problem.message for problem in report.problems)
+    assert report.ok == (code != "g_idx")
+
+
 def test_gptq_rules_give_layers_bits_and_groups_of_their_own(rng: np.random.Generator, tmp_path: Path) -> None:
     """The first rule that matches a layer counts; one that excludes leaves a plain weight."""
     settings = {"m.q": (4, 32), "m.k": (8, 64), "m.v": (2, 128)}

@@ -173,8 +173,15 @@ def test_experts_are_stacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        ({"use_dora": True}, "adapter_config.json"), ({"bias": "all"}, "adapter_config.json"),
-        ({"alpha_pattern": {"q_proj": 2}}, "adapter_config.json"),
+        *(({key: value}, f"adapter_config.json {key}") for key, value in {
+            "use_dora": True, "bias": "all", "lora_bias": True, "alpha_pattern": {"q_proj": 2}, "fan_in_fan_out": True,
+            "modules_to_save": ["lm_head"], "trainable_token_indices": [1, 2], "target_parameters": ["mlp.up"],
+            "layer_replication": [[0, 2], [1, 2]], "use_qalora": True, "use_bdlora": {"blocks": 2},
+            "arrow_config": {"top_k": 2}, "kasa_config": {"r": 1}, "monteclora_config": {"samples": 8},
+            "invocation_string": "<answer>", "alora_invocation_tokens": [1, -1], "some_new_setting": 1,
+        }.items()),
+        *(({"init_lora_weights": name}, "adapter_config.json init_lora_weights") for name in (
+            "pissa", "pissa_niter_16", "olora", "loftq", "corda", "eva", "lora_ga", "of tomorrow")),
         ({"peft_type": "IA3"}, "adapter_config.json peft_type"),
         ({"lora_alpha": "16"}, "adapter_config.json lora_alpha"),
         ({"lora_alpha": 10**400}, "adapter_config.json lora_alpha"), ({"r": 0}, "adapter_config.json r"),
@@ -187,7 +194,118 @@ def test_what_gguf_has_no_form_for_is_refused(settings: dict[str, Any], part: st
         squish.convert(source, tmp_path / "lora.gguf", assets=base)
     assert caught.value.code in ("adapter", "contradiction")
     assert caught.value.part == part
+    assert "rename" not in str(caught.value)  # without the map, llama.cpp would load even less
     assert not (tmp_path / "lora.gguf").exists()
+
+
+def test_settings_that_change_nothing_are_no_obstacle(base: Path, tmp_path: Path) -> None:
+    """What PEFT 0.21 writes for a LoRA of defaults, and how it may have been trained."""
+    idle = {
+        "alora_invocation_tokens": None, "alpha_pattern": {}, "arrow_config": None, "auto_mapping": {"unsloth": True},
+        "bias": "none", "corda_config": {"corda_method": "ipm"}, "ensure_weight_tying": False, "eva_config": {"rho": 2},
+        "exclude_modules": ["v_proj"], "fan_in_fan_out": False, "inference_mode": True, "layer_replication": None,
+        "layers_pattern": "layers", "layers_to_transform": [0, 1], "loftq_config": {}, "lora_bias": False,
+        "megatron_config": None, "megatron_core": "megatron.core", "modules_to_save": None, "peft_version": "0.21.2",
+        "qalora_group_size": 16, "rank_pattern": {}, "revision": "main", "target_parameters": None,
+        "trainable_token_indices": None, "use_dora": False, "use_qalora": False, "use_rslora": False,
+        "velora_config": {"groups": 4},
+    }  # fmt: skip
+    for number, start in enumerate((True, False, "gaussian", "orthogonal", "mica")):
+        source = peft(tmp_path / f"lora{number}", matrices(), {**ADAPTER, **idle, "init_lora_weights": start})
+        assert not squish.convert(source, tmp_path / f"lora{number}.gguf", assets=base).dropped
+
+
+def renamed(change: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The matrices under names with other pieces."""
+    names = {name: name for name in matrices()}
+    for old, new in change.items():
+        names = {name: new_name.replace(old, new) for name, new_name in names.items()}
+    return {names[name]: array for name, array in matrices().items()}
+
+
+def test_the_name_of_the_adapter_in_tensor_names_is_left_out(base: Path, tmp_path: Path) -> None:
+    arrays = renamed({".lora_A.": ".lora_A.default.", ".lora_B.": ".lora_B.default."})
+    squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    squish.convert(peft(tmp_path / "plain", matrices()), tmp_path / "plain.gguf", assets=base)
+    assert squish.diff(tmp_path / "lora.gguf", tmp_path / "plain.gguf").same
+
+
+GEMMA = {
+    "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {"hidden_size": 8},
+    "text_config": {**LLAMA, "model_type": "gemma3_text", "head_dim": 8, "sliding_window": 64,
+                    "query_pre_attn_scalar": 8, "tie_word_embeddings": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model.", "model."])
+def test_adapters_of_vision_language_models_adapt_the_text_model(prefix: str, tmp_path: Path) -> None:
+    arrays = renamed({".model.model.": f".model.{prefix}"})
+    module = "base_model.model.model.vision_tower.encoder.layers.0.self_attn.q_proj"
+    vision = {f"{module}.lora_A.weight": np.ones((RANK, 8), "f4"), f"{module}.lora_B.weight": np.ones((8, RANK), "f4")}
+    base = config_folder(tmp_path / "base", GEMMA)
+    report = squish.convert(peft(tmp_path / "lora", {**arrays, **vision}), tmp_path / "lora.gguf", assets=base)
+    assert {dropped.name for dropped in report.dropped} == set(vision)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        assert file.metadata["general.architecture"] == "gemma3"
+        expected = {
+            f"blk.{layer}.{name}.weight.lora_{side}" for layer in (0, 1) for name in NAMES.values() for side in "ab"
+        }
+        assert set(file) == expected
+
+
+def test_the_bases_own_weights_are_left_out_and_listed(base: Path, tmp_path: Path) -> None:
+    names = [f"base_model.model.lm_head.{name}.weight" for name in ("base_layer", "original_module")]
+    arrays = {**matrices(), **dict.fromkeys(names, np.ones((64, 32), "f4"))}
+    report = squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    assert [dropped.name for dropped in report.dropped] == names
+    with squish.open(tmp_path / "lora.gguf") as file:
+        assert len(file) == len(matrices())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lm_head.weight", "modules_to_save"), ("model.embed_tokens.weight", "embeddings"),
+        ("score.weight", "modules_to_save"), ("lm_head.modules_to_save.default.weight", "modules_to_save"),
+        ("model.embed_tokens.lora_embedding_A", "embeddings"),
+        ("model.layers.0.input_layernorm.weight", "norm"), ("model.norm.weight", "norm"),
+        ("model.layers.0.self_attn.q_proj.lora_magnitude_vector", "use_dora"),
+        ("model.layers.0.self_attn.q_proj.lora_B.bias", "lora_bias"),
+        ("model.layers.0.mlp.experts.lora_A.weight", "fused experts"),
+        ("model.layers.0.mlp.experts.base_layer.lora_A.weight", "fused experts"),
+    ],
+)  # fmt: skip
+def test_what_an_adapter_in_gguf_cannot_have_is_refused_by_name(
+    name: str, reason: str, base: Path, tmp_path: Path
+) -> None:
+    source = peft(tmp_path / "lora", {**matrices(), f"base_model.model.{name}": np.ones((64, 32), "f4")})
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(source, tmp_path / "lora.gguf", assets=base)
+    assert (caught.value.code, caught.value.tensor) == ("adapter", f"base_model.model.{name}")
+    assert reason in str(caught.value)
+    assert "Merge" in str(caught.value)
+    assert not (tmp_path / "lora.gguf").exists()
+
+
+@pytest.mark.parametrize("keep", ["yes", "no"])
+def test_the_tokens_that_activate_an_adapter_are_carried_both_ways(keep: str, base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices(), {**ADAPTER, "alora_invocation_tokens": [5, 4, 3]})
+    squish.convert(source, tmp_path / "lora.gguf", f"gguf:keep={keep}", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        tokens = file.index.meta["adapter.alora.invocation_tokens"]
+        assert (tokens.type, list(tokens.value)) == ("array:u32", [5, 4, 3])
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=base)
+    assert json.loads((tmp_path / "back" / "adapter_config.json").read_text())["alora_invocation_tokens"] == [5, 4, 3]
+
+
+def test_keys_of_gguf_without_a_place_in_peft_are_listed(base: Path, tmp_path: Path) -> None:
+    squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "lora.gguf", "gguf:keep=no", assets=base)
+    names = ["adapter.lora.task_name", "adapter.lora.prompt_prefix", "general.author"]
+    with squish.open(tmp_path / "lora.gguf") as file:
+        meta = {**file.index.meta, **{name: Typed("str", "text") for name in names}}
+        squish.save(tmp_path / "own.gguf", {name: file[name].numpy() for name in file}, metadata=meta)
+    report = squish.convert(tmp_path / "own.gguf", tmp_path / "back", "hf", assets=base)
+    assert {dropped.name for dropped in report.dropped if dropped.kind == "metadata"} == set(names)
 
 
 GPT2 = {
@@ -290,10 +408,10 @@ def test_a_matrix_without_its_other_half_is_refused(base: Path, tmp_path: Path) 
 
 
 def test_a_tensor_that_is_no_adapters_is_refused(base: Path, tmp_path: Path) -> None:
-    arrays = {**matrices(), "base_model.model.lm_head.weight": np.zeros((64, 32), np.float32)}
+    arrays = {**matrices(), "base_model.model.model.layers.0.mlp.other.weight": np.zeros((64, 32), np.float32)}
     with pytest.raises(squish.TensorError) as caught:
         squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
-    assert (caught.value.code, caught.value.tensor) == ("unmapped", "base_model.model.lm_head.weight")
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", "base_model.model.model.layers.0.mlp.other.weight")
 
 
 def test_a_base_model_of_another_architecture_is_refused(base: Path, tmp_path: Path) -> None:

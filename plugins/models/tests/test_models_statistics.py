@@ -12,6 +12,7 @@ import pytest
 from small_tokenizer import TOKENIZER
 
 import squish_core as squish
+from squish_core.cli.app import run
 from squish_core.conversion.imatrix import read_imatrix
 from squish_core.model import CodecSpec, Typed
 from squish_core.testing import write_model
@@ -150,6 +151,94 @@ def test_an_expert_without_input_counts_alike_in_all_columns(tmp_path: Path) -> 
         activations=imatrix(tmp_path / "j.gguf", {STACK.format(n): means for n in range(2)}, 1),
     )  # fmt: skip
     assert blocks(tmp_path / "m.gguf", STACK.format(0)) == blocks(tmp_path / "n.gguf", STACK.format(0))
+
+
+Q0, Q1 = (LLAMA_NAMES[1].format(n) for n in range(2))
+SEARCH, PRESET = "q4_k:search=activations", "q4_k_m"
+BY_RULE_OR_PRESET = pytest.mark.parametrize("encode", [SEARCH, PRESET, {"blk.*.attn_q.weight": SEARCH}])
+
+
+def wide(tmp_path: Path) -> Path:
+    """A model whose rows are long enough for K-quants, as a GGUF."""
+    sizes = {**CONFIGS["llama"], "hidden_size": 256, "intermediate_size": 256}
+    source = write_model(tmp_path / "wide", squish.registry().family("llama"), sizes, dtype="f32", files=TOKENIZER)
+    squish.convert(source, tmp_path / "wide.gguf")
+    return tmp_path / "wide.gguf"
+
+
+@BY_RULE_OR_PRESET
+@pytest.mark.parametrize("count", [8, 0])
+def test_statistics_of_zeros_are_none(encode: Any, count: float, tmp_path: Path) -> None:
+    model, seen = wide(tmp_path), GENERATOR.random((1, 256), np.float32)
+    with squish.open(model) as file:
+        names = [name for name in file if file[name].ndim == 2]
+    zeros = {name: np.zeros((1, 256), np.float32) for name in names}
+    with squish.open(imatrix(tmp_path / "i.gguf", {**zeros, Q1: seen})) as file:
+        arrays = {name: file[name].numpy() for name in file}
+    squish.save(tmp_path / "zero.gguf", {**arrays, f"{Q0}.counts": np.full((1, 1), count, np.float32)})
+    report = squish.convert(model, tmp_path / "q.gguf", encode=encode, activations=tmp_path / "zero.gguf")
+    assert any("statistics of zeros, taken as none: " in note and Q0 in note for note in report.notes)
+    # without an entry, the rule for all tensors keeps a tensor
+    rules = {PRESET: PRESET, SEARCH: {"*": "q4_k", Q1: SEARCH}}.get(str(encode), {Q1: SEARCH, Q0: "q4_k"})
+    only = imatrix(tmp_path / "only.gguf", {Q1: seen})
+    squish.convert(model, tmp_path / "expected.gguf", encode=rules, activations=only)
+    for name in (Q0, Q1):
+        assert blocks(tmp_path / "q.gguf", name) == blocks(tmp_path / "expected.gguf", name)
+
+
+@BY_RULE_OR_PRESET
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1])
+def test_invalid_statistics_are_refused_by_rules_and_presets(encode: Any, bad: float, tmp_path: Path) -> None:
+    means = np.ones((1, 256), np.float32)
+    means[0, 7] = bad
+    statistics = imatrix(tmp_path / "bad.gguf", {Q0: np.ones((1, 256), np.float32), Q1: means})
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(wide(tmp_path), tmp_path / "q.gguf", encode=encode, activations=statistics)
+    assert (caught.value.code, caught.value.tensor) == ("imatrix", Q1)
+    assert str(caught.value.found).startswith("1 ")
+    assert not (tmp_path / "q.gguf").exists()
+
+
+def test_coverage_and_experts_without_input_are_reported(tmp_path: Path) -> None:
+    source, arrays = folder(tmp_path, "mixtral"), {}
+    for n in range(2):
+        arrays[f"{STACK.format(n)}.in_sum2"] = MEANS * np.array([[1], [0], [1], [0]], np.float32)
+        arrays[f"{STACK.format(n)}.counts"] = np.array([[1], [0], [1], [1]], np.float32)
+    squish.save(tmp_path / "i.gguf", arrays)
+    rules = {**EXPERT_RULES, "blk.0.attn_q.weight": "q8_0"}
+    report = squish.convert(source, tmp_path / "m.gguf", encode=rules, activations=tmp_path / "i.gguf")
+    assert "activation statistics weigh 2 of 3 encoded tensors; without: blk.0.attn_q.weight" in report.notes
+    unseen = [note for note in report.notes if note.startswith(STACK.format(0))]
+    assert ["2 of 4 experts had no input (1, 3)" in note for note in unseen] == [True]
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "dat"])
+def test_several_files_of_statistics_are_merged(suffix: str, model: Path, tmp_path: Path) -> None:
+    write = dat if suffix == "dat" else imatrix
+    runs = ({Q0: MEANS[0]}, {Q0: MEANS[1], Q1: MEANS[2]})
+    files = [write(tmp_path / f"{n}.{suffix}", means, 8 + 8 * n) for n, means in enumerate(runs)]
+    both = imatrix(tmp_path / "both.gguf", {Q0: (MEANS[0] + 2 * MEANS[1]) / np.float32(3), Q1: MEANS[2]}, 24)
+    squish.convert(model, tmp_path / "a.gguf", encode=RULES, activations=files)
+    squish.convert(model, tmp_path / "b.gguf", encode=RULES, activations=both)
+    options = [word for file in files for word in ("--imatrix", str(file))]
+    rule = ["--encode", "blk.*.attn_q.weight=q4_0:search=activations"]
+    assert run(["convert", str(model), str(tmp_path / "c.gguf"), *rule, *options, "--quiet"]) == 0
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()
+    for name in (Q0, Q1):
+        assert blocks(tmp_path / "a.gguf", name) == blocks(tmp_path / "b.gguf", name)
+    with squish.open(tmp_path / "a.gguf") as file:
+        assert file.metadata["quantize.imatrix.chunks_count"] == 10
+        assert file.metadata["quantize.imatrix.file"] == f"0.{suffix}, 1.{suffix}"
+
+
+def test_files_of_statistics_that_do_not_fit_together_are_refused(model: Path, tmp_path: Path) -> None:
+    squish.save(tmp_path / "vectors.safetensors", {Q0: MEANS[0]})
+    whole, half = (imatrix(tmp_path / f"{n}.gguf", {Q0: MEANS[0][:n]}) for n in (64, 32))
+    for files in ([tmp_path / "vectors.safetensors"] * 2, [whole, half]):
+        with pytest.raises(squish.TensorError) as caught:
+            squish.convert(model, tmp_path / "m.gguf", encode=RULES, activations=files)
+        assert caught.value.code == "imatrix"
+        assert not (tmp_path / "m.gguf").exists()
 
 
 def test_statistics_of_more_tensors_than_the_limit_are_refused(tmp_path: Path) -> None:

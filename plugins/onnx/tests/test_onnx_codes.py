@@ -129,7 +129,27 @@ def test_other_codes_are_initializers(tmp_path, name):
     path = write(tmp_path / "m.onnx", arrays, NAMES["w"], product(*(NAMES["w"][key] for key in arrays), **attributes))
     with squish.open(path) as file:
         assert set(file) == {NAMES["w"][key] for key in arrays}
-        assert not squish.verify(file, deep=True).problems
+        (note,) = squish.verify(file, deep=True).problems
+        assert (note.code, note.severity, note.where) == ("codes", "note", "w_quant")
+        assert "MatMulNBits" in note.message
+
+
+@pytest.mark.parametrize(("operator", "domain", "position"), [
+    ("DequantizeLinear", "", 0), ("DequantizeLinear", "com.microsoft", 0), ("MatMulInteger", "", 1),
+    ("QLinearMatMul", "", 3), ("MatMulBnb4", "com.microsoft", 1),
+])  # fmt: skip
+def test_codes_of_other_operators_are_noted(tmp_path, operator, domain, position):
+    inputs = ["x", "x", "x", "x", "scale"]
+    inputs[position] = "w_quantized"
+    arrays = {"data": np.ones((ROWS, COLUMNS), "u1"), "scales": SCALES}
+    names = {"data": "w_quantized", "scales": "scale"}
+    made = node(operator, inputs, ["y"], *([message(7, domain)] if domain else []))
+    with squish.open(write(tmp_path / "m.onnx", arrays, names, made)) as file:
+        (note,) = file.problems
+        assert (note.code, note.where) == ("codes", "w_quantized")
+        assert operator in note.message
+    (note,) = squish.convert(tmp_path / "m.onnx", tmp_path / "m.safetensors").notes
+    assert note.startswith("w_quantized: holds quantized codes")
 
 
 def test_nodes_that_contradict_each_other_declare_no_weight(tmp_path):

@@ -132,6 +132,46 @@ def test_external_data_through_a_link_is_refused(folder, link):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need privileges on Windows")
+@pytest.mark.parametrize("opened", ["model.onnx", "."])
+def test_the_hubs_cache_links_the_model_and_its_data_into_one_folder(tmp_path, opened):
+    """As onnxruntime since 1.32: external data may lie in the folder that the link to the model leads to."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "revision" / "onnx"
+    for each in (blobs, snapshot):
+        each.mkdir(parents=True)
+    (blobs / "1").write_bytes(model(tensor(external(location="model.onnx_data"))))
+    (blobs / "2").write_bytes(np.array([1, 2], "<f4").tobytes())
+    (tmp_path / "secret").write_bytes(bytes(8))
+    (snapshot / "model.onnx").symlink_to("../../../blobs/1")
+    data = snapshot / "model.onnx_data"
+    data.symlink_to("../../../blobs/2")
+    with squish.open(snapshot / opened) as file:
+        assert file["w"].numpy().tolist() == [1, 2]
+    for target in ("../../../secret", "/etc/hostname"):
+        data.unlink()
+        data.symlink_to(target)
+        with pytest.raises(squish.SquishError) as caught:
+            squish.open(snapshot / opened)
+        assert caught.value.code == "link"
+    data.unlink()
+    (blobs / "2").unlink()
+    os.link(tmp_path / "secret", blobs / "2")
+    data.symlink_to("../../../blobs/2")
+    with pytest.raises(squish.SquishError) as caught:
+        squish.open(snapshot / opened)
+    assert caught.value.code == "link"
+
+
+def test_values_in_two_fields_are_a_warning(folder):
+    raw, floats = np.array([1, 2], "<f4").tobytes(), np.array([3, 4], "<f4").tobytes()
+    with opened(folder, tensor(message(9, raw), message(4, floats))) as file:
+        assert file["w"].numpy().tolist() == [1, 2]
+        (problem,) = file.problems
+    assert (problem.code, problem.severity, problem.where) == ("doubled", "warning", "w")
+    assert "raw_data and float_data" in problem.message
+    assert [each.code for each in squish.verify(folder / "model.onnx").problems] == ["doubled"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need privileges on Windows")
 def test_external_data_in_a_linked_folder_is_refused(folder):
     (folder.parent / "other").mkdir()
     (folder.parent / "other" / "weights").write_bytes(bytes(8))

@@ -257,7 +257,10 @@ def written(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_the_reference_reads_every_layout_in_every_version_or_the_message_says_why(tmp_path: Path, name: str) -> None:
     case, source, target = CASES[name], written(tmp_path, name), tmp_path / "ours.zt"
-    assert squish.verify(source, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(source, deep=True).problems} <= {
+        "not-finite",
+        "zeros",
+    }  # of the values
     with squish.open(source) as file:
         values = file[name].numpy()
     assert values.shape == case.shape

@@ -15,6 +15,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.errors import (
@@ -482,6 +483,25 @@ def test_nonzero_padding_is_a_problem(zt: Any) -> None:
     data = bytearray(valid(zt))
     data[20] = 1
     assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize(("flavor", "place"), [("canonical", 9), ("canonical", 60_000), ("aligned", 9)])
+def test_nonzero_padding_of_v2_is_a_problem(tmp_path: Path, flavor: str, place: int, edited: bool) -> None:
+    path = tmp_path / "m.zt"
+    arrays = {name: np.full((3, 5), 1 + number, "f4") for number, name in enumerate("ab")}
+    squish.save(path, arrays, format=f"ztensor:wire=2,flavor={flavor}")
+    if edited:
+        edit(path, add={"c": np.ones(3, "f4")})
+    assert not squish.verify(path, deep=True).problems
+    with squish.open(path) as file:
+        (segment,) = file["a"].spec.encodings[0].parts["data"].segments
+    data = bytearray(path.read_bytes())
+    for start in (0, segment.offset + segment.length):  # after the magic, and after a blob
+        damaged = data.copy()
+        damaged[start + place] = 1
+        codes = [problem.code for problem in squish.verify(bytes(damaged)).problems]
+        assert codes == ([] if edited and place > 4096 else ["padding"])  # unused blobs may lie there
 
 
 def test_many_tensors_are_opened_in_linear_time_up_to_the_limit(zt: Any) -> None:

@@ -90,7 +90,10 @@ def test_what_the_reference_2_writes_is_read(tmp_path: Path, reference: Any, enc
     path = tmp_path / "theirs.zt"
     arrays = [list(pair) for pair in ARRAYS.items()]
     reference.run(write, path=str(path), arrays=arrays, canonical=False, encoding=encoding)
-    assert squish.verify(path, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(path, deep=True).problems} <= {
+        "not-finite",
+        "zeros",
+    }  # of the values
     with squish.open(path) as file:
         assert set(file) == set(ARRAYS)
         for name, array in ARRAYS.items():

@@ -40,7 +40,10 @@ def test_what_is_written_is_read(zt: Any, tmp_path: Path, options: dict[str, str
     path = tmp_path / "new.zt"
     layout = zt.written(path, ARRAYS, {**SECOND, **options}, {"license": "MIT", "steps": [1, {"x": None}]})
     assert layout.size in (None, path.stat().st_size)
-    assert squish.verify(path, deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(path, deep=True).problems} <= {
+        "not-finite",
+        "zeros",
+    }  # of the values
     with squish.open(path) as file:
         assert file.index.version == "2"
         assert file.meta == {"license": "MIT", "steps": [1, {"x": None}]}
@@ -109,7 +112,10 @@ def test_v2_keeps_typed_metadata_and_assets(zt: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", ["", ",flavor=aligned", ",encoding=zstd"])
 def test_every_version_converts_to_v2(data: Path, tmp_path: Path, name: str, options: str) -> None:
     squish.convert(data / f"{name}.zt", tmp_path / "new.zt", to=f"ztensor:wire=2{options}")
-    assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(tmp_path / "new.zt", deep=True).problems} <= {
+        "not-finite",
+        "zeros",
+    }  # of the values
     with squish.open(data / f"{name}.zt") as old, squish.open(tmp_path / "new.zt") as new:
         assert {key: old[key].numpy().tobytes() for key in sorted(old)} == {
             key: new[key].numpy().tobytes() for key in sorted(new)
@@ -168,7 +174,10 @@ def test_narrow_and_mixed_indices_are_widened(zt: Any, tmp_path: Path, kinds: An
         assert file["w"].numpy().tolist() == [[1, 0, 2], [0, 3, 0]]
         parts = file["w"].spec.encodings[0].parts
         assert {parts["indices"].dtype, parts["indptr"].dtype} == {"u64" if "flavor" in to else wide}
-    assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
+    assert {problem.code for problem in squish.verify(tmp_path / "new.zt", deep=True).problems} <= {
+        "not-finite",
+        "zeros",
+    }  # of the values
 
 
 def test_a_negative_index_is_not_widened(zt: Any, tmp_path: Path) -> None:

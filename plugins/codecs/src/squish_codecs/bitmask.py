@@ -50,7 +50,8 @@ class Bitmask(Codec):
                      lowest, into `codebook` [2**bits] of `dtype`
 
     The encoder supports kept=run: floats, indices into a codebook fitted to the nonzero values, or dtype=i8 with a
-    scale. `sparsity` drops this fraction of each row, smallest magnitudes first; by default only zeros are dropped.
+    scale. `sparsity` drops this fraction of each row (an output channel of a convolution), smallest magnitudes first;
+    by default only zeros are dropped.
     Sources: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask; Core ML constexpr_sparse_to_dense,
     constexpr_lut_to_sparse and constexpr_sparse_blockwise_shift_scale.
     """
@@ -221,13 +222,17 @@ def _indices(bits: int) -> Packing:
 
 
 def _prune(panel: np.ndarray, params: Params) -> np.ndarray:
-    """Return the values in their dtype (float32 for int8), with the smallest of each row set to zero."""
+    """Return the values in their dtype (float32 for int8), with the smallest of each row set to zero.
+
+    A row shares the first index: runs along the last axis of a convolution have three values, and half of three is two.
+    """
     dtype = params["dtype"] if params["dtype"] != "i8" else "f32"
     values: np.ndarray = panel.astype(dtypes.to_numpy(dtype))
-    dropped = round(params.get("sparsity", 0) * panel.shape[-1]) if panel.ndim else 0
+    columns = dtypes.count(panel.shape[1:]) if panel.ndim > 1 else panel.size
+    dropped = round(params.get("sparsity", 0) * columns) if panel.ndim else 0
     if dropped:
-        rows, source = values.reshape(-1, panel.shape[-1]), panel.reshape(-1, panel.shape[-1])
-        step = max(1, PANEL // panel.shape[-1])
+        rows, source = values.reshape(-1, columns), panel.reshape(-1, columns)
+        step = max(1, PANEL // columns)
         for start in range(0, len(rows), step):
             rows[start : start + step][_smallest(np.abs(source[start : start + step]), dropped)] = 0
     return values

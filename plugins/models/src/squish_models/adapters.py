@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from attrs import evolve
 
 from squish_core.api import (
@@ -32,22 +33,41 @@ from squish_core.api import (
     source_names,
 )
 
+from .adapter_config import CONFIG, MERGE, ONLY_MATRICES, check_config, invocation_tokens
 from .config.keys import MAX_F32
 from .keep import kept_files, restored_files
 from .settings import TextSettings
 
-PEFT, CONFIG, BASE = "base_model.model.", "adapter_config.json", "config.json"
+PEFT, BASE = "base_model.model.", "config.json"
 WEIGHT, HEAD = ".weight", "lm_head"
 EMBEDDINGS = ("token_embd", "position_embd")
 SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
 """GGUF's suffix -> PEFT's. B has the rows of the weight, A its columns."""
 ALPHA = "adapter.lora.alpha"
+INVOCATION = "adapter.alora.invocation_tokens"
+READ = ("general.architecture", "general.type", "adapter.type", ALPHA, INVOCATION)
+"""GGUF's keys that PEFT's config states, too."""
+STORAGE = ("general.file_type", "general.quantization_version", "general.alignment")
+"""GGUF's keys about the file."""
 TRANSPOSED = "fan_in_fan_out"
 """PEFT's setting for matrices that are stored as [in, out]."""
-REQUIRED_VALUES = {
-    "use_dora": False, TRANSPOSED: False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None,
+_BASE_WEIGHT = re.compile(r"\.(?:base_layer|original_module)\.(?!.*lora_)")
+"""The base's own weight, which PEFT saves beside the matrices of an embedding or head."""
+_OF_ADAPTER = re.compile(r"(?<=\.lora_[AB])\.[^.]+(?=\.weight$)")
+"""The name of the adapter, in the names of a model's state."""
+_MODULE = f"is a whole module (modules_to_save), {ONLY_MATRICES}"
+UNADAPTABLE = {
+    r"\.modules_to_save\.": _MODULE,
+    r"lora_embedding_[AB]|\b(?:embed_tokens|wte|word_embeddings)\b": "belongs to the embeddings (embed_tokens), and "
+                                                                     "Squish maps adapters of other matrices only",
+    r"\.lora_magnitude_vector": "is DoRA's scale of columns (use_dora), and llama.cpp only adds",
+    r"\.lora_B\..*bias$": f"is a bias (lora_bias), {ONLY_MATRICES}",
+    r"experts\.(?:base_layer\.)?(?:gate_up_proj\.|down_proj\.)?lora_": "adapts fused experts (target_parameters), "
+                                                                       "whose matrices GGUF stores another way",
+    r"(?:norm[^.]*|\.ln_\w+)\.weight$": "is a norm, which llama.cpp ignores in an adapter",
+    r"\b(?:lm_head|score|classifier)\.weight$": _MODULE,
 }  # fmt: skip
-"""PEFT's settings -> the only value that GGUF can represent."""
+"""Pattern of PEFT's names -> what such a tensor is, and why no adapter in GGUF has it."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -59,6 +79,8 @@ class Adapter(Family):
     base
         The family of the models.
     """
+
+    remainder = "not part of the text model's adapter"
 
     def __init__(self, base: TextSettings) -> None:
         self.id, self.base = base.id, base
@@ -75,6 +97,16 @@ class Adapter(Family):
             FamilyTensor(_peft(name, suffix), shape, required=False)
             for name, pair in pairs.items() for suffix, shape in pair.items()
         )  # fmt: skip
+
+    def own_name(self, name: str) -> str:
+        """PEFT's name for a text model on its own, without the name of the adapter."""
+        if not name.startswith(PEFT):
+            return name
+        return f"{PEFT}{self.base.own_name(_OF_ADAPTER.sub('', name.removeprefix(PEFT)))}"
+
+    @property
+    def other_modalities(self) -> Sequence[str]:  # type: ignore[override]
+        return [f"{PEFT}{pattern}" for pattern in self.base.other_modalities]
 
     @cached_property
     def _linear(self) -> AbstractSet[str]:
@@ -106,13 +138,20 @@ class Adapter(Family):
                 "is the config of another model", part=BASE, code=ErrorCode.CONTRADICTION,
                 expected=stated, found=self.architecture,
             )  # fmt: skip
+        if model.layout != "gguf":
+            check_config(model.config(CONFIG))
+            _check_names(model.tensors)
         return self.base.settings(evolve(model, layout="hf", tensors={}))
+
+    def left_out(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """The base's own weights; `carry` lists them."""
+        return ("*.original_module.*", "*.base_layer.weight*", "*.base_layer.bias*")
 
     def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
         return self.base.sizes(settings)
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
-        ranks = _ranks(model, gguf=model.layout == "gguf")
+        ranks = _ranks(self, model)
         if any(HEAD in name or name.startswith("output.") for name in ranks) and settings["tie_word_embeddings"]:
             raise FormatError(
                 "adapts the head of a model whose head is tied to its embeddings", part=CONFIG,
@@ -127,11 +166,14 @@ class Adapter(Family):
                 code="adapter", found=f"{len(ignored)} such of {len(ranks)}",
                 hint="Merge the adapter into the model, and convert the result.",
             )  # fmt: skip
-        alpha = _alpha(model.config(CONFIG), ranks, bool(self._transposed))
-        keys = {
+        config = model.config(CONFIG)
+        alpha = _alpha(config, ranks, bool(self._transposed))
+        keys: dict[str, Any] = {
             "general.architecture": Typed("str", self.architecture), "general.type": Typed("str", "adapter"),
             "adapter.type": Typed("str", "lora"), ALPHA: Typed("f32", alpha),
         }  # fmt: skip
+        if tokens := invocation_tokens(config):
+            keys[INVOCATION] = Typed("array:u32", np.array(tokens, np.uint32))
         if options.get("keep") != "no":
             keys |= kept_files({CONFIG: model.assets[CONFIG]}, [CONFIG])
         return Carried(meta=keys)
@@ -172,11 +214,22 @@ def _half(expression: Expression, suffix: str) -> Expression:
     raise TypeError(f"an adapter cannot express {type(expression).__name__}")
 
 
-def _ranks(model: Model, *, gguf: bool) -> dict[str, int]:
+def _check_names(names: Iterable[str]) -> None:
+    """Raise TensorError for a tensor that an adapter in GGUF cannot have, with the reason."""
+    for name in names:
+        if _BASE_WEIGHT.search(name) or (name.endswith(tuple(SUFFIXES.values())) and "experts" not in name):
+            continue
+        for pattern, reason in UNADAPTABLE.items():
+            if re.search(pattern, name):
+                raise TensorError(reason, tensor=name, code="adapter", hint=MERGE)
+
+
+def _ranks(adapter: Adapter, model: Model) -> dict[str, int]:
     """Module -> rank; TensorError if A and B disagree or one is missing."""
-    endings = [f".{suffix}" for suffix in SUFFIXES] if gguf else list(SUFFIXES.values())
+    endings = [f".{suffix}" for suffix in SUFFIXES] if model.layout == "gguf" else list(SUFFIXES.values())
     halves: dict[str, dict[int, int]] = {}
-    for name, spec in model.tensors.items():
+    for stored, spec in model.tensors.items():
+        name = adapter.own_name(stored)
         side = next((number for number, ending in enumerate(endings) if name.endswith(ending)), None)
         if side is not None and len(spec.shape) >= 2:
             rank = spec.shape[-1] if side else spec.shape[-2]
@@ -195,17 +248,11 @@ def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int], transposed: bool
 
     `transposed`: the model has matrices as [in, out], for which PEFT sets `fan_in_fan_out`, stated or not.
     """
-    if config.get("peft_type", "LORA") != "LORA":
+    if config.get(TRANSPOSED) and not transposed:
         raise FormatError(
-            "unsupported kind of adapter", part=f"{CONFIG} peft_type", expected="LORA",
-            found=repr(config.get("peft_type"))[:60], code="adapter",
+            "says that matrices are stored as [in, out], and those of this family are not",
+            part=f"{CONFIG} {TRANSPOSED}", expected=False, found=repr(config[TRANSPOSED])[:60], code="adapter",
         )  # fmt: skip
-    for key, required in REQUIRED_VALUES.items():
-        if config.get(key) not in (None, required) and not (key == TRANSPOSED and transposed):
-            raise FormatError(
-                f"has a {key} that an adapter in GGUF cannot store", part=CONFIG, expected=repr(required),
-                found=repr(config[key])[:60], code="adapter",
-            )  # fmt: skip
     alpha, rank = config.get("lora_alpha"), config.get("r")
     for key, value in (("lora_alpha", alpha), ("r", rank)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_F32:
@@ -235,20 +282,27 @@ def _to_peft(model: Model, ranks: Mapping[str, int], transposed: bool) -> Carrie
     alpha = model.value(ALPHA, 0.0)
     if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":
         raise FormatError("is not a LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
-    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha, transposed):
+    tokens = [int(token) for token in model.value(INVOCATION, ())]
+    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha, transposed, tokens):
         data = kept[CONFIG]
     else:
-        data = (json.dumps(_peft_config(ranks, float(alpha), transposed), indent=2) + "\n").encode()
+        config = _peft_config(ranks, float(alpha), transposed)
+        data = (
+            json.dumps({**config, **({"alora_invocation_tokens": tokens} if tokens else {})}, indent=2) + "\n"
+        ).encode()
     dropped = tuple(
-        Dropped("metadata", key) for key in model.meta if not key.startswith(("squish.", "general.", "adapter."))
+        Dropped("metadata", key) for key in model.meta if key not in (*READ, *STORAGE) and not key.startswith("squish.")
     )
     return Carried(meta={"format": "pt"}, assets={CONFIG: data}, dropped=dropped)
 
 
-def _says(config: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool) -> bool:
-    """Whether a kept config still matches GGUF's alpha."""
+def _says(data: bytes, ranks: Mapping[str, int], alpha: float, transposed: bool, tokens: list[int]) -> bool:
+    """Whether a kept config still matches GGUF's alpha and invocation tokens."""
     try:
-        return math.isclose(_alpha(json.loads(config), ranks, transposed), alpha, rel_tol=1e-6)
+        config = json.loads(data)
+        return invocation_tokens(config) == tokens and math.isclose(
+            _alpha(config, ranks, transposed), alpha, rel_tol=1e-6
+        )
     except (FormatError, ValueError):
         return False
 

@@ -20,7 +20,7 @@ SWITCH = ("gate_proj", "up_proj", "down_proj")
 class Row:
     """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
 
-    `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's values have
+    `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's weights have
     more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it; `biased`: one always does. With
     `{e}` in its name it is one of an expert, and GGUF stacks them. `kind` is the kind of the layers that have it, where
     there are several. `squeeze`: GGUF leaves its middle axis out. `transpose`: Hugging Face stores it as [in, out].
@@ -69,7 +69,7 @@ class Row:
         expression: Expression = self.module(suffix)
         if self.permute is not None:
             expression = Permute(expression, self.permute)
-        if self.add is not None:
+        if self.add is not None and suffix == self.suffix:  # llama.cpp adds to the weights of norms, not to biases
             expression = Add(expression, self.add)
         if self.squeeze:
             expression = Squeeze(expression)

@@ -48,6 +48,15 @@ class CodedWeight:
 
 
 @frozen
+class CodesApart:
+    """Codes of an operator that are no `CodedWeight`: the initializer, the operator, and why."""
+
+    name: str
+    operator: str
+    reason: str
+
+
+@frozen
 class GraphValues:
     """Values of a graph: what makes and reads them, initializers, and small constants."""
 

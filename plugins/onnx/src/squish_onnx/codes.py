@@ -11,11 +11,20 @@ from attrs import evolve
 from squish_core.api import dtypes
 
 from .chains import block_sums, gathered_rows
-from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodeUse, GraphValues
+from .coded import HALF_BLOCKS, SCALES, CodedWeight, CodesApart, CodeUse, GraphValues
 from .nodes import Node
 from .tensor import TensorProto
 
 PRODUCT, ROWS = "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
+MICROSOFT = "com.microsoft::"
+CODES_OF = {
+    PRODUCT: 1, ROWS: 0, "DequantizeLinear": 0, f"{MICROSOFT}DequantizeLinear": 0, "MatMulInteger": 1, "ConvInteger": 1,
+    "QLinearMatMul": 3, "QLinearConv": 3, f"{MICROSOFT}QGemm": 3, f"{MICROSOFT}MatMulIntegerToFloat": 1,
+    f"{MICROSOFT}DynamicQuantizeMatMul": 1, f"{MICROSOFT}MatMulBnb4": 1, f"{MICROSOFT}MatMulFpQ4": 1,
+}  # fmt: skip
+"""Operator -> number of its input with codes."""
+CODE_DTYPES = ("u8", "i8", "u4", "i4", "u2", "i2", "u16", "i16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz",
+               "f4_e2m1")  # fmt: skip
 _SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
 _QWEIGHT = re.compile(r"\.qweight$")
 
@@ -45,6 +54,43 @@ def coded_weights(nodes: Sequence[Node], graph: GraphValues) -> dict[str, CodedW
         uses = weight.uses if other is weight or other is None else (*other.uses, *weight.uses)
         weights[weight.name] = evolve(weight, uses=uses) if other == weight else None
     return dict(_named([weight for weight in weights.values() if weight is not None], graph.initializers))
+
+
+def codes_apart(
+    nodes: Sequence[Node], initializers: Mapping[str, TensorProto], weights: Mapping[str, CodedWeight]
+) -> tuple[CodesApart, ...]:
+    """The codes of operators that no codec combines with their scales.
+
+    Parameters
+    ----------
+    nodes, initializers
+        Those of the graph.
+    weights
+        The matrices that are combined.
+
+    Returns
+    -------
+    tuple of CodesApart
+        One for each initializer, in the order of the nodes.
+    """
+    combined = {part for weight in weights.values() for part in weight.parts.values()}
+    found: dict[str, CodesApart] = {}
+    for node in nodes:
+        position = CODES_OF.get(node.kind)
+        name = node.inputs[position] if position is not None and position < len(node.inputs) else ""
+        if name in initializers and name not in combined and initializers[name].dtype in CODE_DTYPES:
+            found.setdefault(name, CodesApart(name, node.kind.rpartition("::")[2], _reason(node)))
+    return tuple(found.values())
+
+
+def _reason(node: Node) -> str:
+    """Why codes are not combined with their scales."""
+    columns, block = (_integer(node.attributes.get(key)) for key in ("K", "block_size"))
+    if node.kind == PRODUCT and block and columns % block:
+        return f"blocks of {block} do not divide {columns} columns"
+    if node.kind in (PRODUCT, ROWS):
+        return "padded zero points, or another order or form of codes"
+    return "no codec has codes of this operator"
 
 
 def _named(

@@ -15,6 +15,7 @@ from squish_core.api import (
     Container,
     DenseFields,
     Encoding,
+    ErrorCode,
     FileRef,
     Index,
     LazyTensors,
@@ -22,6 +23,7 @@ from squish_core.api import (
     Options,
     OutgoingTensor,
     Part,
+    Problem,
     Refusal,
     Segment,
     Sink,
@@ -33,7 +35,7 @@ from squish_core.api import (
 )
 
 from . import ASSETS, CONFIG, MODEL
-from .coded import CodedWeight
+from .coded import CodedWeight, CodesApart
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
 from .tensor import TensorProto
@@ -77,7 +79,7 @@ class Onnx(Container):
                 asset.filename: Part(dtype="u8", shape=(asset.size,), segments=(Segment(number, 0, asset.size),))
                 for number, asset in enumerate(assets, len(files))
             },
-            problems=tuple(shared),
+            problems=(*shared, *map(_doubled, filter(_is_doubled, model.tensors.values())), *map(_apart, model.apart)),
             graph=f"of {model.nodes} nodes" if model.nodes else "",
         )
 
@@ -118,6 +120,26 @@ def _assets_beside(file: Source) -> list[str]:
     """Names of the files beside a model whose config.json is there."""
     members = file.members(likely=ASSETS)
     return [name for name in ASSETS if name in members] if CONFIG in members else []
+
+
+def _is_doubled(tensor: TensorProto) -> bool:
+    return bool(tensor.doubled)
+
+
+def _doubled(tensor: TensorProto) -> Problem:
+    """A warning about a tensor with two sets of values, of which readers use one or the other."""
+    return Problem(
+        code="doubled", severity="warning", where=tensor.name,
+        message=f"has values in {' and '.join(tensor.doubled)}; those in {tensor.doubled[0]} are used",
+    )  # fmt: skip
+
+
+def _apart(codes: CodesApart) -> Problem:
+    """A note about codes that stay numbers, because no codec combines them with their scales."""
+    return Problem(
+        code=ErrorCode.CODES, severity="note", where=codes.name,
+        message=f"holds quantized codes of {codes.operator} ({codes.reason}); they are listed as numbers, scales apart",
+    )  # fmt: skip
 
 
 class _Locations:

@@ -23,7 +23,8 @@ class ExternalValues:
 
 
 class ExternalFiles:
-    """The files that a model names, opened once each. They lie in the model's folder, and no link leads to them."""
+    """The files that a model names, opened once each. They lie in the model's folder, and no link leads to them, unless
+    the model is a link into the same folder of blobs."""
 
     def __init__(self, source: Source, model: Source) -> None:
         self._source, self._model = source, model
@@ -73,7 +74,9 @@ class ExternalFiles:
             try:
                 if path == self._model.filename:
                     raise FormatError("refers to itself as external data", code="path", found=repr(path))
-                self.files[path] = self._source.member(name, folder, links=False)
+                # A link to the model leads to a store of blobs (the hub's cache), whose other files links may lead to.
+                opener = self._source if self._model.path is None else self._model
+                self.files[path] = opener.member(name, folder, links=False)
             except SquishError as error:
                 raise error.within(tensor=tensor.name) from None
         return self.files[path]

@@ -8,8 +8,8 @@ from attrs import evolve, field, frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
 
-from .coded import CodedWeight, GraphValues
-from .codes import coded_weights
+from .coded import CodedWeight, CodesApart, GraphValues
+from .codes import CODE_DTYPES, coded_weights, codes_apart
 from .nodes import Flow, read_nodes
 from .tensor import TensorProto, pair, read_tensor
 from .types import (
@@ -36,13 +36,15 @@ _FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 class Model:
     """What a model's header says. `meta`: metadata properties, and `onnx.*` for the model's own fields.
 
-    `weights`: quantized matrices whose parts are among the tensors. `nodes`: how many the graph has.
+    `weights`: quantized matrices whose parts are among the tensors. `apart`: codes that are no such part.
+    `nodes`: how many nodes the graph has.
     """
 
     ir_version: int
     meta: dict[str, str | int] = field(factory=dict)
     tensors: dict[str, TensorProto] = field(factory=dict)
     weights: dict[str, CodedWeight] = field(factory=dict)
+    apart: tuple[CodesApart, ...] = ()
     nodes: int = 0
 
 
@@ -100,21 +102,22 @@ def read_model(source: Source, limits: Limits) -> Model:
                 "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
             )
         reader.names[tensor.name] = tensor
-    weights = _coded_weights(source, graph, reader.names, limits)
+    weights, apart = _coded_weights(source, graph, reader.names, limits)
     return Model(
         ir_version=int(own.get(f"{OWN_KEYS}ir_version", 0)), meta=meta | own, tensors=reader.names, weights=weights,
-        nodes=reader.nodes,
+        apart=apart, nodes=reader.nodes,
     )  # fmt: skip
 
 
 def _coded_weights(
     source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
-) -> dict[str, CodedWeight]:
-    """The quantized weights; nodes are read only if there are matrices of bytes."""
-    if not any(tensor.dtype == "u8" and len(tensor.shape) in (2, 3) for tensor in tensors.values()):
-        return {}
+) -> tuple[dict[str, CodedWeight], tuple[CodesApart, ...]]:
+    """The quantized weights, and other codes; nodes are read only if there are tensors of codes."""
+    if not any(tensor.dtype in CODE_DTYPES and len(tensor.shape) > 1 for tensor in tensors.values()):
+        return {}, ()
     nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
-    return coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
+    weights = coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
+    return weights, codes_apart(nodes, tensors, weights)
 
 
 class GraphReader:

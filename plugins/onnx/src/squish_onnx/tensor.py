@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from squish_core.api import FormatError, LimitError, Limits, check_name, check_shape, dtypes, protobuf
 
-from .types import DTYPES, FIXED, STRING, VALUES
+from .types import DTYPES, FIXED, STRING, VALUE_NAMES, VALUES
 
 _SIGNED = 1 << 63
 
@@ -20,7 +20,8 @@ _SIGNED = 1 << 63
 class TensorProto:
     """A tensor as its message describes it; only one of `raw`, `values` and `external` is set.
 
-    `raw`: offset and size of its bytes in the model. `values`: bytes of numbers that are stored one by one.
+    `raw`: offset and size of its bytes in the model. `values`: bytes of numbers that are stored one by one. `doubled`:
+    the fields with values, if there are several.
     """
 
     name: str
@@ -31,6 +32,7 @@ class TensorProto:
     values: bytes | None = None
     external: Mapping[str, str] | None = None
     problem: str | None = None
+    doubled: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +88,14 @@ def read_tensor(item: protobuf.Field, prefix: str, limits: Limits) -> TensorProt
     if code not in DTYPES:
         problem = "its elements are strings" if code == STRING else f"unknown element type {code}"
         return TensorProto(name=name, dtype="u8", shape=shape, offset=item.offset, problem=problem)
+    fields = (
+        *(["external_data"] if is_external else []),
+        *(["raw_data"] if raw else []),
+        *map(VALUE_NAMES.get, numbers),
+    )
     values: dict[str, Any] = {"external": external} if is_external else {"raw": raw}
+    if len(fields) > 1:
+        values["doubled"] = fields
     tensor = TensorProto(name=name, dtype=DTYPES[code], shape=shape, offset=item.offset, **values)
     if is_external:
         return tensor

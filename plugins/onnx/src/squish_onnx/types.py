@@ -23,6 +23,9 @@ VALUES = {
     UINT64S: ("u32", "u64"),
 }  # fmt: skip
 """Field with values -> dtypes that are stored in it."""
+VALUE_NAMES = {
+    FLOATS: "float_data", INT32S: "int32_data", INT64S: "int64_data", DOUBLES: "double_data", UINT64S: "uint64_data",
+}  # fmt: skip
 FIXED = {FLOATS: 4, DOUBLES: 8}
 """Bytes of a number in the fields that are no varints."""
 

@@ -21,6 +21,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     WritePlan,
+    align_up,
     single_value,
 )
 
@@ -29,6 +30,7 @@ from .options import WriteOptions
 from .records import Manifest, digest_problems
 from .v1 import writer
 from .v1.manifest import read_manifest
+from .v2 import footer
 from .v2 import writer as v2_writer
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": v2_writer}
@@ -60,9 +62,7 @@ class Ztensor(Container):
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         """Check padding, and the digest of `squish.meta`, which is not listed as a tensor."""
         manifest = read_manifest(source, limits)
-        # v2 leaves unused bytes behind when it appends.
-        gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
-        return [*gaps, *_sidecar_digest(manifest, source)]
+        return [*_dirty_gaps(manifest, source), *_sidecar_digest(manifest, source)]
 
     def encodings_for(
         self, *, dtype: Any = None, encoding: Any = "raw", **features: Any
@@ -105,21 +105,37 @@ class Ztensor(Container):
 
 
 def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
-    """Yield a finding if bytes outside all components are not zero (spec I.2, IV.2)."""
-    end, dirty = 8, []
-    for _, offset, length, _ in [*sorted(manifest.extents), (0, manifest.offset, 0, "")]:
-        for start in range(end, offset, 1 << 22):
-            piece = source.view(start, min(1 << 22, offset - start)).tobytes()
+    """Yield a finding if padding is not zero (spec I.2, IV.2; Draft 4, container)."""
+    dirty = []
+    for first, last in _padding(manifest):
+        for start in range(first, last, 1 << 22):
+            piece = source.view(start, min(1 << 22, last - start)).tobytes()
             if piece.count(0) != len(piece):
                 dirty.append(start)
                 break
-        end = max(end, offset + length)
     if dirty:
         more = f" and {len(dirty) - 1} more places" if len(dirty) > 1 else ""
         yield Problem(
             code="padding", severity="warning", where=f"byte {dirty[0]}",
             message=f"padding between tensors is not zero at byte {dirty[0]}{more}",
         )  # fmt: skip
+
+
+def _padding(manifest: Manifest) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of padding in the file itself.
+
+    Appending to v2 leaves unused blobs and manifests behind, each at a multiple of the least alignment: up to there
+    everything is padding, and in a canonical file without such remains up to the next blob.
+    """
+    gaps, end = [], len(footer.MAGIC)
+    for file, offset, length, _ in [*sorted(manifest.extents), (0, manifest.offset, 0, "")]:
+        if file == 0 and (length or offset == manifest.offset):
+            gaps.append((end, offset))
+            end = max(end, offset + length)
+    is_v1 = manifest.version != "2"
+    is_whole = all(stop == align_up(start, footer.CANONICAL) for start, stop in gaps if start < stop)
+    for start, stop in gaps:
+        yield start, stop if is_v1 or is_whole else min(stop, align_up(start, footer.ALIGNMENT))
 
 
 def _sidecar_digest(manifest: Manifest, source: Source) -> Iterator[Problem]:

@@ -11,6 +11,8 @@ from attrs import frozen
 
 from squish_core.api import ByteCodec, ErrorCode, FormatError, MissingPluginError, install_command
 
+from .v2 import footer
+
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
     "flavor": ("canonical", "aligned", "literal", "compatible"),
@@ -84,7 +86,7 @@ class WriteOptions:
     @property
     def alignment(self) -> int:
         """Alignment of blobs in v2, in bytes."""
-        return 65536 if self.canonical else 4096
+        return footer.CANONICAL if self.canonical else footer.ALIGNMENT
 
     @property
     def digests(self) -> str:

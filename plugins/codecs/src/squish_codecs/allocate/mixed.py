@@ -49,7 +49,9 @@ class Mixed(Allocator):
                     super weights
 
     Always kept: embeddings, norms, heads, routers, convolutions and biases by name (`kind_of`: most sensitive to
-    rounding, or too small to matter), and vectors. Later rules with a pattern override the choice.
+    rounding, or too small to matter), and vectors. With `bpw`, embeddings that are the head, too (no tensor is a
+    head of its own), are quantized like the others: they may be half of a small model. Later rules with a pattern
+    override the choice.
     Sources: Squish's --outlier-threshold and --super-weight; HAWQ for the allotment.
     """
 
@@ -66,8 +68,9 @@ class Mixed(Allocator):
             )  # fmt: skip
         choices: dict[str, CodecSpec | str] = {}
         matrices = []
+        is_tied = "bpw" in settings and not any(kind_of(name) == "head" for name in model.names)
         for spec in specs:
-            reason = _reason(spec) or _outlier(values(spec), settings["outliers"])
+            reason = _reason(spec, "embedding" if is_tied else None) or _outlier(values(spec), settings["outliers"])
             if reason:
                 choices[spec.name] = reason
                 continue
@@ -117,14 +120,14 @@ def _short(short: AliasResolver, width: int) -> CodecSpec | None:
         return None
 
 
-def _reason(spec: TensorSpec) -> str:
-    """Return why a tensor is kept, by its name and shape."""
+def _reason(spec: TensorSpec, quantized: str | None = None) -> str:
+    """Return why a tensor is kept, by its name and shape, unless it is of the kind `quantized`."""
     if len(spec.shape) < 2 or not spec.elements:
         return "vectors are not quantized"
     if not spec.dtype.startswith(("f", "bf")):
         return f"only float tensors are quantized, not {spec.dtype}"
     kind = kind_of(spec.name)
-    return f"sensitive ({kind})" if kind else ""
+    return f"sensitive ({kind})" if kind and kind != quantized else ""
 
 
 def _outlier(panels: Iterable[Array], most: float) -> str:

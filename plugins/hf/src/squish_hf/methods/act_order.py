@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,18 @@ class _Bound(Codec):
 
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
         self._order(parts, spec)
+
+    def doubts(self, parts: Parts, spec: TensorSpec, params: Params) -> Iterator[str]:
+        """Groups of different sizes: GPTQ gives each group as many columns, in whatever order."""
+        order = self._order(parts, spec)
+        if order is not None:
+            size = self.scheme.group_size or spec.shape[-1]
+            counts = np.bincount(order, minlength=spec.shape[-1] // size)
+            if (counts != size).any():
+                yield (
+                    f"its g_idx gives the {len(counts)} groups {counts.min()} to {counts.max()} columns, "
+                    f"not {size} each: engines that read it and engines that do not compute different values"
+                )
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         """Return the layout of groups in order, which may not match the data."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squish_core.api import MappedFile, TensorError, UsageError
+from squish_core.api import ErrorCode, MappedFile, TensorError, UsageError
 
 from ..pretrained import from_pretrained, named_file, tokenizer_of
 from .windows import Window, Windows, vocabulary_digest, vocabulary_size
@@ -56,7 +56,7 @@ class LanguageModel:
             if not torch.isfinite(logits).all():
                 raise TensorError(
                     "a layer's output is not finite", file=self.file.name, tensor=self._first_not_finite(window.ids),
-                    code="not-finite",
+                    code=ErrorCode.NOT_FINITE,
                 )  # fmt: skip
         return logits
 
