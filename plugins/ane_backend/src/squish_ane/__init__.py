@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, hookimpl
 
-COMPRESSION: dict[str, tuple[str, dict[str, Any]]] = {
-    "constexpr_affine_dequantize": (
-        "affine",
-        {"bits": 8, "group_size": 256, "axis": "flat", "signed": True, "scale_dtype": "f16", "offset": "zero_point",
-         "offset_dtype": "i8"},
+FEATURES: dict[str, tuple[str, ...]] = {
+    "compression": (
+        "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense",
+        "constexpr_sparse_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
     ),
-    "constexpr_blockwise_shift_scale": (
-        "affine", {"bits": 4, "group_size": 32, "axis": "flat", "signed": True, "scale_dtype": "f16"}
-    ),
-    "constexpr_lut_to_dense": ("palette", {"bits": 4, "axis": "flat", "codebook_dtype": "f16"}),
-    "constexpr_sparse_to_dense": ("bitmask", {"dtype": "f16", "kept": "run"}),
-    "constexpr_lut_to_sparse": ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}),
-    "constexpr_sparse_blockwise_shift_scale": ("bitmask", {"dtype": "i8", "kept": "run", "scale": "f16"}),
+    "bits": ("1", "2", "3", "4", "6", "8"),
+    "zero_points": ("false", "true"),
+    "granularity": ("per_tensor", "per_channel", "per_block", "per_grouped_channel"),
+    "vector": ("1", "2", "4", "5"),
+    "codebooks": ("1", "2", "4", "8", "16", "32"),
 }  # fmt: skip
-"""Core ML operation -> the codec and parameters of coremltools' default output."""
+"""Features of a query without a file: a compile-time operation and what it stores (`coreml.features`)."""
 
 
 @hookimpl
@@ -47,7 +42,7 @@ def squish_containers() -> list[ContainerInfo]:
             signatures=(Signature(b"Manifest.json", where="member"),),
             can_write=True,
             options={"target": "iOS18 (default) or iOS16"},
-            features={"compression": tuple(COMPRESSION)},
+            features=FEATURES,
             aliases={
                 "int8": "affine:bits=8,scale_dtype=f16",
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",

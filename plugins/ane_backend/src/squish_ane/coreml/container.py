@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
-    CodecSpec,
     CodeLayout,
     Container,
     Encoding,
@@ -25,8 +24,8 @@ from squish_core.api import (
     single_value,
 )
 
-from .. import COMPRESSION
 from . import accept, writer
+from .features import encoding_for
 from .package import read_package
 
 
@@ -36,11 +35,10 @@ class Mlpackage(Container):
     def read_index(self, source: Source, limits: Limits) -> Index:
         return read_package(source, limits)
 
-    def encodings_for(self, *, compression: Any = None, **features: Any) -> tuple[Encoding, ...]:
+    def encodings_for(self, *, compression: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if compression is None:
             return ()
-        operation = single_value("compression", compression)
-        return (Encoding(codec=CodecSpec(*COMPRESSION[operation]), label=operation),)
+        return (encoding_for(single_value("compression", compression), **features),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accept(spec, encoding, writer.target_of(options))
