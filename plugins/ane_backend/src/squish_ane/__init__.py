@@ -17,6 +17,20 @@ FEATURES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Features of a query without a file: a compile-time operation and what it stores (`coreml.features`)."""
 
+FACTS: dict[str, str] = {
+    "kernel formats": "1 to 31: palettes 7 to 27 (f - 7 < 0x15), unity 28 to 30 (f - 0x1c < 3)",
+    "bit depth": "16 dense and unity, 8 int8 and E4M3, 1 2 3 4 6 8 palettes (index)",
+    "palette format": "lut{1,2,3,4,6,8}_f16, lut{1,2,3,4,6}_{i8,u8,f8_e4m3}",
+    "underlying type": "i8, u8, f8_e4m3, f16",
+    "palette LUT size": "2^bits * vector * 2 bytes for each codebook: 32 for 4 bits, 512 for 8",
+    "type numbers": "i8=2 u8=3 f16=5 lut=8 u4=9 f8_e4m3=16 i4=23",
+    "descriptor": "lut (typeno, bitdepth, lut_bytes), pal (palette_format, bitdepth, num_luts, lut_bytes), ocgs, scale,"
+    " bias, weights",
+    "group record": "14 words: offset, channels, ten addresses (-1), two flags (0)",
+    "activation table": "43 half-precision entries with 33 knots, 86 bytes of the palettes' budget",
+}
+"""The tables of compiled weights that plans show (chapter 25); `squish plan FILE --backend ane:device=M1 --json`."""
+
 
 @hookimpl
 def squish_backends() -> list[BackendInfo]:
@@ -43,6 +57,7 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             options={"target": "iOS18 (default) or iOS16"},
             features=FEATURES,
+            facts=FACTS,
             aliases={
                 "int8": "affine:bits=8,scale_dtype=f16",
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",

@@ -75,8 +75,10 @@ def encoding_for(operation: str, **features: Any) -> Encoding | Refusal:
     """Return the encoding that an operation and its features stand for, or why there is none."""
     given = {name: single_value(name, value) for name, value in features.items() if value is not None}
     numbers = {name: int(given[name]) for name in ("bits", "vector", "codebooks") if name in given}
-    words = {"granularity": given["granularity"]} if "granularity" in given else {}
-    query = Features(**numbers, **words, zero_points=given.get("zero_points") == "true")
+    query = Features(
+        bits=numbers.get("bits"), zero_points=given.get("zero_points") == "true", granularity=given.get("granularity"),
+        vector=numbers.get("vector", 1), codebooks=numbers.get("codebooks"),
+    )  # fmt: skip
     form = FORMS[operation]
     complete = form.complete(query)
     if why := form.hindrance(complete, query):
