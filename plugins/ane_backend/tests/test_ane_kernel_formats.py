@@ -118,7 +118,7 @@ def test_the_registry_states_the_tables_that_plans_show():
         assert f"{name} ({', '.join(table._fields)})" in facts["descriptor"]
     assert facts["group record"].startswith(f"{len(structures.GroupRecord(offset=0, channels=1).words())} words")
     assert facts["activation table"].startswith(f"{activation.ENTRIES} half-precision entries with {activation.KNOTS}")
-    named = re.findall(r"lut\{([\d,]+)\}_\{?([\w,]+)\}?", facts["palette format"])
+    named = re.findall(r"lut\{([\d,]+)\}_\{?(\w+(?:,\w+)*)\}?", facts["palette format"])
     palettes = {f"lut{bits}_{kind}" for all_bits, kinds in named for bits in all_bits.split(",")
                 for kind in kinds.split(",")}  # fmt: skip
     assert palettes == {each.palette_format for each in kernel_formats.PALETTE_FORMATS}
