@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    CodecSpec,
     CodeLayout,
     Container,
     Encoding,
@@ -45,6 +46,9 @@ class Mlpackage(Container):
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accept_codes(spec, layout, writer.target_of(options))
+
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return accept.choose(specs, codec, writer.target_of(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
