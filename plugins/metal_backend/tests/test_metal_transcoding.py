@@ -149,6 +149,33 @@ def test_squizd_int2_bytes_are_kept():
     np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
+@pytest.mark.parametrize(
+    ("inner", "side", "group"),
+    [({"group_size": 64}, 64, 64), ({"group_size": 64}, 32, 32), ({}, 64, 64), ({"group_size": 128}, 128, 128)],
+)
+@pytest.mark.parametrize("codec_id", ["squizd.int4", "squizd.int2"])
+def test_a_mask_augments_the_kernel_of_its_codes(metal_on_cpu, codec_id, inner, side, group):
+    """SQUIZD 3.3: SPARSE does not select a path; scale and bias are 0 in masked groups."""
+    chance, shape = np.random.default_rng(9), (128, 256)
+    spec, source = TensorSpec(name="w", shape=shape, dtype="f32"), squish.registry().codec(codec_id)
+    values = chance.standard_normal(shape, np.float32)
+    params = source.fit_params(lambda: iter([values]), spec, inner)
+    codec_spec = CodecSpec("masked", {"block_size": side}, CodecSpec(codec_id, params))
+    parts = source.encode(values, params)
+    codec = squish.registry().codec(codec_spec)
+    parts["mask"] = chance.integers(0, 256, codec.parts(spec, codec_spec.params)["mask"][1], np.uint8)
+    tensor = memory_file(squish.registry(), {"w": (spec, codec_spec, parts)})[0]["w"]
+    chosen = tensor.plan("metal").chosen
+    assert chosen.mode == "stream"
+    assert f"mx.quantized_matmul, mode affine, {codec_id[-1]} bits, groups of {group}," in chosen.storage
+    weight, expected = tensor.load("metal"), tensor.numpy()
+    assert (expected == 0).any()
+    assert (weight.dense()[expected == 0] == 0).all()
+    np.testing.assert_allclose(weight.dense(), expected, rtol=1e-6, atol=1e-6)
+    x = chance.standard_normal((3, 256), np.float32)
+    np.testing.assert_allclose(weight.linear(x), x @ expected.T, rtol=1e-3, atol=1e-3)
+
+
 MICROSCALED = {
     "mx": ({}, "mxfp4"),
     "mx fp8": ({"element": "f8_e4m3"}, "mxfp8"),
