@@ -176,6 +176,47 @@ def test_a_mask_augments_the_kernel_of_its_codes(metal_on_cpu, codec_id, inner, 
     np.testing.assert_allclose(weight.linear(x), x @ expected.T, rtol=1e-3, atol=1e-3)
 
 
+GROUPS_DOWN = {
+    "ztensor 1.1": {"bits": 4, "group_size": 64, "axis": -2, "offset": "zero_point", "offset_dtype": "f32"},
+    "ztensor v2": {"bits": 4, "group_size": 32, "axis": -2, "signed": False, "zero": 8, "scale_dtype": "f16"},
+    "int8": {"bits": 8, "group_size": 128, "axis": -2, "scale_dtype": "f16"},
+    "2 bits": {"bits": 2, "group_size": 32, "axis": -2, "offset": "bias"},
+    "3 bits": {"bits": 3, "group_size": 32, "axis": -2, "word": "i32", "order": "padded"},
+}
+
+
+@pytest.mark.parametrize("name", GROUPS_DOWN)
+@pytest.mark.parametrize("shape", [(128, 96), (256, 50), (3, 128, 40)])
+def test_groups_down_columns_stream_as_the_transposed_matrix(name, shape):
+    params = GROUPS_DOWN[name]
+    offsets = {}
+    if params.get("offset") == "zero_point":
+        grid = (*shape[:-2], shape[-2] // params["group_size"], shape[-1])
+        offsets = {"offset": np.random.default_rng(1).integers(0, 16, grid).astype(np.float32)}
+    tensor = loaded("affine", params, shape, **offsets)
+    chosen = tensor.plan("metal").chosen
+    assert chosen.mode == "stream"
+    assert f"groups of {params['group_size']} down columns" in chosen.storage
+    op = "experts" if len(shape) == 3 else "linear"
+    weight, expected = tensor.load("metal", op=op), tensor.numpy()
+    np.testing.assert_allclose(weight.dense(), expected, rtol=1e-6, atol=1e-5)
+    x = np.random.default_rng(7).standard_normal((6, shape[-1]), np.float32)
+    if op == "experts":
+        ids = np.arange(6) % shape[0]
+        products = np.stack([row @ expected[at].T for row, at in zip(x, ids)])
+        np.testing.assert_allclose(weight.experts(x, ids), products, rtol=1e-3, atol=1e-3)
+        return
+    np.testing.assert_allclose(weight.linear(x), x @ expected.T, rtol=1e-3, atol=1e-3)
+    ids = np.array([[3, 0], [127, 3]])
+    np.testing.assert_allclose(weight.embed(ids), expected[ids], rtol=1e-6, atol=1e-5)
+
+
+def test_panels_of_groups_down_columns_are_put_together():
+    codec, spec, parts = stored("affine", GROUPS_DOWN["ztensor v2"], (2048, 640), np.random.default_rng(8))
+    weights = packed(codec, spec, GROUPS_DOWN["ztensor v2"], parts)
+    np.testing.assert_array_equal(dequantized(weights).T, decoded(codec, spec, GROUPS_DOWN["ztensor v2"], parts))
+
+
 MICROSCALED = {
     "mx": ({}, "mxfp4"),
     "mx fp8": ({"element": "f8_e4m3"}, "mxfp8"),
