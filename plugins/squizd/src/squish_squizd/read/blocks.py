@@ -25,7 +25,7 @@ FOOTPRINTS = {
         (12, 10), (12, 12),
     )
 } | {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)}  # fmt: skip
-"""ASTC footprint codes: every footprint as `x << 4 | y`, and the six short codes, which are written where they exist."""
+"""ASTC footprint codes: every footprint as `x << 4 | y`, and six short codes, which are written where they exist."""
 FOOTPRINT_CODES = {footprint: code for code, footprint in FOOTPRINTS.items()}
 
 
