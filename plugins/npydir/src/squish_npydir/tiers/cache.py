@@ -81,7 +81,7 @@ def build(
         The directory.
     tier
         finalized, mlx, 4bit, 3bit, panels; or 4-bit arrays beside the INT8 ones: int4 (q4 and s4, symmetric in groups
-        of 128, half of INT8's bytes) or int4a (q4a, s4a and z4a, asymmetric in groups of 32: closer, 0.75 of INT8's).
+        of 128, half of INT8's bytes) or int4a (q4a, s4a and z4a, asymmetric in groups of 32: closer, 0.71 of INT8's).
         `int4a:group_size=128,scales=f16` sets the columns per scale (0: whole rows; by default fewer if the group does
         not divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
     progress
