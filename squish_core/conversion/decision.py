@@ -177,9 +177,14 @@ class Decision:
             return self._leave(spec)
         chosen = rule.pattern is None or self._is_allocator(rule)
         choice = self.encodings.get(spec.name, None if chosen else rule.spec)
+        other = None if chosen else self.container.fallback(spec, rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
         try:
+            if other is not None:
+                step = self._encode(spec, other, rule.overflow)
+                note = f"encoded as {other}: {rule.spec} does not fit its shape"
+                return evolve(step, note=note, overflow=rule.overflow)
             step = self._encode(spec, choice, rule.overflow)
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
             note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"

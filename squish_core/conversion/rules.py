@@ -9,10 +9,12 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from squish_core.codecs.allocator import ModelFacts
 from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import REFUSE, take_overflow
 from squish_core.errors import MissingPluginError, UsageError
+from squish_core.formats.base import Container
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
@@ -100,6 +102,15 @@ def _rules_of_function(
 def _rule(pattern: str | None, text: str) -> Rule:
     spec = parse_spec(text)
     return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
+
+
+def with_preset(rules: tuple[Rule, ...], container: Container, model: ModelFacts) -> tuple[Rule, ...]:
+    """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
+    bare = [rule for rule in rules if rule.pattern is None]
+    if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
+        return rules
+    text = container.preset(bare[0].spec.id.lower(), model)
+    return tuple(evolve(rule, spec=parse_spec(text)) if text and rule is bare[0] else rule for rule in rules)
 
 
 def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
