@@ -42,7 +42,7 @@ def resolve(operation, device, **features):
         (SPARSE_BLOCKS, {"granularity": "per_block", "bits": 4, "zero_points": True}, "fold fold fold"),
     ],
 )
-def test_features_decide_the_mode_on_m1_m2_and_m3(operation, features, modes):
+def test_features_decide_the_mode_or_the_reason_on_m1_m2_and_m3(operation, features, modes):
     for device, mode in zip(("M1", "M2", "M3"), modes.split()):
         if mode != "illegal":
             assert resolve(operation, device, **features).chosen.mode == mode, device

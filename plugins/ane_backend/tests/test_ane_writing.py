@@ -282,7 +282,7 @@ def test_what_a_rule_for_all_tensors_does_not_encode_becomes_f16_with_a_note(bf1
 
 
 @pytest.mark.parametrize("encode", [None, "*up_proj*=lut4"])
-def test_without_a_rule_for_all_tensors_the_advice_works(bf16_model, tmp_path, encode):
+def test_without_a_rule_for_all_tensors_the_message_gives_advice_that_works(bf16_model, tmp_path, encode):
     with pytest.raises(squish.SquishError, match="--encode f16, before rules with patterns") as caught:
         squish.convert(bf16_model, tmp_path / "out.mlpackage", encode=encode)
     assert caught.value.code == "refused"
@@ -291,7 +291,7 @@ def test_without_a_rule_for_all_tensors_the_advice_works(bf16_model, tmp_path, e
         assert file["model.layers.0.mlp.up_proj.weight"].codec == ("palette" if encode else "dense")
 
 
-def test_integers_are_refused_with_advice_that_leaves_them_out(tmp_path):
+def test_integers_are_refused_with_a_reason_and_advice_that_leaves_them_out(tmp_path):
     arrays = {"ids": np.arange(4), "w": np.ones((4, 32), np.float32)}
     with pytest.raises(squish.SquishError, match="Core ML has no constants of i64") as caught:
         squish.convert(arrays, tmp_path / "out.mlpackage", encode="lut4")

@@ -95,7 +95,7 @@ def test_three_bits_are_for_families_that_tolerate_them(tmp_path: Path, config: 
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
     before = sorted(folder.rglob("*"))
-    with pytest.raises(FormatError, match="families that tolerate three bits") as caught:
+    with pytest.raises(FormatError) as caught:
         cache.build(folder, "3bit")
     assert (caught.value.code, "--gate TEXT" in str(caught.value.hint)) == ("gate", True)
     assert sorted(folder.rglob("*")) == before

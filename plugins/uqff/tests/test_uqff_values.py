@@ -120,10 +120,10 @@ def test_a_float8_value_is_its_code_times_one_scale(uqff: SimpleNamespace) -> No
         assert set(file["0.weight"].spec.extras) == {"dequant_x_scale", "quant_scale"}
 
 
-@pytest.mark.parametrize(("number", "known"), [(9, True), (5, True), (6, True), (0, True), (14, False), (255, False)])
+@pytest.mark.parametrize(("number", "exists"), [(9, True), (5, True), (6, True), (0, True), (14, False), (255, False)])
 @pytest.mark.parametrize("version", [0x000100, 0x000103, 0x000200, None])
 def test_a_float8_layer_keeps_the_number_of_its_layer_dtype(
-    uqff: SimpleNamespace, tmp_path: Path, number: int, known: bool, version: int | None
+    uqff: SimpleNamespace, tmp_path: Path, number: int, exists: bool, version: int | None
 ) -> None:
     codes, dtype = bytes(range(64)), np.array(number, "<u4").tobytes()
     if version is None:
@@ -149,7 +149,7 @@ def test_a_float8_layer_keeps_the_number_of_its_layer_dtype(
             assert file[name].spec.attrs["uqff.dtype"] == number
             np.testing.assert_array_equal(file[name].numpy(), expected)
             messages = [problem.message for problem in file.problems if problem.code == "dtype"]
-            assert len(messages) == (not known)
+            assert len(messages) == (not exists)
             assert all(f"layer dtype {number} does not exist" in message for message in messages)
 
 

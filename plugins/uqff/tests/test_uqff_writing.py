@@ -77,7 +77,7 @@ def test_0_1_0_is_one_file_whose_blobs_have_the_published_layout(name: str, tmp_
         ("version=0.1.1", "q8_0", "option", "cannot write this UQFF version"),
     ],
 )
-def test_what_0_1_0_lacks_is_refused_before_writing(
+def test_what_0_1_0_lacks_is_refused_with_the_reason_before_writing(
     options: str, encode: str, code: str, reason: str, tmp_path: Path, uqff: Any
 ) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))

@@ -235,8 +235,9 @@ def test_1_1_without_zeros_is_a_warning_that_strict_refuses(zt: Any, tmp_path: P
         found = [(problem.code, problem.severity, problem.where) for problem in file.problems]
         assert found == [("missing", "warning", "w")]
         np.testing.assert_array_equal(file["w"].numpy(), codes)
-    with pytest.raises(squish.FormatError, match="the required component 'zeros' is missing"):
+    with pytest.raises(squish.FormatError) as caught:
         squish.open(data, strict=True)
+    assert (caught.value.code, caught.value.tensor) == ("missing", "w")
     squish.convert(data, tmp_path / "new.zt")
     with squish.open(tmp_path / "new.zt", strict=True) as file:  # written with zeros
         np.testing.assert_array_equal(file["w"].numpy(), codes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from squish_core.api import CodecError
+from squish_core.api import CodecError, ErrorCode
 
 BITS, GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 """Widths and group sizes of `mx.quantize`."""
@@ -47,7 +47,7 @@ class Cache:
     def __init__(self, bits: int = 8, group_size: int = 32, residual: int = 128) -> None:
         if bits not in BITS or group_size not in GROUPS or residual < 0:
             raise CodecError(
-                "unsupported settings of a KV cache", code="params",
+                "unsupported settings of a KV cache", code=ErrorCode.PARAMS,
                 expected=f"bits of {BITS}, group_size of {GROUPS}, residual from 0",
                 found=f"bits {bits}, group_size {group_size}, residual {residual}",
             )  # fmt: skip
