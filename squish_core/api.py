@@ -55,7 +55,7 @@ _NAMES = {
     "squish_core.schedulers.base": ("Scheduler", "lost_worker"),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
-    "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "start_daemon", "workers"),
+    "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "start_daemon", "start_finishing", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": (
         "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
@@ -172,6 +172,7 @@ if TYPE_CHECKING:
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import start_daemon as start_daemon
+    from squish_core.concurrency import start_finishing as start_finishing
     from squish_core.concurrency import workers as workers
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert

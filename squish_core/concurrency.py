@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -140,6 +141,44 @@ def start_daemon(function: Callable[[], object], name: str) -> Thread:
 
     thread = threading.Thread(target=function, name=name, daemon=True)
     thread.start()
+    return thread
+
+
+def start_finishing(function: Callable[[], object], name: str, at_exit: Callable[[], object]) -> Thread:
+    """Run a function in a thread that the process waits for when it ends, before its pools close.
+
+    Parameters
+    ----------
+    function
+        What to run; what it raises ends the thread.
+    name
+        Name of the thread.
+    at_exit
+        Called before the process waits for the thread, such as to say so.
+
+    Returns
+    -------
+    threading.Thread
+        The running thread.
+
+    Examples
+    --------
+    >>> thread = start_finishing(lambda: None, "squish example", lambda: None)
+    >>> thread.join()
+    """
+    import atexit
+    import concurrent.futures.thread  # noqa: F401 - its pools close at exit in the reverse order of registration
+    import threading
+
+    thread = start_daemon(function, name)
+
+    def finish() -> None:
+        if thread.is_alive():
+            at_exit()
+            with contextlib.suppress(KeyboardInterrupt):
+                thread.join()
+
+    getattr(threading, "_register_atexit", atexit.register)(finish)
     return thread
 
 

@@ -262,7 +262,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         ((64, 32), 'float32')
         """
         tensors = self.index.tensors
-        arrays = dense_arrays(tensors, self.source_for, copy=copy)
+        arrays = dense_arrays(tensors, self.values_source, copy=copy)
         remaining = [name for name, array in arrays.items() if array is None]
         if remaining:
             encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])

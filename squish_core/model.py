@@ -235,10 +235,11 @@ class Index:
 
     `meta`: metadata in order, with stored types (`Typed`). `assets`: other files of the model (config, tokenizer) as
     parts. `whole`: encodings of the whole model. `children`: indexes inside this one, such as a draft head. `caches`:
-    labels of encodings computed from others of the same tensor; they are read first, but never converted. `sections`:
-    sections of the file by offset. `declarations`: keys in JSON assets that describe the encoding of this file's
-    tensors, as paths from the root (the empty path is the whole asset); `convert` drops them for other formats.
-    `graph`: what computes with the tensors, in words, if the file stores it; `convert` drops it for other formats.
+    labels of encodings computed from others of the same tensor; they are read first, but never converted.
+    `pending_caches`: those that the format builds once values are read (`Container.loading`). `sections`: sections of
+    the file by offset. `declarations`: keys in JSON assets that describe the encoding of this file's tensors, as paths
+    from the root (the empty path is the whole asset); `convert` drops them for other formats. `graph`: what computes
+    with the tensors, in words, if the file stores it; `convert` drops it for other formats.
     `ignored`: files and subfolders (`onnx/`) of the model's folder that are not read; `convert` lists them.
     `reading`: the read options of `format="ID:key=value"` under which it was read.
     """
@@ -254,6 +255,7 @@ class Index:
     whole: tuple[Encoding, ...] = ()
     children: Mapping[str, Index] = field(factory=dict)
     caches: tuple[str, ...] = ()
+    pending_caches: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     sections: tuple[Section, ...] = ()
     graph: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -36,6 +36,7 @@ class Reader:
         if registry is None:
             raise TypeError("File() needs registry=, what is installed")
         self.source, self.index, self.registry, self.limits = source, index, registry, limits
+        self._is_loading = False
 
     @property
     def name(self) -> str:
@@ -84,7 +85,18 @@ class Reader:
 
     def array(self, part: Part) -> StoredArray:
         """A part as a lazy array."""
-        return StoredArray(part, self.source_for, self.registry.byte_codec, self.limits)
+        return StoredArray(part, self.values_source, self.registry.byte_codec, self.limits)
+
+    @property
+    def values_source(self) -> Callable[[int], Source]:
+        """`source_for`; the first call tells the format that values are read, if the Index asks for it."""
+        return self._loading_source if self.index.pending_caches else self.source_for
+
+    def _loading_source(self, number: int) -> Source:
+        if not self._is_loading:
+            self._is_loading = True
+            self.registry.container(self.format).loading(self.source)
+        return self.source_for(number)
 
     def bind(self, spec: TensorSpec, encoding: Encoding) -> BoundEncoding:
         """Bind an encoding to its codec and stored parts."""

@@ -95,7 +95,18 @@ REAL = [
     ("npydir", "int3", {"dialect": "int3 milo"}),
     ("npydir", "int2", {"dialect": "int2"}),
     ("mlpackage", "lut4", {"compression": "constexpr_lut_to_dense"}),
-    ("mlpackage", "int4", {"compression": "constexpr_blockwise_shift_scale"}),
+    ("mlpackage", "lut6", {"compression": "constexpr_lut_to_dense", "bits": "6"}),
+    ("mlpackage", "int4", {"compression": "constexpr_blockwise_shift_scale", "bits": "4"}),
+    ("mlpackage", "int8", {"compression": "constexpr_blockwise_shift_scale", "granularity": "per_channel"}),
+    ("mlpackage:target=iOS16", "int8", {"compression": "constexpr_affine_dequantize"}),
+    (
+        "mlpackage",
+        "affine:bits=4,group_size=32,signed=True,scale_dtype=f16,offset=zero_point",
+        {"compression": "constexpr_blockwise_shift_scale", "bits": "4", "zero_points": "true"},
+    ),
+    ("mlpackage", "sparse", {"compression": "constexpr_sparse_to_dense"}),
+    ("mlpackage", "sparse_lut4", {"compression": "constexpr_lut_to_sparse"}),
+    ("mlpackage", "sparse_int8", {"compression": "constexpr_sparse_blockwise_shift_scale"}),
 ]
 
 

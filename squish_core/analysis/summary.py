@@ -78,6 +78,7 @@ class Summary:
     meta_types: Mapping[str, str]
     assets: Mapping[str, int]
     caches: tuple[str, ...]
+    pending_caches: tuple[str, ...]
     sections: tuple[Mapping[str, Any], ...]
     whole: tuple[str, ...]
     children: Mapping[str, Mapping[str, Any]]
@@ -146,6 +147,8 @@ class Summary:
         yield "parameters", f"{self.parameters:,} at {self.bits_per_weight:.2f} bits each"
         if self.caches:
             yield "caches", f"{', '.join(self.caches)} (the first is used)"
+        if self.pending_caches:
+            yield "caches", f"{', '.join(self.pending_caches)} to be built by the first load"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(map(escape, self.lines())))
@@ -170,6 +173,7 @@ def summarize(reader: Reader) -> Summary:
         metadata={key: untyped(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
         assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
+        pending_caches=index.pending_caches,
         sections=tuple(map(asdict, index.sections)), whole=tuple(str(encoding.codec) for encoding in index.whole),
         children={
             name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,13 +10,15 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec
+from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Encoding, Filter, Part, Segment, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-SHAPE = (256, 256)
-"""Large enough for the default blocks and groups of formats, small enough to compute quickly."""
+SHAPES = ((256, 256), (1280, 256))
+"""Large enough for the default blocks and groups of formats, small enough to compute quickly. The second is for codecs
+that refuse the first: vectors of 5 divide no power of two."""
 EXPERTS = 4
 
 
@@ -29,11 +32,20 @@ def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
     """Complete an encoding without parts for a matrix, or for `experts` a stack of matrices.
 
     Parameters that depend on the values, such as TCA-TBE's exponents, are computed for a tensor of ones. CodecError
-    if the codec does not support the shape.
+    if the codec supports none of the shapes.
     """
+    try:
+        return _example(codecs, encoding, op, SHAPES[0])
+    except CodecError as error:
+        with contextlib.suppress(CodecError):
+            return _example(codecs, encoding, op, SHAPES[1])
+        raise error
+
+
+def _example(codecs: Codecs, encoding: Encoding, op: str, shape: tuple[int, int]) -> TensorSpec:
     values = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
     dtype = "f32" if values is None else values.dtype
-    spec = TensorSpec(name="", shape=(EXPERTS, *SHAPE) if op == "experts" else SHAPE, dtype=dtype)
+    spec = TensorSpec(name="", shape=(EXPERTS, *shape) if op == "experts" else shape, dtype=dtype)
     spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec, encoding.codec.params))
     codec = _fitted(codecs, encoding.codec, spec)
     parts = codecs.codec(codec).parts(spec, codec.params)

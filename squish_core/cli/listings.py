@@ -158,6 +158,7 @@ def one_format(data: dict[str, Any]) -> list[str]:
             *((f"--format {data['id']}:{name}=", text) for name, text in data["reading"].items()),
             *((f"--feature {name}=", _values(data, name)) for name in data["features"]),
             *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
+            *data["facts"].items(),
         ],
     )  # fmt: skip
 

@@ -190,7 +190,10 @@ def plan(
         if len(plan) == 1 and errors:
             raise next(iter(errors.values()))
         runs = plan.mode != "none" or not len(plan)
-        return Answer(plan.to_dict(), command_line(plan.explain()).split("\n"), 0 if runs else 2)
+        pending = opened.index.pending_caches
+        lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
+        data = {**plan.to_dict(), **({"pending_caches": list(pending)} if pending else {})}
+        return Answer(data, [*lines, *command_line(plan.explain()).split("\n")], 0 if runs else 2)
 
 
 def plan_features(

@@ -142,8 +142,10 @@ class Decision:
             elif matches and rule.pattern in (None, ALL) and rule.spec not in (KEEP, NEAREST):
                 choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
                 applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
+                # `*` skips vectors, as a rule without a pattern does
+                skipped = {spec.name for spec in matches if rule.pattern is None or len(spec.shape) < 2}
                 encodings |= {
-                    name: choice for name, choice in applied.items() if rule.pattern is None or isinstance(choice, str)
+                    name: choice for name, choice in applied.items() if name in skipped or isinstance(choice, str)
                 }
         return encodings
 
@@ -279,7 +281,8 @@ class Decision:
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
-            hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists.",
+            hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists."
+            if spec.dtype.startswith(("f", "bf")) else "Leave it out: select the other tensors with only='PATTERN'.",
         )  # fmt: skip
 
     def _copy_undeclared(self, spec: TensorSpec) -> Step:

@@ -88,6 +88,15 @@ class Container(Renamed):
         """
         return self.read_index(source, limits)
 
+    def loading(self, source: Source) -> None:
+        """React to the first values that are read of a file whose Index has `pending_caches`.
+
+        Parameters
+        ----------
+        source
+            The open file.
+        """
+
     def sniff(self, source: Source) -> bool:
         """Whether a file with this format's signature has this format. Called only if the declaration has `sniffs`.
 

@@ -35,7 +35,7 @@ class ContainerInfo:
     `options`: write options (`--to ID:key=value`) and `reading`: read options of a refinement
     (`--format ID:key=value`), each with a description. `codecs`: ids of the codecs that files use. `sniffs`: other
     formats share the signature (as in zip archives), so `Container.sniff` decides. `views`: byte ranges of tensors may
-    overlap, which is otherwise an error.
+    overlap, which is otherwise an error. `facts`: further facts that `squish formats ID` shows, by their title.
     """
 
     id: str
@@ -53,6 +53,7 @@ class ContainerInfo:
     aliases: Mapping[str, str] = field(factory=dict)
     codecs: tuple[str, ...] = ()
     sniffs: bool = False
+    facts: Mapping[str, str] = field(factory=dict)
 
 
 @frozen(kw_only=True)

@@ -130,6 +130,42 @@ def test_an_empty_tensor_is_planned(codec, params):
     assert file["w"].plan("ane:device=M2").chosen.cost.moved < 100
 
 
+@pytest.mark.parametrize(
+    ("shape", "options", "zeros"),
+    [
+        ((16, 8, 3, 3), "", None), ((16, 8, 3, 3), ",stride=2", 1 - 9 / 16),
+        ((16, 8, 3, 3), ",padding=1,size=8", 1 - (22 / 24) ** 2), ((16, 8), ",stride=2", None),
+        ((16, 8, 1, 1), ",stride=2", 0.75),
+    ],
+)  # fmt: skip
+def test_stride_and_padding_add_implicit_zeros_to_the_cycles(shape, options, zeros):
+    weight = weights_of(shape)
+    assert weight.plan(f"ane:device=M1{options}").chosen.facts.get("implicit_zeros") == pytest.approx(zeros)
+    counted = weight.plan(f"ane:device=M1{options},zeros=count").chosen.facts
+    assert counted["cycles_of_dense"] == pytest.approx((1 - counted["zeros"]) * (1 - (zeros or 0)))
+    assert ("implicit zeros" in counted["summary"]) == (zeros is not None)
+
+
+def test_an_activation_table_shares_the_budget_of_a_palette():
+    chosen = tensor("palette", bits=4, codebook_dtype="f16").plan("ane:device=M1,activation=silu").chosen
+    assert (chosen.facts["sections"]["lut"], chosen.facts["palette_budget_with_activation"]) == (86, 32 + 86)
+    assert chosen.facts["tables"]["lut"] == {"typeno": 5, "bitdepth": 16, "lut_bytes": 86}
+    assert list(chosen.facts["streams"]) == ["palette", "activation"]
+    activation = chosen.facts["activation"]
+    assert (activation["function"], activation["domain"]) == ("silu", [-8, 8])
+    assert 0 < activation["max_error"] < 0.05
+    assert "activation table of 86 bytes" in chosen.facts["summary"]
+
+
+@pytest.mark.parametrize(("shape", "form"), [((16, 1, 1, 1), "unity"), ((16, 1, 3, 3), "dense")])
+def test_a_weight_that_only_scales_channels_is_unity_and_excluded_from_winograd(shape, form):
+    facts = weights_of(shape).plan("ane:device=M1,depthwise=true").chosen.facts
+    assert facts["form"] == form
+    assert facts["kernel_format"]["numbers"] == ([28, 29, 30] if form == "unity" else [1, 2, 3, 4, 5, 31])
+    assert facts["winograd"] == ("excluded: weights are unity" if form == "unity" else "eligible")
+    assert weights_of(shape).plan("ane:device=M1").chosen.facts["form"] == "dense"
+
+
 def test_a_device_plan_cannot_run():
     with pytest.raises(SquishError):
         tensor("affine", bits=8).load("ane:device=M2")
@@ -149,8 +185,9 @@ def test_the_consumer_affects_the_mode(options, mode):
 
 
 @pytest.mark.parametrize(
-    "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2"]
-)
+    "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2",
+     "device=M1,padding=1", "device=M1,padding=-1,size=4", "device=M1,activation=cosine"],
+)  # fmt: skip
 def test_invalid_options_are_refused(options):
     with pytest.raises(SquishError):
         tensor("affine", bits=8).plan(f"ane:{options}")
@@ -183,17 +220,64 @@ def facts(codec, device="M1", **params):
 
 def test_a_plan_shows_sections_records_and_streams_by_core():
     palette = facts("palette", bits=4, codebook_dtype="f16")
-    assert palette["records"] == [[core * 1032, 16] for core in range(4)]
-    assert palette["sections"] == {"lut": 0, "pal": 32, "ocgs": 4 * 56, "scale": 0, "bias": 0, "weights": 4096 + 32}
+    assert palette["records"] == [[core * 1024, 16] for core in range(4)]
+    assert palette["record_words"][1] == [1024, 16, *[-1] * 10, 0, 0]
+    assert palette["sections"] == {"lut": 0, "pal": 32, "ocgs": 4 * 56, "scale": 0, "bias": 0, "weights": 4096}
+    assert palette["tables"] == {"pal": {"palette_format": "lut4_f16", "bitdepth": 4, "num_luts": 1, "lut_bytes": 32}}
+    assert palette["kernel_format"] == {
+        "kind": "palette", "numbers": list(range(7, 28)), "bit_depth": 4, "underlying_type": "f16", "type_number": 8,
+        "palette_format": "lut4_f16",
+    }  # fmt: skip
     assert palette["streams"] == {"palette": {"enable": 0x5568, "base": 0x556C, "relocation": 0x155C}}
     budget = (palette["palette_budget"], palette["palette_budget_with_activation"])
-    assert (*budget, palette["type_number"]) == (32, 32 + 86, 8)
+    assert (*budget, palette["type_number"], palette["element_type"]) == (32, 32 + 86, 8, 9)
     assert palette["gates"] == {"0x48f": True, "0x529": True}
-    assert "palette of 32 on-chip bytes" in palette["summary"]
+    assert "kernel format lut4_f16 (7 to 27), type 8; palette of 32 on-chip bytes" in palette["summary"]
     assert len(facts("palette", "H13g", bits=4, codebook_dtype="f16")["records"]) == 8
     scaled = facts("affine", "M2", bits=8, scale_dtype="f16")
     assert (scaled["records"], list(scaled["streams"])) == ("shared kernel memory", ["post_scale"])
-    assert (scaled["sections"]["scale"], scaled["type_number"]) == (128, 2)
+    assert (scaled["sections"]["scale"], scaled["type_number"], scaled["element_type"]) == (128, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("codec", "params", "device", "sections"),
+    [
+        ("palette", {"bits": 4, "codebook_dtype": "f16"}, "M1", {"pal": 32, "weights": 32768}),
+        ("palette", {"bits": 8, "codebook_dtype": "f16"}, "M1", {"pal": 512, "weights": 65536}),
+        ("palette", {"bits": 4, "codebook_dtype": "f16", "codebook_size": 4096}, "M2", {"pal": 512, "weights": 32768}),
+        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", {"weights": 131072}),
+        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M2", {"scale": 512, "weights": 65536}),
+        ("affine", {"bits": 8, "scale_dtype": "f16", "offset": "zero_point"}, "M2",
+         {"scale": 512, "bias": 256, "weights": 65536}),
+        ("affine", {"bits": 8, "scale_dtype": "f16", "group_size": 32}, "M3", {"scale": 4096, "weights": 65536}),
+        ("affine", {"bits": 4, "scale_dtype": "f16", "group_size": 32}, "M3", {"weights": 131072}),
+        ("dense", {"dtype": "f16"}, "M1", {"weights": 131072}),
+        ("bitmask", {"dtype": "f16", "kept": "run", "sparsity": 0.5}, "M1", {"weights": 8192 + 65536}),
+    ],
+)  # fmt: skip
+def test_each_byte_of_a_plan_is_in_one_section(codec, params, device, sections):
+    values = np.random.default_rng(2).standard_normal((256, 256)).astype(np.float32)
+    source = squish.registry().codec(codec)
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    if codec == "palette":
+        fitted = params
+        parts = {
+            role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
+            for role, (dtype, shape) in source.parts(spec, params).items()
+        }
+    else:
+        fitted = source.fit_params(lambda: iter([values]), spec, params)
+        parts = source.encode(values, fitted)
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, fitted), parts)})
+    chosen = file["w"].plan(f"ane:device={device}").chosen
+    planned = dict(chosen.facts["sections"])
+    records = planned.pop("ocgs")
+    assert planned == {"lut": 0, "pal": 0, "scale": 0, "bias": 0, **sections}
+    assert sum(planned.values()) == chosen.cost.moved
+    assert records == (4 * 56 if device == "M1" else 0)
+    if device == "M1":
+        share = sections["weights"] // 4
+        assert [offset for offset, _ in chosen.facts["records"]] == [core * share for core in range(4)]
 
 
 def test_a_plan_shows_the_share_of_zeros_and_its_cost():

@@ -1,9 +1,10 @@
 """The chapter's numbers, and every cell of the tables."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_ane.ane import facts, planner, structures
+from squish_ane.ane import activation, facts, kernel_formats, planner, structures
 from squish_ane.ane.planner import Consumer, Weights, plan
 
 from squish_core.api import SquishError, UsageError
@@ -22,9 +23,9 @@ def test_sparse_at_63_percent_zeros_moves_043_of_dense():
 
 
 def test_codebook_sizes_match_the_chapter():
-    assert structures.codebook_bytes(4) == 32
-    assert structures.codebook_bytes(8) == 512
-    assert structures.codebook_bytes(4) + structures.ACTIVATION_BYTES == 32 + 86
+    assert kernel_formats.codebook_bytes(4) == 32
+    assert kernel_formats.codebook_bytes(8) == 512
+    assert kernel_formats.codebook_bytes(4) + activation.BYTES == 32 + 86
 
 
 def test_folded_weights_split_at_64_kib_and_streamed_ones_at_16_mib():
@@ -38,8 +39,9 @@ def test_folded_weights_split_at_64_kib_and_streamed_ones_at_16_mib():
     ("form", "modes"),
     [
         ("dense", "dense"), ("int8", "fold stream"), ("int8_asymmetric", "illegal stream"), ("palette4", "stream"),
-        ("palette8", "stream"), ("palette_many", "illegal stream"), ("palette3_6", "illegal stream"),
-        ("palette1_2", "illegal"), ("sparse", "stream"), ("sparse_palette", "illegal fold stream"),
+        ("unity", "dense"), ("palette8", "stream"), ("palette_many", "illegal stream"),
+        ("palette3_6", "illegal stream"), ("palette1_2", "illegal"), ("sparse", "stream"),
+        ("sparse_palette", "illegal fold stream"),
         ("sparse_int8", "fold"),
         ("blockwise", "fold fold stream"), ("affine4", "fold"),
         ("f8_e4m3", "illegal illegal illegal illegal illegal stream"), ("f8_e5m2", "fold"),
@@ -131,20 +133,22 @@ def test_a_vector_size_outside_the_mask_is_refused(size):
 
 def test_a_group_record_is_fourteen_words():
     """Table 25.3: offset, channels, ten addresses and two flags."""
-    groups = structures.group_records(channels=64, cores=4, stride=1024)
-    assert structures.Descriptor(groups=groups).sections["ocgs"] == 4 * 4 * (2 + 10 + 2)
+    groups = structures.group_records(channels=10, cores=4, stride=128)
+    assert [(record.offset, record.channels) for record in groups] == [(0, 3), (128, 3), (256, 3), (384, 1)]
+    assert groups[1].words() == (128, 3, *[-1] * 10, 0, 0)
+    assert structures.Descriptor(ocgs=groups).sections["ocgs"] == 4 * 14 * 4
 
 
-def test_records_of_four_cores_cover_the_channels():
-    records = structures.group_records(channels=10, cores=4, stride=128)
-    assert [(record.offset, record.channels) for record in records] == [(0, 3), (128, 3), (256, 3), (384, 1)]
-
-
-def test_a_descriptor_has_six_sections():
-    groups = structures.group_records(64, 4, 4096)
-    descriptor = structures.Descriptor(palette=32, groups=groups, scales=128, weights=2048)
-    assert list(descriptor.sections) == ["lut", "pal", "ocgs", "scale", "bias", "weights"]
-    assert sum(descriptor.sections.values()) == 32 + 4 * 56 + 128 + 2048
+def test_a_descriptor_has_six_sections_and_the_tuples_of_listing_25_1():
+    descriptor = structures.Descriptor(
+        lut=structures.Lut(5, 16, 86), pal=structures.Pal("lut4_f16", 4, 2, 64), scale=128, bias=64, weights=2048
+    )
+    assert descriptor.sections == {"lut": 86, "pal": 64, "ocgs": 0, "scale": 128, "bias": 64, "weights": 2048}
+    assert descriptor.tables == {
+        "lut": {"typeno": 5, "bitdepth": 16, "lut_bytes": 86},
+        "pal": {"palette_format": "lut4_f16", "bitdepth": 4, "num_luts": 2, "lut_bytes": 64},
+    }
+    assert structures.Descriptor().tables == {}
 
 
 def test_stream_registers_are_evenly_spaced():
@@ -159,20 +163,22 @@ def test_descriptor_version_five_lacks_the_encoders_of_table_25_5():
 
 def test_type_numbers_and_element_codes_match_the_chapter():
     """Chapter 25: type numbers in descriptors; element codes of float8 forms."""
-    assert structures.TYPE_NUMBERS == {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "f8_e4m3": 16}
+    assert kernel_formats.TYPE_NUMBERS == {
+        "i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23
+    }  # fmt: skip
     assert not structures.converts_to_half(structures.ELEMENT_CODES["f8_e4m3"])
     assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
 
 
 @pytest.mark.parametrize("bits", [4, 6, 8])
 def test_codebooks_of_integers_have_fewer_than_256_entries(bits):
-    weights = Weights(form="palette8" if bits == 8 else "palette4", elements=120, bits=bits, quantized=True)
+    weights = Weights(form="palette8" if bits == 8 else "palette4", elements=120, bits=bits, codebook="i8")
     if bits == 8:
         with expect_error(SquishError, code="codebook", expected="fewer than 256", found=256):
             plan(weights, "H17")
     else:
         assert plan(weights, "H17").mode == "stream"
-    assert [entries for entries in (0, 1, 16, 255, 256) if structures.is_quantized_palette(entries)] == [1, 16, 255]
+    assert [entries for entries in (0, 1, 16, 255, 256) if kernel_formats.is_quantized_palette(entries)] == [1, 16, 255]
 
 
 def test_a_dense_weight_over_64_kib_is_split():
@@ -193,7 +199,7 @@ def test_sparse_size_is_a_sixteenth_plus_the_density():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({}, ""), ({"form": "sparse"}, "sparse"), ({"kernel": (1, 1)}, "3 x 3"),
+        ({}, ""), ({"form": "sparse"}, "sparse"), ({"form": "unity"}, "unity"), ({"kernel": (1, 1)}, "3 x 3"),
         ({"stride": 2}, "stride"), ({"depth": 6}, "depth"),
     ],
 )  # fmt: skip
@@ -212,6 +218,22 @@ def test_winograd_needs_enough_work():
 
 def test_skipping_zeros_scales_cycles():
     assert structures.cycles_after_skipping(1000, 0.63) == pytest.approx(370)
+    assert structures.cycles_after_skipping(1000, 0.5, 0.5) == pytest.approx(250)
+
+
+@pytest.mark.parametrize("kernel", [(1,), (3,), (3, 3), (5, 1), (4, 4)])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("padding", "size"), [(0, 0), (0, 9), (1, 9), (2, 4), (3, 1)])
+def test_implicit_zeros_are_those_of_a_convolution_written_out(kernel, stride, padding, size):
+    """A stride of s takes s phases, whose kernel is filled with zeros; padded taps multiply zeros."""
+    nonzero = 1.0
+    for taps in kernel:
+        phases = np.zeros(-(-taps // stride) * stride)
+        phases[:taps] = 1
+        row = np.pad(np.ones(size), padding)
+        windows = [row[at : at + taps] for at in range(0, len(row) - taps + 1, stride)] if size else []
+        nonzero *= phases.mean() * (np.mean(windows) if windows else 1)
+    assert structures.implicit_zeros(kernel, stride=stride, padding=padding, size=size) == pytest.approx(1 - nonzero)
 
 
 @pytest.mark.parametrize(("name", "generation"), [("M1", "H13"), ("m5", "H17"), ("h15", "H15"), ("H13g", "H13")])

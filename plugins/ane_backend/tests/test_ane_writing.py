@@ -4,6 +4,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from ane_samples import FORMS, OLD
@@ -239,3 +240,60 @@ def test_short_names_encode_with_the_expected_error(tmp_path, name, bytes_of_cod
         assert 10 * np.log10(np.square(values).mean() / noise) > least
         (size,) = again["w"].spec.encodings[0].parts["data"].shape
         assert size == bytes_of_codes
+
+
+@pytest.fixture
+def bf16_model(tmp_path):
+    rng = np.random.default_rng(4)
+    arrays = {
+        "model.layers.0.mlp.up_proj.weight": rng.standard_normal((64, 32)),
+        "model.layers.0.mlp.odd.weight": rng.standard_normal((6, 30)),
+        "model.layers.0.input_layernorm.weight": rng.standard_normal(32),
+        "scale": np.float32(0.5),
+    }
+    path = tmp_path / "model.safetensors"
+    squish.save(path, {name: np.asarray(array).astype(ml_dtypes.bfloat16) for name, array in arrays.items()})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("encode", "codec", "half"),
+    [
+        ("lut4", "palette", ()), ("*=lut4", "palette", ()), ("int8", "affine", ()), ("int4", "affine", ("odd",)),
+        ("int4:group_size=64", "affine", ("odd", "up_proj")), ("sparse", "bitmask", ()), ("f16", "dense", ()),
+        ("f32", "dense", ()),
+    ],
+)  # fmt: skip
+def test_what_a_rule_for_all_tensors_does_not_encode_becomes_f16_with_a_note(bf16_model, tmp_path, encode, codec, half):
+    report = squish.convert(bf16_model, tmp_path / "out.mlpackage", encode=encode)
+    with squish.open(bf16_model) as source, squish.open(tmp_path / "out.mlpackage") as file:
+        assert set(file) == set(source)
+        for name, tensor in file.items():
+            is_half = len(tensor.shape) < 2 or any(f".{one}." in name for one in half)
+            assert tensor.codec == ("dense" if is_half else codec)
+            if is_half:
+                dtype = "f32" if encode == "f32" else "f16"
+                assert (tensor.dtype, tensor.numpy().astype("f4").tolist()) == (
+                    dtype, source[name].numpy().astype("f4").tolist()
+                )  # fmt: skip
+    if codec != "dense":
+        notes = {step.name: step.note for step in report.steps}
+        assert notes["scale"] == "encoded as dense:dtype=f16 by the conventions of mlpackage"
+
+
+@pytest.mark.parametrize("encode", [None, "*up_proj*=lut4"])
+def test_without_a_rule_for_all_tensors_the_message_gives_advice_that_works(bf16_model, tmp_path, encode):
+    with pytest.raises(squish.SquishError, match="--encode f16, before rules with patterns") as caught:
+        squish.convert(bf16_model, tmp_path / "out.mlpackage", encode=encode)
+    assert caught.value.code == "refused"
+    squish.convert(bf16_model, tmp_path / "out.mlpackage", encode=["f16", *([encode] if encode else [])])
+    with squish.open(tmp_path / "out.mlpackage") as file:
+        assert file["model.layers.0.mlp.up_proj.weight"].codec == ("palette" if encode else "dense")
+
+
+def test_integers_are_refused_with_a_reason_and_advice_that_leaves_them_out(tmp_path):
+    arrays = {"ids": np.arange(4), "w": np.ones((4, 32), np.float32)}
+    with pytest.raises(squish.SquishError, match="Core ML has no constants of i64") as caught:
+        squish.convert(arrays, tmp_path / "out.mlpackage", encode="lut4")
+    assert "only='PATTERN'" in caught.value.hint
+    squish.convert(arrays, tmp_path / "out.mlpackage", encode="lut4", only=["w"])

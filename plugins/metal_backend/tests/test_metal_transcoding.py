@@ -149,6 +149,74 @@ def test_squizd_int2_bytes_are_kept():
     np.testing.assert_array_equal(dequantized(weights), decoded(codec, spec, params, parts))
 
 
+@pytest.mark.parametrize(
+    ("inner", "side", "group"),
+    [({"group_size": 64}, 64, 64), ({"group_size": 64}, 32, 32), ({}, 64, 64), ({"group_size": 128}, 128, 128)],
+)
+@pytest.mark.parametrize("codec_id", ["squizd.int4", "squizd.int2"])
+def test_a_mask_augments_the_kernel_of_its_codes(metal_on_cpu, codec_id, inner, side, group):
+    """SQUIZD 3.3: SPARSE does not select a path; scale and bias are 0 in masked groups."""
+    chance, shape = np.random.default_rng(9), (128, 256)
+    spec, source = TensorSpec(name="w", shape=shape, dtype="f32"), squish.registry().codec(codec_id)
+    values = chance.standard_normal(shape, np.float32)
+    params = source.fit_params(lambda: iter([values]), spec, inner)
+    codec_spec = CodecSpec("masked", {"block_size": side}, CodecSpec(codec_id, params))
+    parts = source.encode(values, params)
+    codec = squish.registry().codec(codec_spec)
+    parts["mask"] = chance.integers(0, 256, codec.parts(spec, codec_spec.params)["mask"][1], np.uint8)
+    tensor = memory_file(squish.registry(), {"w": (spec, codec_spec, parts)})[0]["w"]
+    chosen = tensor.plan("metal").chosen
+    assert chosen.mode == "stream"
+    assert f"mx.quantized_matmul, mode affine, {codec_id[-1]} bits, groups of {group}," in chosen.storage
+    weight, expected = tensor.load("metal"), tensor.numpy()
+    assert (expected == 0).any()
+    assert (weight.dense()[expected == 0] == 0).all()
+    np.testing.assert_allclose(weight.dense(), expected, rtol=1e-6, atol=1e-6)
+    x = chance.standard_normal((3, 256), np.float32)
+    np.testing.assert_allclose(weight.linear(x), x @ expected.T, rtol=1e-3, atol=1e-3)
+
+
+GROUPS_DOWN = {
+    "ztensor 1.1": {"bits": 4, "group_size": 64, "axis": -2, "offset": "zero_point", "offset_dtype": "f32"},
+    "ztensor v2": {"bits": 4, "group_size": 32, "axis": -2, "signed": False, "zero": 8, "scale_dtype": "f16"},
+    "int8": {"bits": 8, "group_size": 128, "axis": -2, "scale_dtype": "f16"},
+    "2 bits": {"bits": 2, "group_size": 32, "axis": -2, "offset": "bias"},
+    "3 bits": {"bits": 3, "group_size": 32, "axis": -2, "word": "i32", "order": "padded"},
+}
+
+
+@pytest.mark.parametrize("name", GROUPS_DOWN)
+@pytest.mark.parametrize("shape", [(128, 96), (256, 50), (3, 128, 40)])
+def test_groups_down_columns_stream_as_the_transposed_matrix(name, shape):
+    params = GROUPS_DOWN[name]
+    offsets = {}
+    if params.get("offset") == "zero_point":
+        grid = (*shape[:-2], shape[-2] // params["group_size"], shape[-1])
+        offsets = {"offset": np.random.default_rng(1).integers(0, 16, grid).astype(np.float32)}
+    tensor = loaded("affine", params, shape, **offsets)
+    chosen = tensor.plan("metal").chosen
+    assert chosen.mode == "stream"
+    assert f"groups of {params['group_size']} down columns" in chosen.storage
+    op = "experts" if len(shape) == 3 else "linear"
+    weight, expected = tensor.load("metal", op=op), tensor.numpy()
+    np.testing.assert_allclose(weight.dense(), expected, rtol=1e-6, atol=1e-5)
+    x = np.random.default_rng(7).standard_normal((6, shape[-1]), np.float32)
+    if op == "experts":
+        ids = np.arange(6) % shape[0]
+        products = np.stack([row @ expected[at].T for row, at in zip(x, ids)])
+        np.testing.assert_allclose(weight.experts(x, ids), products, rtol=1e-3, atol=1e-3)
+        return
+    np.testing.assert_allclose(weight.linear(x), x @ expected.T, rtol=1e-3, atol=1e-3)
+    ids = np.array([[3, 0], [127, 3]])
+    np.testing.assert_allclose(weight.embed(ids), expected[ids], rtol=1e-6, atol=1e-5)
+
+
+def test_panels_of_groups_down_columns_are_put_together():
+    codec, spec, parts = stored("affine", GROUPS_DOWN["ztensor v2"], (2048, 640), np.random.default_rng(8))
+    weights = packed(codec, spec, GROUPS_DOWN["ztensor v2"], parts)
+    np.testing.assert_array_equal(dequantized(weights).T, decoded(codec, spec, GROUPS_DOWN["ztensor v2"], parts))
+
+
 MICROSCALED = {
     "mx": ({}, "mxfp4"),
     "mx fp8": ({"element": "f8_e4m3"}, "mxfp8"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ def test_the_4bit_tier_keeps_codes_of_four_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tier", "steps"), [("4bit", 15), ("3bit", 7)])
 def test_the_quantized_tiers_re_quantize_other_widths(tmp_path: Path, tier: str, steps: int) -> None:
     folder = directory(tmp_path, "int8")
+    (folder / "config.json").write_text('{"model_type": "qwen3_moe"}')
     before = opened(folder)
     cache.build(folder, tier)
     for name, (label, values) in opened(folder).items():
@@ -78,12 +80,55 @@ def test_the_quantized_tiers_re_quantize_other_widths(tmp_path: Path, tier: str,
 def test_int8_becomes_int4_in_place(tmp_path: Path) -> None:
     folder = directory(tmp_path, "int8")
     before = opened(folder)
-    assert cache.build(folder, "int4").built == 3
+    built = cache.build(folder, "int4a")
+    assert built.built == 3
     after = squish.open(folder)["layers.0.up.weight"]
     assert [encoding.label for encoding in after.spec.encodings] == ["int4", "int8"]
     assert after.spec.encodings[0].codec.params["group_size"] == 32
     assert np.abs(after.numpy() - before["layers.0.up.weight"][1]).max() < 0.3
     assert (folder / ".squish_int4_ready").exists()
+
+
+@pytest.mark.parametrize("config", [None, {}, {"model_type": "llama"}, {"model_type": 3}])
+def test_three_bits_are_for_families_that_tolerate_them(tmp_path: Path, config: Any) -> None:
+    folder = directory(tmp_path, "int8")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(FormatError) as caught:
+        cache.build(folder, "3bit")
+    assert (caught.value.code, "--gate TEXT" in str(caught.value.hint)) == ("gate", True)
+    assert sorted(folder.rglob("*")) == before
+    measured: list[str] = []
+
+    def gate(_: Path, tier: str, label: str) -> dict[str, float]:
+        measured.append(label)
+        return {"kl": 0.01}
+
+    assert cache.build(folder, "3bit", gate=gate).built
+    assert measured == ["squish_3bit"]
+
+
+@pytest.mark.parametrize(("columns", "group"), [(256, 128), (128, 128), (192, 64), (96, 32), (6, 6)])
+def test_the_tier_int4_has_the_arrays_of_the_document(tmp_path: Path, columns: int, group: int) -> None:
+    """Section 4: q4 [rows, columns / 2] of nibbles and s4 [rows, groups] in f32, half of INT8's bytes."""
+    values = np.random.default_rng(3).standard_normal((8, columns)).astype(np.float32)
+    squish.save(tmp_path / "m.safetensors", {"layers.0.up.weight": values})
+    eights = f"int8:group_size={64 if columns % 64 == 0 else columns}"
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "m", "npydir", eights)
+    built = cache.build(tmp_path / "m", "int4")
+    stem = tmp_path / "m" / "tensors" / "layers__0__up__weight__"
+    packed, scales = np.load(f"{stem}q4.npy"), np.load(f"{stem}s4.npy")
+    assert (packed.dtype, packed.shape) == (np.uint8, (8, columns // 2))
+    assert (scales.dtype, scales.shape) == (np.float32, (8, columns // group))
+    assert not list((tmp_path / "m").rglob("*q4a*"))
+    assert (tmp_path / "m" / ".squish_int4_ready").exists()
+    with squish.open(tmp_path / "m", strict=True) as file:
+        tensor = file["layers.0.up.weight"]
+        assert [encoding.label for encoding in tensor.spec.encodings] == ["int4 symmetric", "int8"]
+        assert np.abs(tensor.numpy() - values).max() < 0.35
+    if group == 128:
+        assert built.savings_pct == pytest.approx(50)
 
 
 def test_a_second_build_in_a_directory_is_refused(tmp_path: Path) -> None:
@@ -102,7 +147,7 @@ def test_a_second_build_in_a_directory_is_refused(tmp_path: Path) -> None:
     assert cache.build(folder, "int4").built
 
 
-@pytest.mark.parametrize("tier", ["finalized", "int4"])
+@pytest.mark.parametrize("tier", ["finalized", "int4", "int4a"])
 def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = directory(tmp_path, "int8")
     monkeypatch.setattr(arrays, "BATCH", 2 * 8 * 128)
@@ -132,6 +177,7 @@ def test_an_interrupted_quantized_tier_is_built_again(tmp_path: Path) -> None:
 
 def test_a_build_uses_the_directorys_own_files_instead_of_a_tier(tmp_path: Path) -> None:
     folder = directory(tmp_path, "int8")
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
     before = opened(folder)
     cache.build(folder, "3bit")
     cache.build(folder, "mlx")
@@ -222,19 +268,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "finalized (the first is used)" in capsys.readouterr().out
 
 
-def test_int8_arrays_are_deleted_on_request_after_comparison(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tier", ["int4", "int4a"])
+def test_int8_arrays_are_deleted_on_request_after_comparison(tmp_path: Path, tier: str) -> None:
     folder = directory(tmp_path, "int8")
-    cache.build(folder, "int4")
-    packed = folder / "tensors" / "layers__1__up__weight__q4a.npy"
+    cache.build(folder, tier)
+    packed = folder / "tensors" / f"layers__1__up__weight__{'q4' if tier == 'int4' else 'q4a'}.npy"
     right = packed.read_bytes()
     packed.write_bytes(right[:-64] + b"\xff" * 64)
     with pytest.raises(FormatError) as caught:
-        cache.build(folder, "int4", delete_source=True)
+        cache.build(folder, tier, delete_source=True)
     assert (caught.value.tensor, caught.value.code) == ("layers.1.up.weight", "delete")
     assert len(list(folder.rglob("*__q.npy"))) == 3
     packed.write_bytes(right)
     values = opened(folder)
-    assert main(["cache", "build", str(folder), "--tier", "int4", "--delete-source"]) == 0
+    assert main(["cache", "build", str(folder), "--tier", tier, "--delete-source"]) == 0
     assert not list(folder.rglob("*__[qs].npy"))
     assert squish.verify(folder, deep=True).clean
     for name, (label, after) in opened(folder).items():

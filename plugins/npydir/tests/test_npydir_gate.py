@@ -45,7 +45,7 @@ def test_an_impossible_bound_is_an_error(value: str) -> None:
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed here")
-@pytest.mark.parametrize("tier", ["finalized", "mlx", "int4"])
+@pytest.mark.parametrize("tier", ["finalized", "mlx", "int4", "int4a"])
 def test_a_gate_without_torch_is_an_error_and_leaves_no_tier(
     folder: Path, tier: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 from npydir_samples import int8, make, source
-from squish_npydir.tiers import background, cache, resources
+from squish_npydir.tiers import background, cache, choice, resources
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
+from squish_core.cli import main
 
 RNG = np.random.default_rng(11)
 
@@ -109,8 +112,11 @@ def test_scales_of_float16_decode_to_what_they_hold(tmp_path: Path) -> None:
 def test_int8_becomes_int4_of_half_the_size_in_place(tmp_path: Path) -> None:
     squish.convert(model(tmp_path, 1536), tmp_path / "out", "npydir", "int8:group_size=64")
     before = code_bytes(tmp_path / "out")
-    cache.build(tmp_path / "out", "int4:group_size=128,scales=f16")
-    assert code_bytes(tmp_path / "out") / before == 0.5
+    copytree(tmp_path / "out", tmp_path / "symmetric")
+    cache.build(tmp_path / "out", "int4a:group_size=128,scales=f16")
+    built = cache.build(tmp_path / "symmetric", "int4")
+    assert built.savings_pct == 50
+    assert code_bytes(tmp_path / "out") / before == code_bytes(tmp_path / "symmetric") / before == 0.5
     for tier in ("4bit:group_size=64", "int4:bits=3"):
         with pytest.raises(FormatError) as caught:
             cache.build(tmp_path / "out", tier)
@@ -199,31 +205,107 @@ def test_the_arrays_of_the_document_show_whether_a_conversion_to_int4_is_finishe
 
 
 @pytest.mark.parametrize(
-    ("encode", "family", "memory", "tier"),
+    ("encode", "family", "memory", "tiers"),
     [
-        ("int4", "llama", 1 << 40, "squish_4bit"), ("int8", "llama", 1 << 40, "squish_weights"),
-        ("int8", "llama", 1 << 10, "finalized"), ("int3", "qwen3", 1 << 40, "squish_3bit"),
-        ("int3", "llama", 1 << 40, "squish_weights"), ("int3", None, 1 << 40, "squish_weights"),
+        ("int4", "llama", 1 << 40, ("squish_4bit",)), ("int8", "llama", 1 << 40, ("squish_weights", "finalized")),
+        ("int8", "llama", 1 << 10, ("finalized",)), ("int3", "qwen3", 1 << 40, ("squish_3bit",)),
+        ("int3", "llama", 1 << 40, ("squish_weights", "finalized")),
+        ("int3", None, 1 << 40, ("squish_weights", "finalized")),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("setting", [True, False])
 def test_the_first_load_builds_the_next_tier(
-    tmp_path: Path, encode: str, family: str | None, memory: int, tier: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, encode: str, family: str | None, memory: int, tiers: tuple[str, ...], setting: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     folder = tmp_path / "out"
     squish.convert(model(tmp_path), folder, "npydir", encode)
     if family:
         (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    monkeypatch.setattr(background, "total_memory", lambda: memory)
-    with squish.open(folder, "npydir:tiers=build") as file:
+    monkeypatch.setattr(choice, "total_memory", lambda: memory)
+    if setting:
+        monkeypatch.setenv("SQUISH_TIERS", "build")
+    with squish.open(folder, None if setting else "npydir:tiers=build") as file:
         assert file.index.caches == ()
+        assert len(file.index.pending_caches) == (len(tiers) if setting else 0)
+        assert (background.wait(folder) is None) == setting  # opening and plans read no values
+        file.plan("numpy")
         values = {name: tensor.numpy() for name, tensor in file.items()}
     build = background.wait(folder)
     assert build is not None
     assert build.error is None
     with squish.open(folder, "npydir:tiers=build") as file:
-        assert file.index.caches == (tier,)
+        assert file.index.caches == tiers
+        assert file.index.pending_caches == ()
         np.testing.assert_allclose(file["lm_head.weight"].numpy(), values["lm_head.weight"], rtol=0.01)
     assert background.start(folder) is None
+
+
+LOAD = """
+import sys
+import squish_core as squish
+if sys.argv[2] == "slow":
+    import time
+    from squish_npydir.tiers import cache
+    cache.check_resources = lambda *_: time.sleep(1)
+if sys.argv[2] == "interrupted":
+    from squish_npydir.tiers import cache
+    real = cache.build
+    def build(folder, tier):
+        if tier == "finalized":
+            import os
+            os._exit(7)
+        return real(folder, tier)
+    cache.build = build
+squish.open(sys.argv[1]).numpy()
+if sys.argv[2] == "interrupted":
+    import time
+    time.sleep(60)
+"""
+
+
+def load_in_a_process(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SQUISH_TIERS": "build"}
+    return subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder), how], capture_output=True, text=True, env=environment, timeout=120
+    )
+
+
+def test_a_short_process_finishes_its_tiers_before_it_ends(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    ran = load_in_a_process(tmp_path / "out", "slow")
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert f"squish: finishing the tiers mlx and finalized of {tmp_path / 'out'}; if interrupted" in ran.stderr
+    assert squish.open(tmp_path / "out").index.caches == ("squish_weights", "finalized")
+
+
+def test_a_build_that_was_killed_goes_on_at_the_next_load(tmp_path: Path) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    assert load_in_a_process(tmp_path / "out", "interrupted").returncode == 7
+    assert squish.open(tmp_path / "out").index.caches == ("squish_weights",)
+    assert load_in_a_process(tmp_path / "out", "").returncode == 0
+    assert squish.open(tmp_path / "out").index.caches == ("squish_weights", "finalized")
+
+
+def test_info_and_plan_say_what_the_first_load_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "int8")
+    for command in ("info", "plan"):
+        monkeypatch.delenv("SQUISH_TIERS", raising=False)
+        assert main([command, str(tmp_path / "out")]) == 0
+        assert "first load" not in capsys.readouterr().out
+        monkeypatch.setenv("SQUISH_TIERS", "build")
+        assert main([command, str(tmp_path / "out")]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert {"info": "mlx, finalized to be built by the first load", "plan": "first load builds mlx, finalized"}[
+            command
+        ] in shown
+    assert background.wait(tmp_path / "out") is None
+    monkeypatch.setenv("SQUISH_TIERS", "always")
+    with pytest.raises(squish.UsageError) as caught:
+        squish.open(tmp_path / "out")
+    assert (caught.value.code, caught.value.expected) == ("option", "build")
 
 
 def test_a_tier_that_cannot_be_built_leaves_the_model_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

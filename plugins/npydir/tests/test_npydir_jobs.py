@@ -74,7 +74,7 @@ def interrupt(folder: Path, tier: str) -> None:
         cache.build(folder, tier, stop, **TASK)
 
 
-@pytest.mark.parametrize("tier", ["finalized", "int4", "mlx", "4bit"])
+@pytest.mark.parametrize("tier", ["finalized", "int4", "int4a", "mlx", "4bit"])
 @pytest.mark.parametrize("resume", [True, "verify"])
 def test_an_interrupted_job_goes_on(tmp_path: Path, tier: str, resume: bool | str) -> None:
     folder = directory(tmp_path)

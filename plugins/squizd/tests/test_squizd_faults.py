@@ -105,8 +105,8 @@ ERRORS: dict[str, tuple[Build, str, str, int | None]] = {
     "sub_block_len_0": (lambda sq: changed(alone(sq, "int2", 4, 4, 4), 332, "<I", 0), "P3", "layer 0", 332),
     "astc_width_2_31": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 1 << 31), "P2", "layer 0", 320),
     "astc_without_area": (lambda sq: changed(alone(sq, "astw", 5, 9), 328, "<I", 0), "P5", "layer 0", 324),
-    "astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "layer 0", 324),
-    "astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "layer 0", 324),
+    "astc_footprint_0": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0), "P5", "layer 0", 332),
+    "astc_footprint_unknown": (lambda sq: changed(alone(sq, "astw", 5, 9), 332, "<I", 0x77), "P5", "layer 0", 332),
     "astc_other_length": (lambda sq: changed(alone(sq, "astw", 5, 9), 324, "<I", 400), "P2", "layer 0", 320),
     "entries_2_32": (
         lambda sq: tabled(sq, lambda data, at: changed(data, at - 4, "<I", (1 << 32) - 1)), "P3", "scale table", 452),

@@ -66,6 +66,32 @@ def test_matrices_are_encoded_and_vectors_stay_dense(
         assert np.abs(file[name].numpy().astype("f4") - array.astype("f4")).max() <= error
 
 
+FOOTPRINTS = {
+    "4x4": 0x04, "5x4": 0x54, "5x5": 0x05, "6x5": 0x65, "6x6": 0x06, "8x5": 0x08, "8x6": 0x86, "8x8": 0x88,
+    "10x5": 0xA5, "10x6": 0xA6, "10x8": 0xA8, "10x10": 0x0A, "12x10": 0xCA, "12x12": 0x0C,
+}  # fmt: skip
+"""Footprint -> its code in an ASTW block (specification 5.1, profile P5)."""
+
+
+@pytest.mark.parametrize("footprint", FOOTPRINTS)
+def test_astc_footprints_have_the_codes_of_the_specification(
+    source: bytes, arrays: dict[str, np.ndarray], tmp_path: Path, footprint: str
+) -> None:
+    name = "model.embed_tokens.weight"
+    file = written(source, tmp_path, encode={name: f"astc:footprint={footprint}"})
+    data = (tmp_path / "out.squizd").read_bytes()
+    at = data.index(b"ASTW")
+    assert struct.unpack_from("<3I", data, at + 4) == (64, 50, FOOTPRINTS[footprint])
+
+    x, y = map(int, footprint.split("x"))
+    by_sizes = data[: at + 12] + struct.pack("<I", x << 4 | y) + data[at + 16 :]
+    again = squish.open(by_sizes, strict=True)
+    assert (again[name].numpy() == file[name].numpy()).all()
+    notes = [problem.message for problem in again.problems]
+    assert len(notes) == (FOOTPRINTS[footprint] < 16)
+    assert all(f"expected {FOOTPRINTS[footprint]:#04x} for {footprint}, found {x << 4 | y:#04x}" in n for n in notes)
+
+
 def test_the_mse_search_lowers_the_error(source: bytes, arrays: dict[str, np.ndarray], tmp_path: Path) -> None:
     def error(encode: str) -> float:
         file = written(source, tmp_path, encode=encode)

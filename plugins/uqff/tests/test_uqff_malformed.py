@@ -77,7 +77,7 @@ CHANGES = [
     ("hqq", 10, u32(2), "weight length"), ("hqq", -36, b"\5", "bits"), ("hqq", -36, b"\3", "weight"),
     ("hqq", -35, u32(0), "group_size"), ("hqq", -35, u32(48), "group"), ("hqq", -31, b"\2", "axis"),
     ("hqq", -31, b"\1", "weight"), ("hqq", -26, b"\2", "round_zeros"), ("hqq", -25, b"\2", "channel_wise"),
-    ("hqq", -44, u32(3), "weight"), ("fp8", 10, u32(0), "weight"), ("fp8", -28, u32(6), "dtype"),
+    ("hqq", -44, u32(3), "weight"), ("fp8", 10, u32(0), "weight"),
     ("afq", 10, u32(2), "weight"), ("afq", -26, b"\5", "bits"), ("afq", -26, b"\3", "weight"),
     ("afq", -25, b"\x30", "group_size"), ("afq", -25, b"\x20", "weight.scales"), ("f8q8", 6, u32(1), "count"),
     ("f8q8", 6, u32(2**32 - 1), "weight"), ("f8q8", 18, u32(33), "num_blocks"), ("mxfp4", 10, u32(9), "weight"),
@@ -166,7 +166,7 @@ WRONG = [
     ("afq", "weight__group_size", ("U32", [], u32(64))), ("afq", "weight__group_size", ("U8", [], b"\x10")),
     ("afq", "weight__scales", ("F16", [2, 2], bytes(8))), ("afq", "weight__scales", ("F32", [2, 1], bytes(8))),
     ("afq", "weight", ("I32", [2, 8], f32(16))), ("afq", "weight", ("U32", [16], f32(16))),
-    ("fp8", "weight", ("I8", [2, 3], bytes(6))), ("fp8", "weight__dtype", ("U32", [], u32(6))),
+    ("fp8", "weight", ("I8", [2, 3], bytes(6))), ("fp8", "weight__dtype", ("U8", [], b"\6")),
     ("fp8", "weight__dequant_w_scale", ("F32", [1], f32(1))), ("fp8", "weight__dequant_w_scale", ("F16", [], bytes(2))),
 ]  # fmt: skip
 

@@ -120,6 +120,39 @@ def test_a_float8_value_is_its_code_times_one_scale(uqff: SimpleNamespace) -> No
         assert set(file["0.weight"].spec.extras) == {"dequant_x_scale", "quant_scale"}
 
 
+@pytest.mark.parametrize(("number", "exists"), [(9, True), (5, True), (6, True), (0, True), (14, False), (255, False)])
+@pytest.mark.parametrize("version", [0x000100, 0x000103, 0x000200, None])
+def test_a_float8_layer_keeps_the_number_of_its_layer_dtype(
+    uqff: SimpleNamespace, tmp_path: Path, number: int, exists: bool, version: int | None
+) -> None:
+    codes, dtype = bytes(range(64)), np.array(number, "<u4").tobytes()
+    if version is None:
+        scale = ("F32", [], np.array(0.25, "<f4").tobytes())
+        raw = uqff.named(
+            weight=("F8_E4M3", [2, 32], codes), weight__format=("U8", [], b"\3"), weight__dtype=("U32", [], dtype),
+            weight__dequant_w_scale=scale, weight__dequant_x_scale=scale, weight__quant_scale=scale,
+        )  # fmt: skip
+    else:
+        scales = np.array([0.25, 0.25, 4], "<f4").tobytes()
+        raw = uqff.legacy(uqff.head(3, version=version) + b"\0" + uqff.tensor(9, [2, 32], codes) + scales + dtype)
+    (tmp_path / "m.uqff").write_bytes(raw)
+    expected = np.frombuffer(codes, ml_dtypes.float8_e4m3fn).astype(np.float32).reshape(2, 32) * np.float32(0.25)
+    name = "a.weight" if version is None else "0.weight"
+    for to in (None, "uqff", "uqff:version=0.1.3", "uqff:version=0.1.0"):
+        if to is not None and version is None and to != "uqff":
+            continue  # without a config, names cannot become numbers
+        source = tmp_path / "m.uqff"
+        if to is not None:
+            squish.convert(source, tmp_path / to.replace(":", "_"), to)
+            source = tmp_path / to.replace(":", "_")
+        with squish.open(source) as file:
+            assert file[name].spec.attrs["uqff.dtype"] == number
+            np.testing.assert_array_equal(file[name].numpy(), expected)
+            messages = [problem.message for problem in file.problems if problem.code == "dtype"]
+            assert len(messages) == (not exists)
+            assert all(f"layer dtype {number} does not exist" in message for message in messages)
+
+
 def test_f8q8_blocks_run_across_rows_and_the_last_one_is_padded(uqff: SimpleNamespace) -> None:
     codes = np.arange(64, dtype=np.int8)
     blocks = b"\x38" + codes[:32].tobytes() + b"\x40" + codes[32:].tobytes()

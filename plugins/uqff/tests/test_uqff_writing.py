@@ -46,6 +46,47 @@ def test_a_rewritten_0_1_3_file_has_the_blobs_of_mistral_rs(name: str, tmp_path:
     assert not (tmp_path / "out" / "uqff_report.json").exists()
 
 
+@pytest.mark.parametrize("name", [name for name in SETS if name.startswith("0.1.") and "afq" not in name])
+def test_0_1_0_is_one_file_whose_blobs_have_the_published_layout(name: str, tmp_path: Path) -> None:
+    """Types 0 to 3 did not change since 0.1.0: only the version of each blob differs."""
+    (source,) = (DATA / name).glob("*.uqff")
+    planned = squish.convert(source, tmp_path / "plan", "uqff:version=0.1.0", dry_run=True)
+    written = squish.convert(source, tmp_path / "out", "uqff:version=0.1.0")
+    assert planned.size == written.size
+    assert {step.action for step in written.steps} == {"copy"}
+    (path,) = (tmp_path / "out").glob("*.uqff")
+    assert path.name == "model.uqff"
+    (header, data), (old_header, old_data) = stored(path), stored(source)
+    assert header == old_header
+    for record in header.values():
+        start, end = record["data_offsets"]
+        assert data[start : start + 4] == bytes([0, 1, 0, 0])
+        assert data[start + 4 : end] == old_data[start + 4 : end]
+    with squish.open(tmp_path / "out") as file, squish.open(source) as old:
+        assert (file.format, file.index.version) == ("uqff", "0.1.0")
+        for tensor in file:
+            np.testing.assert_array_equal(file[tensor].numpy(), old[tensor].numpy())
+
+
+@pytest.mark.parametrize(
+    ("options", "encode", "code", "reason"),
+    [
+        ("version=0.1.0", "afq4", "encode", "UQFF 0.1.0 has no type for affine"),
+        ("version=0.1.0", "mxfp4", "encode", "UQFF 0.1.0 has no type for mx"),
+        ("version=0.1.0,max_shard_size=1MB", "q8_0", "option", "UQFF 0.1.0 has no shards"),
+        ("version=0.1.1", "q8_0", "option", "cannot write this UQFF version"),
+    ],
+)
+def test_what_0_1_0_lacks_is_refused_with_the_reason_before_writing(
+    options: str, encode: str, code: str, reason: str, tmp_path: Path, uqff: Any
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
+    with expect_error(squish.SquishError, code=code) as caught:
+        squish.convert(tmp_path / "m.safetensors", tmp_path / "out", f"uqff:{options}", encode)
+    assert reason in caught.value.message
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_every_generation_converts_to_1_2_with_the_same_codes(name: str, expected: Any, tmp_path: Path) -> None:
     planned = squish.convert(DATA / name, tmp_path / "out", "uqff", dry_run=True)
@@ -118,7 +159,7 @@ def test_codecs_without_a_uqff_type_are_refused(tmp_path: Path, uqff: Any) -> No
 def test_a_vector_of_codes_is_refused() -> None:
     spec = TensorSpec(name="a.weight", shape=(64,), dtype="f32")
     layout = CodeLayout(bits=4, group=(32,), scale_dtype="f32", offset_kind="bias", offset_dtype="f32")
-    answer = accepts_codes(spec, layout, legacy=False)
+    answer = accepts_codes(spec, layout, legacy=None)
     assert isinstance(answer, Refusal)
     assert answer.why == "AFQ has rows of codes, not [64]"
 
@@ -372,9 +413,11 @@ def test_a_0_1_3_file_without_layers_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("shape", "legacy", "fits"), [((1 << 32, 0), False, False), ((1 << 32,), True, False),
-                                                        ((1 << 32,), False, True)])  # fmt: skip
-def test_a_dimension_of_more_than_32_bits_is_refused(shape: tuple[int, ...], legacy: bool, fits: bool) -> None:
+@pytest.mark.parametrize(("shape", "legacy", "fits"), [((1 << 32, 0), None, False), ((1 << 32,), (0, 1, 3), False),
+                                                        ((1 << 32,), None, True)])  # fmt: skip
+def test_a_dimension_of_more_than_32_bits_is_refused(
+    shape: tuple[int, ...], legacy: tuple[int, int, int] | None, fits: bool
+) -> None:
     part = Part(dtype="f32", shape=shape)
     answer = accepts(
         TensorSpec(name="w.weight", shape=shape, dtype="f32"), Encoding(codec=DENSE, parts={"data": part}), legacy

@@ -185,9 +185,13 @@ def test_values_are_encoded_into_groups(tmp_path: Path, zt: Any, wire: str, para
     assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
 
 
-def group_file(zt: Any, shape: Any, words: np.ndarray, scales: np.ndarray, packing: str, bits: int) -> bytes:
+def group_file(
+    zt: Any, shape: Any, words: np.ndarray, scales: np.ndarray, packing: str, bits: int, *, zeros: bool = True
+) -> bytes:
     """`quantized_group` with the attributes that the specification names, and no more."""
-    arrays = {"packed_weight": words, "scales": scales.astype("<f2"), "zeros": np.ones(scales.shape, "<f2")}
+    arrays = {"packed_weight": words, "scales": scales.astype("<f2")}
+    if zeros:
+        arrays["zeros"] = np.ones(scales.shape, "<f2")
     components, blobs = {}, b""
     for role, array in arrays.items():
         dtype = {"<i4": "i32", "<f2": "f16"}[array.dtype.str]
@@ -222,6 +226,21 @@ def test_1_1_is_read_along_the_axis_that_fits_its_sizes(
     report = squish.convert(tmp_path / "old.zt", tmp_path / "new.zt")
     assert [str(step.exactness) for step in report.steps] == ["bytes"]
     np.testing.assert_array_equal(squish.open(tmp_path / "new.zt")["w"].numpy(), expected.astype("f4"))
+
+
+def test_1_1_without_zeros_is_a_warning_that_strict_refuses(zt: Any, tmp_path: Path) -> None:
+    codes, scales = RNG.integers(0, 16, (16, 6)), np.ones((4, 6))
+    data = group_file(zt, (16, 6), packed_codes(codes, 0, 4), scales, "8_per_i32", 4, zeros=False)
+    with squish.open(data) as file:
+        found = [(problem.code, problem.severity, problem.where) for problem in file.problems]
+        assert found == [("missing", "warning", "w")]
+        np.testing.assert_array_equal(file["w"].numpy(), codes)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.open(data, strict=True)
+    assert (caught.value.code, caught.value.tensor) == ("missing", "w")
+    squish.convert(data, tmp_path / "new.zt")
+    with squish.open(tmp_path / "new.zt", strict=True) as file:  # written with zeros
+        np.testing.assert_array_equal(file["w"].numpy(), codes)
 
 
 def test_1_1_with_sizes_that_fit_no_axis_is_refused(zt: Any) -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, hookimpl
 
-COMPRESSION: dict[str, tuple[str, dict[str, Any]]] = {
-    "constexpr_affine_dequantize": (
-        "affine",
-        {"bits": 8, "group_size": 256, "axis": "flat", "signed": True, "scale_dtype": "f16", "offset": "zero_point",
-         "offset_dtype": "i8"},
+FEATURES: dict[str, tuple[str, ...]] = {
+    "compression": (
+        "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_lut_to_dense",
+        "constexpr_sparse_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
     ),
-    "constexpr_blockwise_shift_scale": (
-        "affine", {"bits": 4, "group_size": 32, "axis": "flat", "signed": True, "scale_dtype": "f16"}
-    ),
-    "constexpr_lut_to_dense": ("palette", {"bits": 4, "axis": "flat", "codebook_dtype": "f16"}),
-    "constexpr_sparse_to_dense": ("bitmask", {"dtype": "f16", "kept": "run"}),
-    "constexpr_lut_to_sparse": ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}),
-    "constexpr_sparse_blockwise_shift_scale": ("bitmask", {"dtype": "i8", "kept": "run", "scale": "f16"}),
+    "bits": ("1", "2", "3", "4", "6", "8"),
+    "zero_points": ("false", "true"),
+    "granularity": ("per_tensor", "per_channel", "per_block", "per_grouped_channel"),
+    "vector": ("1", "2", "4", "5"),
+    "codebooks": ("1", "2", "4", "8", "16", "32"),
 }  # fmt: skip
-"""Core ML operation -> the codec and parameters of coremltools' default output."""
+"""Features of a query without a file: a compile-time operation and what it stores (`coreml.features`)."""
+
+FACTS: dict[str, str] = {
+    "kernel formats": "1 to 31: palettes 7 to 27 (f - 7 < 0x15), unity 28 to 30 (f - 0x1c < 3)",
+    "bit depth": "16 dense and unity, 8 int8 and E4M3, 1 2 3 4 6 8 palettes (index)",
+    "palette format": "lut{1,2,3,4,6,8}_f16, lut{1,2,3,4,6}_{i8,u8,f8_e4m3}",
+    "underlying type": "i8, u8, f8_e4m3, f16",
+    "palette LUT size": "2^bits * vector * 2 bytes for each codebook: 32 for 4 bits, 512 for 8",
+    "type numbers": "i8=2 u8=3 f16=5 lut=8 u4=9 f8_e4m3=16 i4=23",
+    "descriptor": "lut (typeno, bitdepth, lut_bytes), pal (palette_format, bitdepth, num_luts, lut_bytes), ocgs, scale,"
+    " bias, weights",
+    "group record": "14 words: offset, channels, ten addresses (-1), two flags (0)",
+    "activation table": "43 half-precision entries with 33 knots, 86 bytes of the palettes' budget",
+}
+"""The tables of compiled weights that plans show (chapter 25); `squish plan FILE --backend ane:device=M1 --json`."""
 
 
 @hookimpl
@@ -47,7 +56,8 @@ def squish_containers() -> list[ContainerInfo]:
             signatures=(Signature(b"Manifest.json", where="member"),),
             can_write=True,
             options={"target": "iOS18 (default) or iOS16"},
-            features={"compression": tuple(COMPRESSION)},
+            features=FEATURES,
+            facts=FACTS,
             aliases={
                 "int8": "affine:bits=8,scale_dtype=f16",
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",

@@ -13,12 +13,14 @@ WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 
 @frozen(kw_only=True)
 class Form:
-    """A quantized form of MLX. `exact`: biases are exact for any scales."""
+    """A quantized form of MLX. `exact`: biases are exact for any scales; `transposed`: groups run down columns, so the
+    transposed matrix is quantized along its rows."""
 
     mode: str
     bits: int
     group_size: int
     exact: bool = True
+    transposed: bool = False
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
         """Return the size in bytes: codes, and per group a float32 pair in affine mode or one byte."""
@@ -26,7 +28,8 @@ class Form:
         return elements * self.bits // 8 + elements // self.group_size * (8 if self.mode == "affine" else 1)
 
     def __str__(self) -> str:
-        return f"mx.quantized_matmul, mode {self.mode}, {self.bits} bits, groups of {self.group_size}"
+        down = " down columns" if self.transposed else ""
+        return f"mx.quantized_matmul, mode {self.mode}, {self.bits} bits, groups of {self.group_size}{down}"
 
 
 def form_of(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
@@ -57,13 +60,18 @@ _MODES = {
 
 
 def _affine(layout: CodeLayout, spec: TensorSpec) -> Form | None:
-    """Return the affine form of integer codes; None if groups do not divide rows."""
-    columns = layout.group_sizes(spec.shape)[-1]
-    group = next((size for size in GROUPS if columns % size == 0), None)
+    """Return the affine form of integer codes; None if groups divide neither rows nor columns."""
+    along = [
+        (size, is_down)
+        for is_down, extent in enumerate(reversed(layout.group_sizes(spec.shape)[-2:]))
+        for size in GROUPS
+        if extent % size == 0 and spec.shape[-1 - is_down] % size == 0
+    ]
+    group, is_down = along[0] if along else (None, 0)
     width = next((bits for bits in WIDTHS if bits >= layout.bits), None)
     if group is None or width is None:
         return None
     # q * scale + bias: a power of two times the scale is exact, and a stored bias is only copied.
     no_bias = layout.offset_kind == "none" and not layout.zero
     exact = no_bias or (layout.offset_kind == "bias" and not layout.signed)
-    return Form(mode="affine", bits=width, group_size=group, exact=exact)
+    return Form(mode="affine", bits=width, group_size=group, exact=exact, transposed=bool(is_down))

@@ -30,12 +30,12 @@ def packed(file: File, name: str) -> Packed | None:
     Returns
     -------
     Packed or None
-        Weight, scales and biases; None if MLX does not support the tensor's codes.
+        Weight, scales and biases; None if MLX's layers do not support the tensor's codes.
     """
     tensor = file[name]
     bound = tensor.bound
     form = form_of(bound.codec, bound.params, tensor.spec)
-    return None if form is None else pack(form, bound)
+    return None if form is None or form.transposed else pack(form, bound)
 
 
 def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[str]:

@@ -18,7 +18,7 @@ Array = np.ndarray
 @frozen(kw_only=True, eq=False)
 class Packed:
     """Arrays for `mx.quantized_matmul`: `weight` u32 [..., in * bits / 32], `scales` and (affine) `biases`
-    [..., in / group_size].
+    [..., in / group_size]; for a transposed form [..., in, out * bits / 32] and [..., in, out / group_size].
 
     Source: MLX quantize; a row is a bit stream, first code in the lowest bits.
     """
@@ -36,21 +36,36 @@ def pack(form: Form, bound: BoundEncoding) -> Packed:
 
 def _pack_affine(form: Form, bound: BoundEncoding) -> Packed:
     """Pack integers with float32 scales and biases; zero points must be exact, and biases in the range of float32."""
-    spec = bound.spec
-    *lead, columns = spec.shape
-    packing = Packing(form.bits, "u32", "lsb")
-    weight = np.empty((*lead, columns * form.bits // 32), np.uint32)
-    scales, biases = (np.empty((*lead, columns // form.group_size), np.float32) for _ in range(2))
+    spec, packing = bound.spec, Packing(form.bits, "u32", "lsb")
+    *lead, extent = _turned(spec.shape) if form.transposed else spec.shape
+    weight = np.empty((*lead, extent * form.bits // 32), np.uint32)
+    scales, biases = (np.empty((*lead, extent // form.group_size), np.float32) for _ in range(2))
     for rows, codes in _codes(bound, "inexact zero points"):
-        if codes.group[-1] % form.group_size:
+        values, (scale, bias), group = _unsigned(codes), _affine(codes), codes.group
+        at = words = rows
+        if form.transposed:
+            values, scale, bias = (array.swapaxes(-1, -2) for array in (values, scale, bias))
+            group = _turned(group)
+            at, words = (_columns(rows, unit) for unit in (form.group_size, 32 / form.bits))
+        if group[-1] % form.group_size:
             raise _uncovered("group sizes differ from the declaration", spec)
-        weight[rows] = packing.pack(_unsigned(codes))
-        scale, bias = _affine(codes)
-        repeats = (*codes.group[:-1], codes.group[-1] // form.group_size)
-        scales[rows], biases[rows] = (_repeat(grid, repeats, scales[rows].shape) for grid in (scale, bias))
+        weight[words] = packing.pack(np.ascontiguousarray(values))
+        repeats = (*group[:-1], group[-1] // form.group_size)
+        scales[at], biases[at] = (_repeat(grid, repeats, scales[at].shape) for grid in (scale, bias))
     if not np.isfinite(biases[np.isfinite(scales)]).all():
         raise _uncovered("a bias exceeds float32", spec)
     return Packed(form=form, weight=weight, scales=scales, biases=biases)
+
+
+def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Swap the last two sizes."""
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _columns(rows: Region, unit: float) -> tuple[slice, ...]:
+    """Return the place of rows in the transposed matrix, whose last axis has `unit` of them per element."""
+    *lead, last = rows
+    return (*lead, slice(None), slice(int(last.start / unit), int(last.stop / unit)))
 
 
 def _pack_microscaled(form: Form, bound: BoundEncoding) -> Packed:

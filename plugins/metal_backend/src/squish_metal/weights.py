@@ -24,15 +24,21 @@ class Quantized:
         self._options: dict[str, Any] = {"group_size": form.group_size, "bits": form.bits, "mode": form.mode}
         self._weight, self._scales = mx.array(packed.weight), mx.array(packed.scales)
         self._biases = None if packed.biases is None else mx.array(packed.biases)
+        self._transposed = form.transposed
 
     def dense(self) -> Array:
-        return self._dequantize(self._weight, self._scales, self._biases)
+        values = self._dequantize(self._weight, self._scales, self._biases)
+        return values.swapaxes(-1, -2) if self._transposed else values
 
     def linear(self, x: Array) -> Array:
-        product = mx.quantized_matmul(mx.array(x), self._weight, self._scales, self._biases, **self._options)
+        product = mx.quantized_matmul(
+            mx.array(x), self._weight, self._scales, self._biases, transpose=not self._transposed, **self._options
+        )
         return device.to_numpy(product)
 
     def embed(self, ids: Array) -> Array:
+        if self._transposed:  # a row is a bit range of every packed row
+            return self.dense()[ids]
         rows = mx.array(ids.reshape(-1).astype(np.uint32))
         biases = None if self._biases is None else self._biases[rows]
         values = self._dequantize(self._weight[rows], self._scales[rows], biases)
@@ -41,7 +47,7 @@ class Quantized:
     def experts(self, x: Array, ids: Array) -> Array:
         product = mx.gather_qmm(
             mx.array(x[:, None]), self._weight, self._scales, self._biases,
-            rhs_indices=mx.array(ids.astype(np.uint32)), **self._options,
+            rhs_indices=mx.array(ids.astype(np.uint32)), transpose=not self._transposed, **self._options,
         )  # fmt: skip
         return device.to_numpy(product[:, 0])
 

@@ -31,9 +31,9 @@ def add_to(app: typer.Typer) -> None:
 
 def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
-    tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}; int4:group_size=N,scales=f16.")],
+    tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}; int4a:group_size=N,scales=f16.")],
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays after comparing all values.")
+        bool, typer.Option("--delete-source", help="int4, int4a: delete the INT8 arrays after comparing all values.")
     ] = False,
     gate: Annotated[
         str | None,
@@ -82,8 +82,11 @@ def build(
             resume=resume == "True" or resume or False,
         )  # fmt: skip
     data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
+    if result.savings_pct is not None:
+        data["savings_pct"] = result.savings_pct
     reused = f", {counted(result.reused, 'other')} existed already" if result.reused else ""
     line = f"{model}: built {counted(result.built, 'tensor')} of the tier {tier}{reused}; {result.size:,} bytes"
+    line += "" if result.savings_pct is None else f", {result.savings_pct:.0f}% less than INT8"
     lines = [line if result.built else f"{model}: the tier {tier} exists already"]
     if gate:
         data["gate"] = dict(result.measured)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from attrs import evolve
 
 from squish_core.api import (
     DENSE,
@@ -47,7 +50,14 @@ class NpyDir(Container):
         folder = Folder(source=source, limits=limits)
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
             return awq.read(folder)
-        return Directory(folder).index()
+        index = Directory(folder).index()
+        return _pending(index, source, limits) if "SQUISH_TIERS" in os.environ and source.path is not None else index
+
+    def loading(self, source: Source) -> None:
+        from .tiers import background
+
+        if source.path is not None:
+            background.start(source.path)
 
     def read_index_with(self, source: Source, limits: Limits, options: Options) -> Index:
         option(options, "tiers")
@@ -107,6 +117,14 @@ class NpyDir(Container):
         from .write import writer
 
         writer.write(sink, tensors, meta, assets)
+
+
+def _pending(index: Index, source: Source, limits: Limits) -> Index:
+    """Note the tiers that the first load builds under SQUISH_TIERS=build."""
+    from .tiers import choice
+
+    tiers = choice.next_tiers(index, source, limits) if choice.builds_by_setting() else ()
+    return evolve(index, pending_caches=tiers) if tiers else index
 
 
 def _example(label: str, codec: CodecSpec) -> Encoding:

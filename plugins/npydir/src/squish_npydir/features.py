@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+INT3_FAMILIES = ("qwen3",)
+"""Prefixes of `model_type` of the families that tolerate three bits.
+
+Source: Squish architecture document, section 2, tier 0c.
+"""
+MLX_GROUPS = (32, 64, 128)
 FOUR_BITS = "affine:bits=4,group_size=32,offset=bias"
 DIALECTS = {
     "int4": FOUR_BITS,

@@ -80,7 +80,7 @@ class Gate:
 def _sides(file: File, tier: str, label: str) -> tuple[File, File]:
     """The model of the directory's own files, and that of the tier."""
     own = file.without_caches()
-    if label == IN_PLACE:
+    if label in IN_PLACE.values():
         return _labelled(own, own.index, lambda each: each != label), _labelled(own, own.index, lambda each: True)
     directory = Directory(Folder(source=file.source, limits=file.limits))
     (declared,) = (each for each in TIERS if each.label == label)

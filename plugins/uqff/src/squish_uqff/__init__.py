@@ -36,7 +36,7 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             options={
                 "name": "stem of the shards: name-0.uqff, name-1.uqff, ...",
-                "version": "1.2.0, or 0.1.3 for the blobs of mistral.rs 0.6 (1.2.0)",
+                "version": "1.2.0; 0.1.3, the blobs of mistral.rs 0.6; or 0.1.0, the published layout (1.2.0)",
                 "max_shard_size": "maximum tensor bytes per shard (10GiB)",
             },
             reading={

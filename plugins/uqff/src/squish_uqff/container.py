@@ -64,12 +64,12 @@ class Uqff(Refinement):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         from .write import accept, writer
 
-        return accept.accepts(spec, encoding, writer.is_legacy(options))
+        return accept.accepts(spec, encoding, writer.legacy_version(options))
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         from .write import accept, writer
 
-        return accept.accepts_codes(spec, layout, writer.is_legacy(options))
+        return accept.accepts_codes(spec, layout, writer.legacy_version(options))
 
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         from .write import accept

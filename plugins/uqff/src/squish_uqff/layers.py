@@ -50,6 +50,15 @@ def make_weight(name: str, isq: int, parts: Parts, numbers: Numbers, limits: Lim
     return evolve(spec, attrs={"uqff.type": tables.ISQ_NAMES[isq], **{f"uqff.{key}": attrs[key] for key in attrs}})
 
 
+def number_problems(name: str, isq: int, numbers: Numbers) -> list[Problem]:
+    """Warn about numbers that no value depends on, but that mistral.rs does not know."""
+    if isq != tables.FP8 or numbers["dtype"] in tables.DTYPES:
+        return []
+    legal = f"expected {min(tables.DTYPES)} to {max(tables.DTYPES)}"
+    message = f"its layer dtype {numbers['dtype']} does not exist ({legal}); its values do not depend on it"
+    return [Problem(code="dtype", severity="warning", where=name, message=message)]
+
+
 def make_bias(name: str, part: Part) -> TensorSpec:
     """Build a bias: dense, of any dtype (float8 biases have no scale)."""
     return _spec(name, part.shape, DENSE, {"data": part}, dtype=part.dtype)
@@ -112,8 +121,6 @@ def _fp8(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
     data = parts["weight"]
     if data.dtype != "f8_e4m3":
         raise refuse("weight", "f8_e4m3 values", data.dtype, "dtype")
-    if numbers["dtype"] != tables.E4M3:
-        raise refuse("weight.dtype", tables.E4M3, numbers["dtype"], "dtype")
     spec = _spec(name, data.shape, CodecSpec("float8"), {"data": data, "scale": parts["dequant_w_scale"]})
     return evolve(spec, extras={role: parts[role] for role in ("dequant_x_scale", "quant_scale")})
 

@@ -23,7 +23,8 @@ AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16"
 
 OLDEST_LEGACY, NEWEST_LEGACY, NEWEST = (0, 1), (0, 2), (1, 2)
 FIRST_SHARDED = (0, 1, 3)
-WRITER_LEGACY = (0, 1, 3)
+WRITER_LEGACY = ((0, 1, 3), (0, 1, 0))
+"""0.x versions that are written: the blobs of mistral.rs 0.6, and the published layout."""
 CHECKED_LENGTHS = (0, 2, 0)  # earlier versions store lengths modulo 2**32
 # ISQ type -> legacy version that introduced it; an older blob with this type gets a warning
 SINCE = {AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}

@@ -28,7 +28,8 @@ class Ane(Backend):
     """Runs a file's Core ML appendix; single tensors must be converted to a package.
 
     `ane:device=M1` only plans each tensor for that device. Further options describe the operation that reads the
-    weights: `stride`, `dilation`, `overlapping`, `mutable`. `zeros=count` reads the values and counts their zeros.
+    weights: `stride`, `dilation`, `overlapping`, `mutable`, `padding` with the `size` of the input, `depthwise`,
+    `activation`. `zeros=count` reads the values and counts their zeros.
     """
 
     id = "ane"

@@ -19,11 +19,12 @@ from squish_core.api import (
     Request,
     SquishError,
     TensorSpec,
+    dtypes,
 )
 
 from ..coreml.archive import WHOLE
 from . import facts, layout, planner
-from .forms import dense_weights, weights_of
+from .forms import dense_weights, unity_weights, weights_of
 
 NOT_COUNTED = "zeros not counted (zeros=count reads the values)"
 
@@ -65,14 +66,15 @@ class DevicePlan(Backend):
 
     def _offer(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         assert request.codec is not None
-        weights = weights_of(encoding, spec, request.codec)
+        is_unity = self.consumer.depthwise and dtypes.count(spec.shape[1:]) == 1
+        weights = unity_weights(spec) if is_unity else weights_of(encoding, spec, request.codec)
         target = weights or dense_weights(spec)
         verdict = planner.plan(target, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
         first = "rounded to float16 first" if dense else "the engine has no such form: decoded first"
         reason = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
-        about = layout.compiled(target, verdict, self.cores, spec.shape, self.consumer.stride)
+        about = layout.compiled(target, verdict, self.cores, spec.shape, self.consumer)
         if not (self.reads_values or "zeros" in about) and spec.elements:
             about["summary"] = "; ".join(filter(None, [about["summary"], NOT_COUNTED]))
         title = facts.ROWS[weights.form].title if weights else "dense float16"

@@ -54,6 +54,10 @@ ROWS: Mapping[str, Row] = {
     "dense": _row(
         "dense float16", "two bytes per element", "chapter 25", Cell("dense", _STATED),
     ),
+    "unity": _row(
+        "scale-only weight", "one factor a channel, which skips the multiply array", "chapter 25, kernel formats",
+        Cell("dense", _STATED),
+    ),
     "int8": _row(
         "int8, one scale per tensor or channel", "streams if byte 0x528 is set", "table 25.2",
         Cell("fold", _MEASURED, "through the path that dequantizes it"),

@@ -37,16 +37,22 @@ def dense_weights(spec: TensorSpec) -> Weights:
     return _weights(spec, "dense")
 
 
+def unity_weights(spec: TensorSpec) -> Weights:
+    """Return the weights of a depthwise convolution with one tap: a factor for each channel."""
+    return _weights(spec, "unity")
+
+
 def _integers(layout: CodeLayout, spec: TensorSpec, zeros: bool) -> Weights:
     """Return the form of integer codes; `zeros`: all their zero points are zero."""
     if layout.bits < 8:
-        return _weights(spec, "affine4", bits=layout.bits)
+        return _weights(spec, "affine4", bits=layout.bits, signed=layout.signed)
     row = max(dtypes.count(spec.shape[1:]), 1)
     block = layout.run_length(spec.shape)
     if block is None or block % row:
-        return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))
+        block = prod(layout.group_sizes(spec.shape))
+        return _weights(spec, "blockwise", bits=8, block=block, signed=layout.signed)
     centered = ((layout.signed and layout.offset_kind == "none") or zeros) and not layout.zero
-    return _weights(spec, "int8" if centered else "int8_asymmetric", bits=8)
+    return _weights(spec, "int8" if centered else "int8_asymmetric", bits=8, signed=layout.signed)
 
 
 def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
@@ -77,8 +83,7 @@ def _indices(spec: TensorSpec, bits: int, codebooks: int, dtype: str, *, vector_
         return None
     if codebooks > 1 and form != PALETTES[1]:
         form = "palette_many"
-    is_quantized = dtype in ("i8", "u8")
-    return _weights(spec, form, bits=bits, codebooks=codebooks, vector_size=vector_size, quantized=is_quantized)
+    return _weights(spec, form, bits=bits, codebooks=codebooks, vector_size=vector_size, codebook=dtype)
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:
@@ -100,9 +105,9 @@ def _float8(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     return _weights(spec, FLOATS[encoding.parts["data"].dtype])
 
 
-def _weights(spec: TensorSpec, form: str, *, quantized: bool = False, **more: int) -> Weights:
+def _weights(spec: TensorSpec, form: str, **more: Any) -> Weights:
     channels = spec.shape[0] if spec.shape else 1
-    return Weights(form=form, elements=spec.elements, channels=channels, quantized=quantized, **more)
+    return Weights(form=form, elements=spec.elements, channels=channels, **more)
 
 
 _FORMS: Mapping[str, Callable[[Encoding, TensorSpec], Weights | None]] = {

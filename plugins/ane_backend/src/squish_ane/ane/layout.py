@@ -7,58 +7,93 @@ from typing import Any
 from attrs import asdict
 
 from . import facts
-from .planner import Verdict, Weights
+from .activation import BYTES, ActivationTable
+from .kernel_formats import DENSE, TYPE_NUMBERS, UNITY
+from .planner import Consumer, Verdict, Weights
 from .structures import (
-    ACTIVATION_BYTES,
     ELEMENT_CODES,
     STREAMS,
-    TYPE_NUMBERS,
     Descriptor,
-    codebook_bytes,
+    Lut,
+    Pal,
     converts_to_half,
     cycles_after_skipping,
     group_records,
+    implicit_zeros,
     winograd,
 )  # fmt: skip
 
-_SCALED = ("int8", "int8_asymmetric", "sparse_int8")
-_TYPES = {"int8": "i8", "int8_asymmetric": "u8", "blockwise": "i8", "f8_e4m3": "f8_e4m3"}
-"""Form -> type of its weights section while streamed; palettes have indices, the others float16."""
 
-
-def compiled(weights: Weights, verdict: Verdict, cores: int, shape: tuple[int, ...], stride: int) -> dict[str, Any]:
+def compiled(
+    weights: Weights, verdict: Verdict, cores: int, shape: tuple[int, ...], consumer: Consumer
+) -> dict[str, Any]:
     """Return facts about a planned weight as plain data, for `squish plan --json`.
 
     `zeros` and its costs are here for weights under a mask; `with_zeros` adds them for others.
     """
     streams = verdict.mode == "stream"
-    has_palette = streams and weights.codebooks > 0 and "palette" in weights.form
-    budget = codebook_bytes(weights.bits, weights.vector_size, weights.codebooks) if has_palette else 0
-    has_scales = weights.form in _SCALED and streams
+    has_palette = streams and weights.has_palette
+    kernel = weights.kernel_format if streams else UNITY if weights.form == "unity" else DENSE
     shared = verdict.generation != facts.GENERATIONS[0]
-    share = -(-verdict.nbytes // cores)
-    records = () if shared or not weights.channels else group_records(weights.channels, cores, share)
-    descriptor = Descriptor(
-        palette=budget, groups=records, scales=2 * weights.channels if has_scales else 0, weights=verdict.nbytes
-    )
-    type_name = ("lut" if has_palette else _TYPES.get(weights.form, "f16")) if streams else "f16"
-    used = {"palette": has_palette, "post_scale": has_scales}
+    descriptor = _descriptor(weights, verdict, 0 if shared else cores, consumer)
+    budget = descriptor.sections["pal"]
+    used = {
+        "bias": descriptor.bias,
+        "post_scale": descriptor.scale,
+        "palette": descriptor.pal,
+        "activation": descriptor.lut,
+    }
     result: dict[str, Any] = {
         "generation": verdict.generation, "form": weights.form, "evidence": verdict.evidence, "pieces": verdict.pieces,
         "gates": {hex(gate): facts.is_set(gate, verdict.generation) for gate in facts.ROWS[weights.form].gates},
-        "type_number": TYPE_NUMBERS[type_name], "sections": dict(descriptor.sections), "palette_budget": budget,
-        "records": "shared kernel memory" if shared else [[each.offset, each.channels] for each in records],
+        "kernel_format": {
+            "kind": kernel.kind, "numbers": list(kernel.numbers), "bit_depth": kernel.bit_depth,
+            "underlying_type": kernel.underlying_type, "type_number": kernel.type_number,
+        },
+        "type_number": kernel.type_number, "element_type": TYPE_NUMBERS.get(weights.element or ""),
+        "sections": dict(descriptor.sections),
+        "tables": {name: dict(table) for name, table in descriptor.tables.items()}, "palette_budget": budget,
+        "records": "shared kernel memory" if shared else [[each.offset, each.channels] for each in descriptor.ocgs],
+        "record_words": [list(each.words()) for each in descriptor.ocgs],
         "streams": {name: asdict(STREAMS[name]) for name, is_used in used.items() if is_used},
-        "winograd": _winograd(weights, shape, stride),
+        "winograd": _winograd(weights, shape, consumer.stride),
     }  # fmt: skip
     if has_palette:  # both tables share a budget, whose size is not stated
-        result["palette_budget_with_activation"] = budget + ACTIVATION_BYTES
+        result["kernel_format"]["palette_format"] = kernel.palette_format
+        result["palette_budget_with_activation"] = budget + BYTES
     if weights.form in ELEMENT_CODES:
         code = ELEMENT_CODES[weights.form]
         result["element_code"], result["converts_to_half"] = code, converts_to_half(code)
+    if consumer.activation:
+        table = ActivationTable.of(consumer.activation)
+        result["activation"] = {
+            "function": consumer.activation,
+            "domain": list(table.domain),
+            "max_error": table.error(consumer.activation),
+        }
+    implicit = implicit_zeros(shape[2:], stride=consumer.stride, padding=consumer.padding, size=consumer.size)
+    if implicit:
+        result["implicit_zeros"] = implicit
     if weights.form.startswith("sparse") and weights.elements:
-        result |= _zeros(weights, verdict, verdict.why if verdict.mode != "stream" else "")
+        result |= _zeros(weights, verdict, verdict.why if verdict.mode != "stream" else "", implicit)
     return {**result, "summary": _summary(result)}
+
+
+def _descriptor(weights: Weights, verdict: Verdict, cores: int, consumer: Consumer) -> Descriptor:
+    """Return the sections of a planned weight, with a record for each core; `cores` is 0 if they share memory."""
+    streams = verdict.mode == "stream"
+    sizes = weights.sections if streams else {"pal": 0, "scale": 0, "bias": 0, "weights": verdict.nbytes}
+    pal = None
+    if streams and weights.has_palette:
+        kernel = weights.kernel_format
+        lut_bytes = kernel.palette_lut_size(weights.codebooks, weights.vector_size)
+        pal = Pal(kernel.palette_format, kernel.bit_depth, weights.codebooks, lut_bytes)
+    has_records = cores and weights.channels
+    return Descriptor(
+        lut=Lut(TYPE_NUMBERS["f16"], 16, BYTES) if consumer.activation else None, pal=pal,
+        ocgs=group_records(weights.channels, cores, -(-sizes["weights"] // cores)) if has_records else (),
+        scale=sizes["scale"], bias=sizes["bias"], weights=sizes["weights"],
+    )  # fmt: skip
 
 
 def with_zeros(layout: dict[str, Any], masked: Weights, verdict: Verdict, moved: int) -> dict[str, Any]:
@@ -69,16 +104,16 @@ def with_zeros(layout: dict[str, Any], masked: Weights, verdict: Verdict, moved:
     why = verdict.why if verdict.mode != "stream" else ""
     if not why and verdict.nbytes >= moved:
         why = f"{moved / verdict.dense:.2f} without a mask"
-    result = {**layout, **_zeros(masked, verdict, why)}
+    result = {**layout, **_zeros(masked, verdict, why, layout.get("implicit_zeros", 0.0))}
     return {**result, "summary": _summary(result)}
 
 
-def _zeros(weights: Weights, verdict: Verdict, why: str) -> dict[str, Any]:
+def _zeros(weights: Weights, verdict: Verdict, why: str, implicit: float) -> dict[str, Any]:
     """Return the share of zeros and its costs under a mask; `why`: the reason against a sparse stream."""
     zeros = 1 - weights.nonzero / weights.elements
     return {
         "zeros": zeros, "moved_of_dense": verdict.nbytes / verdict.dense,
-        "cycles_of_dense": cycles_after_skipping(1.0, zeros),
+        "cycles_of_dense": cycles_after_skipping(1.0, zeros, implicit),
         "sparse_stream": f"excluded: {why}" if why else "eligible",
     }  # fmt: skip
 
@@ -99,6 +134,11 @@ def _summary(layout: dict[str, Any]) -> str:
     texts = []
     if isinstance(layout["records"], list) and layout["records"]:
         texts.append(f"records of {' + '.join(str(channels) for _, channels in layout['records'])} channels by core")
+    kernel = layout["kernel_format"]
+    if kernel["kind"] != "plain" or kernel["underlying_type"] != "f16":
+        name = kernel.get("palette_format", f"{kernel['kind']} {kernel['underlying_type']}")
+        numbers = f" ({kernel['numbers'][0]} to {kernel['numbers'][-1]})" if kernel["kind"] != "plain" else ""
+        texts.append(f"kernel format {name}{numbers}, type {layout['type_number']}")
     if layout["palette_budget"]:
         texts.append(f"palette of {layout['palette_budget']} on-chip bytes")
     if "zeros" in layout:
@@ -108,6 +148,10 @@ def _summary(layout: dict[str, Any]) -> str:
         if not is_masked:
             step = " with --encode bitmask" if layout["sparse_stream"] == "eligible" else ""
             texts.append(f"sparse stream {layout['sparse_stream']}{step}")
+    if "implicit_zeros" in layout:
+        texts.append(f"{layout['implicit_zeros']:.1%} implicit zeros")
+    if "activation" in layout:
+        texts.append(f"activation table of {BYTES} bytes, error at most {layout['activation']['max_error']:.1g}")
     if not layout["winograd"].endswith("3 x 3"):
         texts.append(f"Winograd {layout['winograd']}")
     return "; ".join(texts)

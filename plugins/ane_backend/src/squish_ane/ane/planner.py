@@ -10,15 +10,17 @@ from attrs import fields_dict, frozen
 from squish_core.api import ErrorCode, SquishError, UsageError
 
 from . import facts
-from .structures import codebook_bytes, is_quantized_palette, is_vector_size
+from .activation import FUNCTIONS
+from .kernel_formats import DENSE, QUANTIZED, UNITY, KernelFormat, codebook_bytes, is_quantized_palette
+from .structures import is_vector_size
 
 
 @frozen(kw_only=True)
 class Weights:
     """A weight in the compiler's terms. `form` is a row of `facts.ROWS`; sizes are in elements.
 
-    `channels`: output channels; `block`: elements per scale; `nonzero`: values under a mask; `quantized`: codebooks of
-    integers.
+    `channels`: output channels; `block`: elements per scale; `nonzero`: values under a mask; `codebook`: type of the
+    entries of codebooks; `signed`: integer codes in two's complement.
     """
 
     form: str
@@ -29,35 +31,75 @@ class Weights:
     vector_size: int = 1
     block: int = 0
     nonzero: int = 0
-    quantized: bool = False
+    codebook: str = "f16"
+    signed: bool = True
+
+    @property
+    def has_palette(self) -> bool:
+        """Whether codes are indices into codebooks."""
+        return "palette" in self.form
+
+    @property
+    def sections(self) -> Mapping[str, int]:
+        """Bytes of palette, scales, biases and codes while it streams. Source: chapter 25; listing 25.3 for masks.
+
+        Zero points are counted among the biases: there is no stream for them.
+        """
+        count, channels = self.elements, self.channels
+        mask = -(-count // 8)
+        palette = codebook_bytes(self.bits, self.vector_size, self.codebooks) if self.has_palette else 0
+        scale, bias, weights = {
+            "int8": (2 * channels, 0, count),
+            "int8_asymmetric": (2 * channels, channels, count),
+            "sparse": (0, 0, mask + 2 * self.nonzero),
+            "sparse_int8": (2 * channels, 0, mask + self.nonzero),
+            "sparse_palette": (0, 0, mask + -(-self.nonzero * self.bits // 8)),
+            "blockwise": (2 * -(-count // max(self.block, 1)), 0, count),
+            "f8_e4m3": (0, 0, count),
+        }.get(self.form, (0, 0, -(-count // self.vector_size * self.bits // 8) if self.has_palette else 2 * count))
+        return {"pal": palette, "scale": scale, "bias": bias, "weights": weights}
 
     @property
     def nbytes(self) -> int:
-        """Bytes transferred to the engine. Source: chapter 25; listing 25.3 for masks."""
-        count = self.elements
-        palette = codebook_bytes(self.bits, self.vector_size, self.codebooks)
-        sizes = {
-            "int8": count + 2 * self.channels,
-            "int8_asymmetric": count + 3 * self.channels,
-            "sparse": -(-count // 8) + 2 * self.nonzero,
-            "sparse_int8": -(-count // 8) + self.nonzero + 2 * self.channels,
-            "sparse_palette": -(-count // 8) + -(-self.nonzero * self.bits // 8) + palette,
-            "blockwise": count + 2 * -(-count // max(self.block, 1)),
-            "f8_e4m3": count,
-        }
-        if self.form.startswith("palette"):
-            return -(-count // self.vector_size * self.bits // 8) + palette
-        return sizes.get(self.form, 2 * count)
+        """Bytes transferred to the engine."""
+        return sum(self.sections.values())
+
+    @property
+    def kernel_format(self) -> KernelFormat:
+        """The storage encoding while it streams."""
+        if self.has_palette:
+            return KernelFormat("palette", self.bits, self.codebook if self.codebook in QUANTIZED else "f16")
+        if self.form == "f8_e4m3":
+            return KernelFormat("plain", 8, "f8_e4m3")
+        if "int8" in self.form or self.form == "blockwise":
+            return KernelFormat("plain", 8, "i8" if self.signed else "u8")
+        return UNITY if self.form == "unity" else DENSE
+
+    @property
+    def element(self) -> str | None:
+        """Type of the stored codes; None if descriptors have no type of this width."""
+        if self.form == "affine4" or self.has_palette:
+            signed = self.signed and not self.has_palette
+            return {4: "i4" if signed else "u4", 8: "u8"}.get(self.bits)
+        return self.kernel_format.type
 
 
 @frozen(kw_only=True)
 class Consumer:
-    """The operation that reads a weight, which also decides whether it streams."""
+    """The operation that reads a weight, which also decides whether it streams.
+
+    `padding` and `size`, of a convolution's input, along each axis; `depthwise`: each channel has its own kernel;
+    `activation`: a function of `activation.FUNCTIONS` on the result.
+    """
 
     stride: int = 1
     dilation: int = 1
     overlapping: bool = False
     mutable: bool = False
+    padding: int = 0
+    size: int = 0
+    depthwise: bool = False
+    activation: str = ""
 
     def hindrance(self) -> str:
         """Return why a weight cannot stream, or an empty string."""
@@ -75,12 +117,19 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
     fields = fields_dict(Consumer)
     values = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
     for name, value in values.items():
-        expected = type(fields[name].default) if name in fields else None
-        if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
+        default = fields[name].default if name in fields else None
+        legal = value in FUNCTIONS if name == "activation" else type(value) is not int or value >= (default or 0)
+        if type(value) is not type(default) or not legal:
             raise UsageError(
                 "invalid ane option", found=f"{name}={value}", code=ErrorCode.BACKEND,
-                expected="device, stride and dilation from 1, overlapping and mutable as true or false, zeros=count",
+                expected="device, stride and dilation from 1, padding and size from 0, overlapping, mutable and"
+                f" depthwise as true or false, activation as one of {', '.join(FUNCTIONS)}, zeros=count",
             )  # fmt: skip
+    if values.get("padding") and not values.get("size"):
+        raise UsageError(
+            "padding needs the size of the input", found=f"padding={values['padding']}", code=ErrorCode.BACKEND,
+            expected=f"padding={values['padding']},size=N",
+        )  # fmt: skip
     return Consumer(**values)
 
 
@@ -145,7 +194,7 @@ def _check(weights: Weights) -> None:
             "unsupported vector length of a codebook", expected="1, 2, 4 or 5", found=weights.vector_size,
             code="vector-size", hint="Legal lengths are bits of the mask 0x36 [chapter 25, four codecs].",
         )  # fmt: skip
-    if weights.quantized and not is_quantized_palette(1 << weights.bits):
+    if weights.codebook in QUANTIZED and not is_quantized_palette(1 << weights.bits):
         raise SquishError(
             "a codebook of integers has too many entries", expected="fewer than 256", found=1 << weights.bits,
             code="codebook", hint="Take 6 bits, or a codebook of f16 [chapter 25, four codecs].",

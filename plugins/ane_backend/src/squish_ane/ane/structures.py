@@ -1,13 +1,11 @@
-"""Enumerations, descriptors and records of compiled weights. Source: chapter 25."""
+"""Descriptors and records of compiled weights, and the rules on their consumers. Source: chapter 25."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from attrs import frozen
-
-TYPE_NUMBERS = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "f8_e4m3": 16}
-"""Type numbers of sections in the descriptor; other parts of the system number types differently."""
 
 VECTOR_MASK = 0x36
 """Bit v is set if a codebook may have vectors of v consecutive output channels."""
@@ -29,44 +27,63 @@ def converts_to_half(tensor_format: int) -> bool:
     return 0 <= tensor_format < 0xE and bool(CONVERTIBLE >> tensor_format & 1)
 
 
-def codebook_bytes(bits: int, vector_size: int = 1, count: int = 1) -> int:
-    """Return the size of float16 codebooks: 32 bytes for 4 bits, 512 for 8."""
-    return (1 << bits) * vector_size * 2 * count
+class Lut(NamedTuple):
+    """The activation table in a descriptor (listing 25.1)."""
+
+    typeno: int
+    bitdepth: int
+    lut_bytes: int
 
 
-def is_quantized_palette(entries: int) -> bool:
-    """Whether an integer palette may have this many entries (fewer than 256)."""
-    return 0 < entries < 256
+class Pal(NamedTuple):
+    """The palette in a descriptor (listing 25.1): several codebooks are the vector-palettized case."""
+
+    palette_format: str
+    bitdepth: int
+    num_luts: int
+    lut_bytes: int
 
 
 @frozen(kw_only=True)
 class Descriptor:
-    """The sections of a compiled weight without activation table and biases, which files do not store; in bytes."""
+    """A compiled weight: its tables and group records, and the bytes of scales, biases and codes."""
 
-    palette: int = 0
-    groups: tuple[GroupRecord, ...] = ()
-    scales: int = 0
+    lut: Lut | None = None
+    pal: Pal | None = None
+    ocgs: tuple[GroupRecord, ...] = ()
+    scale: int = 0
+    bias: int = 0
     weights: int = 0
 
     @property
     def sections(self) -> Mapping[str, int]:
         """Size of each section in bytes, in the order of listing 25.1."""
         return {
-            "lut": 0, "pal": self.palette, "ocgs": len(self.groups) * RECORD_BYTES,
-            "scale": self.scales, "bias": 0, "weights": self.weights,
+            "lut": self.lut.lut_bytes if self.lut else 0, "pal": self.pal.lut_bytes if self.pal else 0,
+            "ocgs": len(self.ocgs) * RECORD_BYTES, "scale": self.scale, "bias": self.bias, "weights": self.weights,
         }  # fmt: skip
 
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, int | str]]:
+        """The tuples of listing 25.1 that this weight has, by section."""
+        return {name: table._asdict() for name, table in (("lut", self.lut), ("pal", self.pal)) if table}
 
-RECORD_BYTES = 14 * 4
-"""A record's words (table 25.3), assumed to have 32 bits: offset, channels, ten addresses for the loader, two flags."""
+
+RECORD_WORDS, ADDRESSES = 14, 10
+RECORD_BYTES = RECORD_WORDS * 4
+"""A record's words (table 25.3), assumed to have 32 bits."""
 
 
 @frozen(kw_only=True)
 class GroupRecord:
-    """What a plan knows of a group of output channels: its offset in the section in bytes, and its channels."""
+    """A group of output channels: its offset in the section in bytes, and its channels."""
 
     offset: int
     channels: int
+
+    def words(self) -> tuple[int, ...]:
+        """Return the fourteen words of table 25.3: offset, channels, ten addresses for the loader (-1), two flags."""
+        return (self.offset, self.channels, *(-1,) * ADDRESSES, 0, 0)
 
 
 def group_records(channels: int, cores: int, stride: int) -> tuple[GroupRecord, ...]:
@@ -92,9 +109,6 @@ STREAMS: Mapping[str, Stream] = {
     "activation": Stream(0x5578, 0x557C, 0x1560),
 }
 
-ACTIVATION_BYTES = 86
-"""A table of 43 half-precision entries by the chapter's count; its fields add up to 42."""
-
 
 def winograd(
     *, kernel: tuple[int, int], stride: int, form: str, channels: int, depth: int = 1, unit: str = "float"
@@ -105,6 +119,7 @@ def winograd(
     """
     work = channels * kernel[0] * kernel[1] * depth * 2
     rules = (
+        (form != "unity", "weights are unity"),
         (not form.startswith("sparse"), "weights are sparse"),
         (kernel == (3, 3), "the kernel is not 3 x 3"),
         (stride == 1, "the stride is not 1"),
@@ -118,9 +133,26 @@ def winograd(
 WINOGRAD_FLOORS = {"integer": 8, "float": 16}
 
 
-def cycles_after_skipping(cycles: float, zeros: float) -> float:
-    """Estimate cycles with a fraction `zeros` of zero weights, in any form.
+def implicit_zeros(kernel: Sequence[int], *, stride: int = 1, padding: int = 0, size: int = 0) -> float:
+    """Return the share of multiplications by zeros that a convolution's stride and padding add to those of its weights.
+
+    The chapter names them without a formula. A stride of s is counted as a kernel at unit stride over s phases of the
+    input, whose size is the next multiple of s; padding as the taps that lie outside an input of `size` along each
+    axis, none if the size is unknown (0).
+    """
+    nonzero = 1.0
+    for taps in kernel:
+        nonzero *= taps / (-(-taps // stride) * stride)
+        starts = range(-padding, size + padding - taps + 1, stride)
+        if size and starts:
+            inside = sum(max(min(start + taps, size) - max(start, 0), 0) for start in starts)
+            nonzero *= inside / (len(starts) * taps)
+    return 1 - nonzero
+
+
+def cycles_after_skipping(cycles: float, zeros: float, implicit: float = 0.0) -> float:
+    """Estimate cycles with a fraction `zeros` of zero weights, in any form, and `implicit` zeros of the convolution.
 
     If weight streaming is the bottleneck, the gain is about one percent.
     """
-    return cycles * (1 - zeros)
+    return cycles * (1 - zeros) * (1 - implicit)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from squish_codecs.api import Affine, Bitmask, Boxes, Palette, Scheme, Tables
 
-from squish_core.api import DENSE, Codec, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec, dtypes
+from squish_core.api import (
+    DENSE,
+    Codec,
+    CodecError,
+    CodecSpec,
+    CodeLayout,
+    Encoding,
+    ErrorCode,
+    Part,
+    Refusal,
+    TensorSpec,
+    dtypes,
+)
 
 from ..ane.structures import is_vector_size
 from .blobs import TYPES
@@ -16,6 +28,7 @@ from .blobs import TYPES
 Shape = tuple[int, ...]
 TARGETS = ("iOS18", "iOS16")
 FLOATS = ("f16", "f32")
+HALF = CodecSpec("dense", {"dtype": "f16"})
 
 
 @frozen(kw_only=True)
@@ -53,6 +66,35 @@ def accept_codes(spec: TensorSpec, layout: CodeLayout, target: str) -> Encoding 
     return Refusal(why=codec) if isinstance(codec, str) else _encoding(spec, codec)
 
 
+def choose(specs: Sequence[TensorSpec], codec: CodecSpec, target: str) -> dict[str, CodecSpec]:
+    """Return the codec of each tensor under a rule for all of them.
+
+    Values of a float type that Core ML lacks, which the codec does not encode (norms, odd shapes), become f16.
+    """
+    return {spec.name: HALF if _is_foreign(spec) and not _encodes(spec, codec, target) else codec for spec in specs}
+
+
+def _is_foreign(spec: TensorSpec) -> bool:
+    """Whether a tensor is dense, in a float type that no constant has."""
+    is_dense = bool(spec.encodings) and spec.encodings[0].codec == DENSE
+    return is_dense and spec.dtype.startswith(("f", "bf")) and spec.dtype not in FLOATS
+
+
+def _encodes(spec: TensorSpec, codec: CodecSpec, target: str) -> bool:
+    """Whether a tensor can be encoded by a codec of packages; others decide when they encode."""
+    if codec.id == "dense" or len(spec.shape) < 2:
+        return codec.id == "dense"
+    if codec.id not in _CODECS:
+        return True
+    encoder = _CODECS[codec.id][1]
+    try:
+        params = encoder.params_for(spec, codec.params)
+        stored = Encoding(codec=evolve(codec, params=params))
+    except CodecError as error:
+        return error.code in (ErrorCode.PARAMS, ErrorCode.ENCODE)  # the rule is wrong, which its error says
+    return not isinstance(_ADAPTERS[codec.id](spec, stored, target), str)
+
+
 def _refusal(spec: TensorSpec) -> Refusal | None:
     if spec.shape and spec.elements:
         return None
@@ -85,7 +127,10 @@ def operation(spec: TensorSpec, target: str) -> Op:
 def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     dtype = encoding.parts["data"].dtype
     if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
-        return Refusal(why=f"Core ML computes in float16 or float32, not {dtype} (store values: --encode f16)")
+        if not dtype.startswith(("f", "bf")):
+            return Refusal(why=f"Core ML has no constants of {dtype}")
+        advice = "store values: --encode f16, before rules with patterns"
+        return Refusal(why=f"Core ML computes in float16 or float32, not {dtype} ({advice})")
     return Encoding(codec=DENSE, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
 
 

@@ -25,8 +25,8 @@ from squish_core.api import (
     single_value,
 )
 
-from .. import COMPRESSION
 from . import accept, writer
+from .features import encoding_for
 from .package import read_package
 
 
@@ -36,17 +36,19 @@ class Mlpackage(Container):
     def read_index(self, source: Source, limits: Limits) -> Index:
         return read_package(source, limits)
 
-    def encodings_for(self, *, compression: Any = None, **features: Any) -> tuple[Encoding, ...]:
+    def encodings_for(self, *, compression: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         if compression is None:
             return ()
-        operation = single_value("compression", compression)
-        return (Encoding(codec=CodecSpec(*COMPRESSION[operation]), label=operation),)
+        return (encoding_for(single_value("compression", compression), **features),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accept(spec, encoding, writer.target_of(options))
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accept_codes(spec, layout, writer.target_of(options))
+
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return accept.choose(specs, codec, writer.target_of(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

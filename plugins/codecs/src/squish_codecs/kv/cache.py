@@ -35,8 +35,8 @@ class Cache:
 
     Notes
     -----
-    KIVI (2024), algorithm 1, with its group size of 32 and residual of 128; SnapKV (2024), listing 1.
-    `update_and_fetch` is compatible with mlx_lm's caches.
+    KIVI (2024), algorithm 1, with its group size of 32 and residual of 128; SnapKV (2024), listing 1. For NumPy arrays:
+    the cache for mlx_lm is `squish_metal.kv.Cache`, that for transformers `squish_torch.CompressedCache`.
 
     Examples
     --------

@@ -6,8 +6,20 @@ from math import gcd, lcm
 from typing import ClassVar
 
 import numpy as np
+from attrs import evolve
 
-from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodeLayout,
+    Codes,
+    ErrorCode,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+)
 
 from .base import Wrapper, Wrapping, rows_and_columns, rows_of
 
@@ -66,15 +78,47 @@ class _Bound(Wrapping):
             return
         side, across = params["block_size"], self._tiles(spec.shape, params)[1]
         start, stop, columns = rows_of(region, spec.shape)
-        first, last = start // side * across, -(-stop // side) * across
-        packed = parts[ROLE][first // 8 : -(-last // 8)]
-        keep = np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + last - first].reshape(-1, across)
+        keep = _kept(parts, start // side, -(-stop // side), across)
         matrix = out.reshape(stop - start, -1)
         for row in np.flatnonzero(~keep.all(axis=1)):
             tile = start // side + int(row)
             rows = matrix[max(tile * side - start, 0) : (tile + 1) * side - start]
             zeroed = np.repeat(keep[row] == 0, side)[columns]
             rows[:, zeroed] = 0
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """Return the inner layout with groups that lie within tiles; None if no scale of it can be 0."""
+        layout = self.inner.code_layout(spec, self.own)
+        if layout is None or layout.table is not None or layout.global_scale or layout.scale_dtype == "f8_e8m0":
+            return None
+        columns = layout.group_sizes(spec.shape)[-1:]
+        group = (*(1 for _ in spec.shape[1:]), *(gcd(size, params["block_size"]) for size in columns))
+        return evolve(layout, group=group, run=0)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """Return the inner codes; scales and offsets are 0 in masked tiles."""
+        layout = self.code_layout(spec, params)
+        codes = None if layout is None else self.inner.codes(parts, spec, self.own, region)
+        if codes is None or layout is None or not spec.shape:
+            return None
+        side, across = params["block_size"], self._tiles(spec.shape, params)[1]
+        start, stop, columns = rows_of(region, spec.shape)
+        cell = gcd(layout.group[-1], columns.start, codes.group[-1])
+        lead = codes.shape[:-1]
+        tiles = (columns.start + np.arange(0, codes.shape[-1], cell)) // side
+        keep = _kept(parts, start // side, -(-stop // side), across)[np.arange(start, stop) // side - start // side]
+        keep = keep[:, tiles].reshape(*lead, len(tiles)) != 0
+
+        def masked(grid: np.ndarray) -> np.ndarray:
+            for axis, size in enumerate((*codes.group[:-1], codes.group[-1] // cell)):
+                grid = np.repeat(grid, size, axis=axis) if size > 1 else grid
+            return np.where(keep, grid[tuple(slice(size) for size in keep.shape)], np.zeros((), grid.dtype))
+
+        return Codes(
+            layout=layout, shape=codes.shape, group=(*(1 for _ in lead), cell), scale=masked(codes.scale),
+            offset=None if codes.offset is None else masked(codes.offset),
+            unpack=lambda: codes.values, pack=lambda: codes.words,
+        )  # fmt: skip
 
     def encode(
         self, panel: np.ndarray, params: Params, *, activations: np.ndarray | None = None
@@ -109,6 +153,13 @@ class _Bound(Wrapping):
     def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
         rows, columns = rows_and_columns(shape)
         return -(-rows // params["block_size"]), -(-columns // params["block_size"])
+
+
+def _kept(parts: Parts, first: int, last: int, across: int) -> np.ndarray:
+    """Return the bits of rows of tiles, [rows, across]: 1 for a tile that is kept."""
+    start, stop = first * across, last * across
+    packed = parts[ROLE][start // 8 : -(-stop // 8)]
+    return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + stop - start].reshape(-1, across)
 
 
 def _nonzero(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:

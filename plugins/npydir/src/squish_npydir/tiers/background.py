@@ -1,30 +1,22 @@
-"""Builds a tier for the next load in a thread, while the first load reads the directory's own files.
+"""Builds tiers for the next load in a thread, while the first load reads the directory's own files.
 
-The tier is MLX's layout for codes that it can keep, else dense weights. Tiers that need more memory than the machine
-has, and widths that the model's family does not tolerate, are not built.
+A build that still runs when the process ends is finished first, with a line on the standard error stream. One that was
+killed goes on at the next load.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from squish_core.api import Encoding, File, SquishError, load_json, start_daemon
+from squish_core.api import SquishError, start_finishing
 from squish_core.api import open as open_model
 
-from . import cache, panels
+from . import cache, choice
 
-INT3_FAMILIES = ("qwen3",)
-"""Prefixes of `model_type` of the families that tolerate three bits.
-
-Source: Squish architecture document, section 2, tier 0c.
-"""
-DENSE_MEMORY = 34 / 16
-"""Memory that the machine needs for the tier of dense weights, relative to the model in bf16: 34 GB for 8B.
-
-Source: Squish architecture document, note on tier 2.
-"""
 _builds: dict[str, Build] = {}
 _lock = threading.Lock()
 
@@ -32,10 +24,10 @@ _lock = threading.Lock()
 class Build:
     """A build in progress; `error` is set if it failed."""
 
-    def __init__(self, folder: Path, tier: str) -> None:
-        self.folder, self.tier = folder, tier
+    def __init__(self, folder: Path, tiers: Sequence[str]) -> None:
+        self.folder, self.tiers = folder, tuple(tiers)
         self.error: SquishError | None = None
-        self._thread = start_daemon(self._run, f"squish tier {tier}")
+        self._thread = start_finishing(self._run, "squish tiers", self._at_exit)
 
     def is_alive(self) -> bool:
         """Whether it is still in progress."""
@@ -47,13 +39,21 @@ class Build:
 
     def _run(self) -> None:
         try:
-            cache.build(self.folder, self.tier)
+            for tier in self.tiers:
+                cache.build(self.folder, tier)
         except SquishError as error:  # the model stays readable, so the load succeeds
             self.error = error
 
+    def _at_exit(self) -> None:
+        names = " and ".join(self.tiers)
+        print(
+            f"squish: finishing the tiers {names} of {self.folder}; if interrupted, the next load goes on",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+
 
 def start(folder: Path) -> Build | None:
-    """Start building the next tier of a directory without tiers; None if it has one, or none can be built.
+    """Start building the next tiers of a directory without tiers; None if it has them, or none can be built.
 
     Returns the running build if there is one.
     """
@@ -62,10 +62,10 @@ def start(folder: Path) -> Build | None:
         if key in _builds and _builds[key].is_alive():
             return _builds[key]
         with open_model(folder, "npydir") as file:
-            tier = None if file.index.caches else next_tier(file)
-        if tier is None:
+            tiers = choice.next_tiers(file.index, file.source, file.limits)
+        if not tiers:
             return None
-        _builds[key] = build = Build(folder, tier)
+        _builds[key] = build = Build(folder, tiers)
         return build
 
 
@@ -75,38 +75,3 @@ def wait(folder: Path) -> Build | None:
     if build is not None:
         build.join()
     return build
-
-
-def next_tier(file: File) -> str | None:
-    """Return the tier to build, by the codes and the size of the model; None if there is none."""
-    tensors = file.index.tensors
-    if not tensors or any(not spec.encodings for spec in tensors.values()):
-        return None
-    first = [spec.encodings[0] for spec in tensors.values()]
-    if any(encoding.label in panels.LABELS and _group(encoding) in cache.MLX_GROUPS for encoding in first):
-        return "4bit"
-    if any(encoding.label.startswith("int3") for encoding in first) and is_int3_family(file):
-        return "3bit"
-    memory = total_memory()
-    weights = sum(spec.elements for spec in tensors.values())
-    return "mlx" if memory is None or 2 * weights * DENSE_MEMORY <= memory else "finalized"
-
-
-def is_int3_family(file: File) -> bool:
-    """Whether config.json declares a family that tolerates three bits."""
-    if "config.json" not in file.assets:
-        return False
-    family = load_json(bytes(file.assets["config.json"].raw), "configuration", file.limits).get("model_type")
-    return isinstance(family, str) and family.startswith(INT3_FAMILIES)
-
-
-def total_memory() -> int | None:
-    """Return the memory of the machine in bytes; None if the system does not report it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _group(encoding: Encoding) -> int:
-    return int(encoding.codec.params.get("group_size", 0))

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from attrs import evolve, field, frozen
 
 from squish_core.api import (
@@ -30,17 +31,21 @@ from squish_core.api import (
 )  # fmt: skip
 from squish_core.api import open as open_model
 
+from ..features import INT3_FAMILIES, MLX_GROUPS
 from ..read.awq import INDEX
 from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST, PLACE
-from ..write.replace import delete_eights, delete_tier
+from ..write.replace import IN_PLACE, delete_eights, delete_tier
 from . import panels, seal
 from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
+from .choice import family_of
 from .read import LABELS, SUFFIX, TIERS
 from .resources import check_resources
 
 GROUPS = (32, 16, 8, 4)
-MLX_GROUPS = (32, 64, 128)
+"""Columns per scale of asymmetric 4-bit arrays, at least two groups a row; Squish's."""
+SYMMETRIC_GROUPS = (128, 64, *GROUPS)
+"""Columns per scale of symmetric 4-bit arrays: half of INT8's bytes with 128. Source: Squish architecture document."""
 NO_PARAMS: Params = MappingProxyType({})
 Gate = Callable[[Path, str, str], Mapping[str, float]]
 """Measures a tier, by folder, name and label, and raises an error for one that is refused."""
@@ -49,13 +54,14 @@ Builder = Callable[[File, Path, Progress | None, Job], "Built"]
 
 @frozen(kw_only=True)
 class Built:
-    """Result of a build: the numbers of new and existing tensors, the size of the tier in bytes, and what its gate
-    measured."""
+    """Result of a build: the numbers of new and existing tensors, the size of the tier in bytes, for 4-bit arrays the
+    savings relative to the INT8 ones in percent, and what its gate measured."""
 
     tier: str
     built: int
     reused: int
     size: int
+    savings_pct: float | None = None
     measured: Mapping[str, float] = field(factory=dict)
 
 
@@ -74,13 +80,14 @@ def build(
     path
         The directory.
     tier
-        finalized, mlx, 4bit, 3bit, panels, or int4 (4-bit arrays beside the INT8 ones).
-        `int4:group_size=128,scales=f16` sets the columns per scale (0: whole rows; by default 32, or fewer if 32 do not
-        divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
+        finalized, mlx, 4bit, 3bit, panels; or 4-bit arrays beside the INT8 ones: int4 (q4 and s4, symmetric in groups
+        of 128, half of INT8's bytes) or int4a (q4a, s4a and z4a, asymmetric in groups of 32: closer, 0.71 of INT8's).
+        `int4a:group_size=128,scales=f16` sets the columns per scale (0: whole rows; by default fewer if the group does
+        not divide the rows) and the dtype of scales and biases (by default f32, which Squish itself reads).
     progress
         Called with the tensor's name, the bytes so far, and the total.
     delete_source
-        Only for int4: delete the INT8 arrays after comparing all values.
+        Only for int4 and int4a: delete the INT8 arrays after comparing all values.
     gate
         Compares the model of the tier with its source and raises if they differ too much. A tier that fails is removed
         before it gets its sentinel; an existing one stays.
@@ -105,19 +112,19 @@ def build(
     tier, params = spec.id, spec.params
     if tier not in BUILDERS:
         raise FormatError("unknown tier", expected=", ".join(BUILDERS), found=tier, code="tier")
-    unknown = [name for name in params if tier != "int4" or name not in ("group_size", "scales")]
+    unknown = [name for name in params if tier not in IN_PLACE or name not in ("group_size", "scales")]
     if unknown or spec.inner is not None:
         raise FormatError(
             f"unknown option of the tier {tier}", found=", ".join(unknown), code=ErrorCode.OPTION,
-            expected="group_size and scales" if tier == "int4" else "no options",
+            expected="group_size and scales" if tier in IN_PLACE else "no options",
         )  # fmt: skip
-    if delete_source and tier != "int4":
+    if delete_source and tier not in IN_PLACE:
         raise FormatError(
             f"--delete-source is not possible for the tier {tier}, which is a cache", file=str(path), code="delete",
-            hint="Only int4 replaces arrays. To write another directory, use `squish convert --delete-source`.",
+            hint="Only int4 and int4a replace arrays. For another directory, use `squish convert --delete-source`.",
         )  # fmt: skip
     job = Job(folder=Path(path) / f"{TEMPORARY}{tier}", scheduler=scheduler, task_bytes=task_bytes, resume=resume)
-    make = partial(_int4, params=params) if params else BUILDERS[tier][2]
+    make = partial(_int4, params=params, symmetric=tier == "int4") if params else BUILDERS[tier][2]
     try:
         with _only_build(Path(path)):
             result = _build(path, tier, make, progress, gate, job)
@@ -152,13 +159,16 @@ def _only_build(folder: Path) -> Iterator[None]:
 def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None, gate: Gate | None, job: Job) -> Built:
     folder = Path(path)
     sentinel, share, _ = BUILDERS[tier]
-    label, needs = next(((each.label, each.needs) for each in TIERS if each.sentinel == sentinel), (tier, ""))
+    in_place = (IN_PLACE.get(tier, tier), "")
+    label, needs = next(((each.label, each.needs) for each in TIERS if each.sentinel == sentinel), in_place)
     with open_model(folder, "npydir") as file:
         own = _own(file)
         if (folder / sentinel).exists():
             _seal(folder)
             measured = gate(folder, tier, label) if gate else {}
             return Built(tier=tier, built=0, reused=len(own), size=0, measured=measured)
+        if tier == "3bit" and gate is None:
+            _check_family(file)
         remove_leftovers(folder, job)
         weights = sum(spec.elements for spec in own.index.tensors.values())
         check_resources(folder, 0 if job.resume else weights * share // 8)
@@ -171,6 +181,18 @@ def _build(path: str | Path, tier: str, make: Builder, progress: Progress | None
     _touch(folder / sentinel)
     _seal(folder)
     return evolve(result, tier=tier, measured=measured)
+
+
+def _check_family(file: File) -> None:
+    """Refuse three bits for a family that the architecture document does not list, unless a gate measures them."""
+    family = family_of(file.index, file.source, file.limits)
+    if not (family or "").startswith(INT3_FAMILIES):
+        raise FormatError(
+            "the tier 3bit is for families that tolerate three bits", file=file.name, code="gate",
+            expected=f"a model_type of {', '.join(INT3_FAMILIES)} in config.json",
+            found=repr(family) if family else "no model_type",
+            hint="Build 4bit, or measure it on a text of yours: --gate TEXT.",
+        )  # fmt: skip
 
 
 def _own(file: File) -> File:
@@ -199,31 +221,41 @@ def _finalized(own: File, folder: Path, progress: Progress | None, job: Job) -> 
     return Built(tier="", built=len(rules), reused=len(own) - len(rules), size=size)
 
 
-def _int4(own: File, folder: Path, progress: Progress | None, job: Job, params: Params = NO_PARAMS) -> Built:
-    """Build asymmetric 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
+def _int4(
+    own: File, folder: Path, progress: Progress | None, job: Job, params: Params = NO_PARAMS, *, symmetric: bool
+) -> Built:
+    """Build 4-bit files next to INT8 ones, in Squish's groups; odd widths are skipped."""
     eights = {
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
         if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
     }  # fmt: skip
-    fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
+    fours = sum(spec.encodings[0].label in IN_PLACE.values() for spec in own.index.tensors.values())
     if not eights and not fours:
         raise FormatError(
             "no INT8 tensors to convert", file=own.name, code="tier",
             hint="Convert the model with `squish convert ... --encode int8`.",
         )  # fmt: skip
     create_folder(folder / PLACE)
-    rules, size = {}, 0
-    for name in eights:
-        columns = own[name].shape[-1]
-        group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
-        rules[name] = f"affine:bits=4,group_size={params.get('group_size', group)},offset=bias"
+    rules, size, before, after = {}, 0, 0, 0
+    for name, encoding in eights.items():
+        group = params.get("group_size", _group(own[name].shape[-1], symmetric))
+        rules[name] = f"affine:bits=4,group_size={group},{'zero=7' if symmetric else 'offset=bias'}"
+        before += sum(part.nbytes for part in encoding.parts.values())
     target = f"npydir:scales={params.get('scales', 'f32')}"
     for name, arrays in converted(own, rules, progress, job, target):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
-        for suffix in ("s4a", "z4a", "q4a"):  # codes last, so that their presence implies the scales
+        for suffix in ("s4", "q4") if symmetric else ("s4a", "z4a", "q4a"):  # codes last: they imply the scales
             size += arrays[suffix].stat().st_size
+            after += np.load(arrays[suffix], mmap_mode="r").nbytes
             os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
-    return Built(tier="", built=len(eights), reused=fours, size=size)
+    savings = 100 * (1 - after / before) if before else None
+    return Built(tier="", built=len(eights), reused=fours, size=size, savings_pct=savings)
+
+
+def _group(columns: int, symmetric: bool) -> int:
+    """Return the default number of columns per scale; whole rows if none divides them."""
+    sizes = SYMMETRIC_GROUPS if symmetric else (size for size in GROUPS if columns >= 2 * size)
+    return next((size for size in sizes if columns % size == 0), columns)
 
 
 def _panels(own: File, folder: Path, progress: Progress | None, job: Job) -> Built:
@@ -298,10 +330,11 @@ def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
 
 F16 = "f16:overflow=saturate"
 """Clipped values are counted, and their tensors become float32 instead."""
-BUILDERS = {
+BUILDERS: Mapping[str, tuple[str, int, Builder]] = {
     "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
     "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
-    "int4": (seal.INT4_READY, 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
+    "int4": (seal.INT4_READY, 5, partial(_int4, symmetric=True)),
+    "int4a": (seal.INT4_READY, 6, partial(_int4, symmetric=False)), "panels": (f"{PANELS.label}/.ready", 6, _panels),
 }  # fmt: skip
 """Tier -> sentinel, maximum bits per weight on disk, builder."""
 

@@ -28,9 +28,10 @@ from squish_core.api import (
 from ..read.dialects import PANELS, implementation, panels_params
 from ..read.npy import header
 from ..write.writer import shape_array
+from .choice import FOUR_BITS
 from .resources import MEMORY
 
-LABELS = ("int4", "int4 q4", "int4 symmetric")
+LABELS = FOUR_BITS
 
 
 def fits(spec: TensorSpec) -> bool:

@@ -12,14 +12,14 @@ from attrs import evolve
 from squish_core.api import Encoding, File, FormatError, panels
 from squish_core.api import open as open_model
 
-IN_PLACE = "int4"
-"""The tier that is not a cache: 4-bit arrays beside INT8 ones, under this label."""
+IN_PLACE = {"int4": "int4 symmetric", "int4a": "int4"}
+"""Tier that is not a cache, but 4-bit arrays beside INT8 ones -> the label of these."""
 ROUNDING = 1e-5
 """Rounding error of float32 in addition to half a step, relative to the values."""
 
 
 def delete_eights(folder: Path) -> int:
-    """Delete the INT8 arrays of tensors with asymmetric 4-bit arrays; returns the bytes freed.
+    """Delete the INT8 arrays of tensors with 4-bit arrays; returns the bytes freed.
 
     All values are compared first: FormatError, and nothing is deleted, if an error exceeds half a step.
     """
@@ -28,8 +28,9 @@ def delete_eights(folder: Path) -> int:
         own = file.without_caches()
         for name, spec in own.index.tensors.items():
             encodings = {encoding.label: encoding for encoding in spec.encodings}
-            if {"int4", "int8"} <= encodings.keys():
-                _check(own, name, encodings)
+            label = next((label for label in IN_PLACE.values() if label in encodings), None)
+            if label is not None and "int8" in encodings:
+                _check(own, name, label, encodings)
                 to_delete |= {
                     folder / own.index.files[part.segments[0].file].name for part in encodings["int8"].parts.values()
                 }
@@ -39,13 +40,13 @@ def delete_eights(folder: Path) -> int:
     return size
 
 
-def _check(own: File, name: str, encodings: Mapping[str, Encoding]) -> None:
+def _check(own: File, name: str, fours: str, encodings: Mapping[str, Encoding]) -> None:
     spec = own.index.tensors[name]
     index = {
         label: evolve(own.index, tensors={name: evolve(spec, encodings=(encodings[label],))})
-        for label in ("int4", "int8")
+        for label in (fours, "int8")
     }
-    four, eight = (File(own.source, index[label], own.registry, own.limits)[name] for label in ("int4", "int8"))
+    four, eight = (File(own.source, index[label], own.registry, own.limits)[name] for label in (fours, "int8"))
     steps = four.parts()["scale"].numpy().reshape(*spec.shape[:-1], -1)
     for region in panels(spec.shape, (1,) * len(spec.shape), 4, whole_rows=True):
         values, half = eight[region], steps[region[:-1]] / 2
@@ -53,19 +54,19 @@ def _check(own: File, name: str, encodings: Mapping[str, Encoding]) -> None:
         if not (gap <= half * (1 + ROUNDING) + ROUNDING * np.abs(values).max()).all():
             raise FormatError(
                 "no INT8 array was deleted: the 4-bit arrays of this tensor differ", file=own.name, tensor=name,
-                code="delete", hint="Delete its q4a, s4a and z4a files and build the tier again.",
+                code="delete", hint="Delete its 4-bit arrays and build the tier again.",
             )  # fmt: skip
 
 
 def delete_tier(folder: Path, label: str, needs: str) -> None:
-    """Delete the files of a tier without a sentinel; for `int4`, the arrays beside INT8 ones."""
-    if label == IN_PLACE:
+    """Delete the files of a tier without a sentinel; for those in place, the arrays beside INT8 ones."""
+    if label in IN_PLACE.values():
         with open_model(folder, "npydir") as file:
             index = file.index
             arrays = [
                 folder / index.files[part.segments[0].file].name
                 for spec in index.tensors.values() if any(encoding.label == "int8" for encoding in spec.encodings)
-                for encoding in spec.encodings if encoding.label == IN_PLACE for part in encoding.parts.values()
+                for encoding in spec.encodings if encoding.label == label for part in encoding.parts.values()
             ]  # fmt: skip
         for path in arrays:
             path.unlink(missing_ok=True)

@@ -18,14 +18,15 @@ TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
 NPCL_RANK = 8
 
-# code -> footprint: those that the specification lists, and every footprint as x<<4 | y
-FOOTPRINTS = {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)} | {
+FOOTPRINTS = {
     x << 4 | y: (x, y)
     for x, y in (
         (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10),
         (12, 10), (12, 12),
     )
-}  # fmt: skip
+} | {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)}  # fmt: skip
+"""ASTC footprint codes: every footprint as `x << 4 | y`, and six short codes, which are written where they exist."""
+FOOTPRINT_CODES = {footprint: code for code, footprint in FOOTPRINTS.items()}
 
 
 @frozen(kw_only=True)
@@ -129,11 +130,22 @@ def _astw(at: _At) -> Block | None:
         return None
     width, height, code = words
     footprint = FOOTPRINTS.get(code)
-    if footprint is None or not width or not height:
-        message = "unknown ASTC footprint code" if footprint is None else "an ASTC texture has no texels"
-        size = f"{code:#x}" if footprint is None else f"{width}x{height}"
-        at.findings.error("P5", at.where, message, offset=at.start + 4, found=size)
+    if footprint is None:
+        known = ", ".join(f"{own:#04x} for {x}x{y}" for (x, y), own in FOOTPRINT_CODES.items())
+        at.findings.error(
+            "P5", at.where, "unknown ASTC footprint code", offset=at.start + 12, expected=known, found=f"{code:#04x}"
+        )
         return None
+    if not width or not height:
+        at.findings.error(
+            "P5", at.where, "an ASTC texture has no texels", offset=at.start + 4, found=f"{width}x{height}"
+        )
+        return None
+    if code != FOOTPRINT_CODES[footprint]:
+        at.findings.note(
+            "P5", at.where, "an ASTC footprint by its sizes instead of its code", offset=at.start + 12,
+            expected=f"{FOOTPRINT_CODES[footprint]:#04x} for {footprint[0]}x{footprint[1]}", found=f"{code:#04x}",
+        )  # fmt: skip
     length = -(-width // footprint[0]) * -(-height // footprint[1]) * 16
     return Block(
         kind="ASTW", start=at.start, data=at.start + 16, length=length, shape=(height, width),

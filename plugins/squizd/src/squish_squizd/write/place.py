@@ -12,7 +12,7 @@ from squish_codecs.api import rows_and_columns
 
 from squish_core.api import CodecSpec, ErrorCode, Part, Refusal, SquishError, TensorSpec
 
-from ..read.blocks import TCAW, aligned
+from ..read.blocks import FOOTPRINT_CODES, TCAW, aligned
 from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
 from ..read.tables import tensor_id
 
@@ -297,7 +297,7 @@ def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 def _astw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
     rows, columns = rows_and_columns(stored_shape(spec))
     x, y = map(int, codec.params["footprint"].split("x"))
-    return struct.pack("<4sIII", b"ASTW", columns, rows, x << 4 | y)
+    return struct.pack("<4sIII", b"ASTW", columns, rows, FOOTPRINT_CODES[x, y])
 
 
 _HEADERS: dict[str, Any] = {"NPCL": _npcl, "INT4": _packed, "INT2": _packed, "TCAW": _tcaw, "ASTW": _astw}

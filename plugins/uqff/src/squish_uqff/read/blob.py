@@ -20,7 +20,7 @@ from squish_core.api import (
 )
 
 from .. import tables
-from ..layers import Layer, make_bias, make_weight, refuse
+from ..layers import Layer, make_bias, make_weight, number_problems, refuse
 
 WRAP = 1 << 32
 Version = tuple[int, int, int]
@@ -129,7 +129,7 @@ def read_blob(name: str, source: Source, segment: Segment, limits: Limits) -> tu
             "bytes follow the last field", offset=blob.at, expected="the end of the blob",
             found=f"{blob.end - blob.at} bytes", code="trailing",
         )  # fmt: skip
-    problems = []
+    problems = number_problems(weight.name, isq, numbers)
     if blob.version < tables.SINCE.get(isq, blob.version):
         message = f"type {tables.ISQ_NAMES[isq]} does not exist in UQFF {'.'.join(map(str, blob.version))}"
         problems.append(Problem(code="isq-type", severity="warning", where=weight.name, message=message))

@@ -12,7 +12,7 @@ from squish_safetensors.api import stored_part
 from squish_core.api import ErrorCode, FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
 
 from .. import tables
-from ..layers import Layer, make_bias, make_broken, make_weight, refuse
+from ..layers import Layer, make_bias, make_broken, make_weight, number_problems, refuse
 from .detection import VERSION_KEYS
 from .names import row_names
 from .shards import ShardSet
@@ -85,13 +85,17 @@ def _layer(key: str, parts: Mapping[str, Part], files: ShardSet) -> Layer:
         isq = _number(parts, "weight.format", "u8", files)
         if isq >= len(tables.ISQ_NAMES):
             raise refuse("weight.format", f"0..{len(tables.ISQ_NAMES) - 1}", isq, "isq-type")
-        weight = make_weight(name, isq, *_fields(isq, parts, files), files.limits)
+        values, numbers = _fields(isq, parts, files)
+        weight = make_weight(name, isq, values, numbers, files.limits)
     except SquishError as error:
         return make_broken(name, error, parts)
     more = set(parts) - {"weight", "bias", "weight.format", *(f"weight.{each}" for each in tables.SUFFIXES[isq])}
-    problems = tuple(
-        Problem(code="field", severity="warning", where=name, message=f"unknown field {field[:80]!r} for this type")
-        for field in sorted(more)
+    problems = (
+        *number_problems(name, isq, numbers),
+        *(
+            Problem(code="field", severity="warning", where=name, message=f"unknown field {field[:80]!r} for this type")
+            for field in sorted(more)
+        ),
     )
     extras = {**weight.extras, **{field: parts[field] for field in sorted(more)}}
     weight = evolve(weight, extras=extras, row_names=row_names(key, len(weight.shape)))

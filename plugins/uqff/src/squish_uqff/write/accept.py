@@ -53,7 +53,15 @@ def is_promoted(name: str) -> bool:
     return kind_of(name) in ("head", "embedding")
 
 
-def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
+Version = tuple[int, int, int]
+
+
+def dotted(version: Version) -> str:
+    """Return a version as text."""
+    return ".".join(map(str, version))
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, legacy: Version | None) -> Encoding | Refusal:
     """Accept UQFF's codecs for layers and dense tensors, or refuse."""
     codec = encoding.codec
     if (legacy or codec.id != "dense" or len(spec.shape) > 1) and (refusal := _size_refusal(spec)):
@@ -62,7 +70,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         if spec.dtype not in DTYPE_TAGS or dtypes.bits(spec.dtype) < 8:
             return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
         if legacy and spec.dtype not in tables.DTYPES.values():
-            return Refusal(why=f"UQFF 0.1.3 has no dtype {spec.dtype}", code="dtype")
+            return Refusal(why=f"UQFF {dotted(legacy)} has no dtype {spec.dtype}", code="dtype")
         return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
     if codec.id not in GGML_CODES and codec.id not in CODECS:
         return Refusal(why=f"UQFF has no layout for {codec.id}; choose a UQFF type with --encode", code="codec")
@@ -77,7 +85,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
     return _layer(spec, encoding, legacy)
 
 
-def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: bool) -> Encoding | Refusal | None:
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: Version | None) -> Encoding | Refusal | None:
     """Accept codes as AFQ (affine with biases) or MXFP4."""
     if refusal := _size_refusal(spec):
         return refusal
@@ -99,13 +107,13 @@ def _size_refusal(spec: TensorSpec) -> Refusal | None:
     return Refusal(why=f"UQFF dimensions have 32 bits, too few for {list(spec.shape)}", code="shape")
 
 
-def _layer(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
+def _layer(spec: TensorSpec, encoding: Encoding, legacy: Version | None) -> Encoding | Refusal:
     """Return the encoding of a layer, or a refusal because of its name or the version."""
     if not spec.name.endswith(".weight"):
         return Refusal(why="UQFF quantizes only tensors named <layer>.weight", code="name")
     parts = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
-    if legacy and (why := _not_legacy(spec, encoding.codec, parts)):
-        return Refusal(why=f"UQFF 0.1.3 {why}", code="version")
+    if legacy and (why := _not_legacy(spec, encoding.codec, parts, legacy)):
+        return Refusal(why=f"UQFF {dotted(legacy)} {why}", code="version")
     return Encoding(codec=encoding.codec, parts=parts)
 
 
@@ -129,9 +137,9 @@ def _scale_dtype(layout: CodeLayout) -> str:
     return layout.scale_dtype if same else "f32"
 
 
-def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> str:
-    """Return why a 0.1.3 blob cannot store a quantized tensor."""
-    if tables.SINCE.get(CODECS.get(codec.id, tables.GGUF), (0,)) > tables.WRITER_LEGACY:
+def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part], version: Version) -> str:
+    """Return why a 0.x blob cannot store a quantized tensor."""
+    if tables.SINCE.get(CODECS.get(codec.id, tables.GGUF), (0,)) > version:
         return f"has no type for {codec.id}"
     if len(spec.shape) != 2:
         return f"stores matrices, not {list(spec.shape)}"

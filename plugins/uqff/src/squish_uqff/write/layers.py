@@ -1,4 +1,4 @@
-"""Outgoing layers: the tensors of UQFF 1.2, or one blob of 0.1.3."""
+"""Outgoing layers: the tensors of UQFF 1.2, or one blob of 0.x."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from squish_core.api import Part, TensorSpec, dtypes
 
 from .. import tables
 from ..read.names import EXPERT
-from .accept import GGML_CODES, isq_of, key_of
+from .accept import GGML_CODES, Version, isq_of, key_of
 
 Streams = Mapping[str, Any]
 STACKED = (tables.GGUF, tables.UNQUANT, tables.AFQ, tables.MXFP4)
@@ -61,7 +61,8 @@ class Layer:
         """Return a numeric field: from the codec, the source, or mistral.rs's default."""
         codec = self.spec.encodings[0].codec
         if name == "dtype":
-            return GGML_CODES.get(codec.id, CODE_OF["f8_e4m3"])
+            stored = self.spec.attrs.get("uqff.dtype") if self.spec.attrs.get("uqff.type") == "fp8" else None
+            return GGML_CODES.get(codec.id, tables.E4M3 if stored is None else stored)
         if name in codec.params:
             return int(codec.params[name])
         return int(self.spec.attrs.get(f"uqff.{name}", _DEFAULTS[name]))
@@ -163,8 +164,8 @@ def tensors_of(layer: Layer) -> list[Entry]:
     return [*entries, dense_entry(layer.bias)] if layer.bias else entries
 
 
-def blob_of(layer: Layer, number: int) -> Entry:
-    """Return the 0.1.3 blob of a layer, named by its number."""
+def blob_of(layer: Layer, number: int, version: Version) -> Entry:
+    """Return the 0.x blob of a layer, named by its number."""
     parts, bias = layer.parts, layer.bias
     dims = _u32(len(layer.spec.shape), *layer.spec.shape)
     has_bias = bytes([bias is not None])
@@ -189,7 +190,7 @@ def blob_of(layer: Layer, number: int) -> Entry:
             raw(bytes([layer.number("bits"), layer.number("group_size")])),
         ),
     }  # fmt: skip
-    major, minor, patch = tables.WRITER_LEGACY
+    major, minor, patch = version
     pieces = (raw(bytes([patch, minor, major, 0, layer.isq])), *makers[layer.isq]())
     if bias:
         pieces += (raw(_tensor_head(bias.encodings[0].parts["data"])), *dense_entry(bias).pieces)

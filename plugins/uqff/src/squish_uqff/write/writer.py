@@ -38,13 +38,14 @@ from .. import tables
 from ..read.names import missing_size, name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
+from .accept import Version, dotted
 from .layers import Entry, Layer, Streams, blob_of, dense_entry, layers_of, raw, tensors_of
 
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
-NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
-LEGACY = ".".join(map(str, tables.WRITER_LEGACY))
+NEWEST = dotted((*tables.NEWEST, 0))
+LEGACY = {dotted(version): version for version in tables.WRITER_LEGACY}
 _HEAD = "lm_head.weight"
-_TIED = f"the tied embeddings are also stored as {_HEAD}, the first layer of 0.1.3"
+_TIED = f"the tied embeddings are also stored as {_HEAD}, the first layer of 0.x"
 _NUMBERED = "layers are named by number because there is no config.json; add one with --assets DIR"
 
 
@@ -62,24 +63,28 @@ class PlannedFile:
         return len(self.header) + sum(entry.nbytes for entry in self.entries)
 
 
-def is_legacy(options: Options) -> bool:
-    """Whether the options request 0.1.3; FormatError for an unsupported version."""
-    version = options.get(VERSION, NEWEST)
-    if version not in (NEWEST, LEGACY):
+def legacy_version(options: Options) -> Version | None:
+    """Return the 0.x version that the options request, None for 1.x; FormatError for one that is not written."""
+    text = options.get(VERSION, NEWEST)
+    if text != NEWEST and text not in LEGACY:
         raise FormatError(
-            "cannot write this UQFF version",
-            expected=f"{NEWEST} or {LEGACY}",
-            found=version,
+            "cannot write this UQFF version", expected=" or ".join((NEWEST, *LEGACY)), found=text,
             code=ErrorCode.OPTION,
-        )
-    return version == LEGACY
+        )  # fmt: skip
+    version = LEGACY.get(text)
+    if version and version < tables.FIRST_SHARDED and MAX_SHARD_SIZE in options:
+        raise FormatError(
+            f"UQFF {text} has no shards", expected=f"no {MAX_SHARD_SIZE}, or a later version",
+            found=f"{MAX_SHARD_SIZE}={options[MAX_SHARD_SIZE]}", code=ErrorCode.OPTION,
+        )  # fmt: skip
+    return version
 
 
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
     """Predict the size of all files and the dropped metadata and assets."""
-    legacy = is_legacy(options)
+    legacy = legacy_version(options)
     layers, rest = layers_of(specs, stack=not legacy)
     data = assets[CONFIG].data if CONFIG in assets else None
     config = None if data is None else bytes(data)
@@ -92,8 +97,8 @@ def plan_file(
     if config is not None:
         sizes[CONFIG] = len(_own_config(config))
     if legacy:
-        numbered = number_layers(layers, rest, config)
-        files = plan_legacy(numbered, rest, options)
+        numbered = number_layers(layers, rest, config, legacy)
+        files = plan_legacy(numbered, rest, options, legacy)
         tied = any(layer.key == "lm_head" and layer.spec.name != _HEAD for layer in numbered.values())
         size = sum(file.size for file in files) + sum(sizes.values())
         return WritePlan(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
@@ -112,11 +117,11 @@ def write(
     options: Options,
 ) -> None:
     """Write all files of the folder, with the report last."""
-    legacy = is_legacy(options)
+    legacy = legacy_version(options)
     streams = {tensor.spec.name: tensor.parts for tensor in tensors}
     layers, rest = layers_of([tensor.spec for tensor in tensors], stack=not legacy)
     if legacy:
-        files = plan_legacy(number_layers(layers, rest, assets.get(CONFIG)), rest, options)
+        files = plan_legacy(number_layers(layers, rest, assets.get(CONFIG), legacy), rest, options, legacy)
     else:
         files = plan(layers, rest, meta, options)
     for file in files:
@@ -144,13 +149,19 @@ def plan(
     return _files(version, entries, rest, _texts(meta), options)
 
 
-def plan_legacy(layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options) -> list[PlannedFile]:
-    """Plan the files of 0.1.3: numbered blobs, then the residual."""
-    return _files([], [blob_of(layer, number) for number, layer in layers.items()], rest, {}, options)
+def plan_legacy(
+    layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options, version: Version
+) -> list[PlannedFile]:
+    """Plan the files of 0.x: numbered blobs, then the residual. Before 0.1.3 there is one file, without a number."""
+    entries = [blob_of(layer, number, version) for number, layer in layers.items()]
+    return _files([], entries, rest, {}, options, is_sharded=version >= tables.FIRST_SHARDED)
 
 
-def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None) -> dict[int, Layer]:
-    """Return the layers by their 0.1.3 number, from the source or the architecture."""
+def number_layers(
+    layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None, version: Version
+) -> dict[int, Layer]:
+    """Return the layers by their number in 0.x, from the source or the architecture."""
+    text = dotted(version)
     config = _config(raw_config or b"{}")
     numbers = {layer.key: layer.spec.attrs.get("uqff.index") for layer in layers}
     if None in numbers.values():
@@ -165,7 +176,7 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         raise FormatError(
             "not in the layer order of its architecture", tensor=unknown[0], code="names",
             found=f"{len(unknown)} such layers",
-            hint="0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
+            hint=f"{text} needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
         )  # fmt: skip
     embeddings = next((spec for spec in rest if spec.name == "model.embed_tokens.weight"), None)
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):
@@ -173,18 +184,18 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         layers = [Layer("lm_head", tables.UNQUANT, embeddings, (embeddings.name,)), *layers]
     if not layers:
         raise FormatError(
-            "no layers: 0.1.3 stores its version only in layers", code="layers",
+            f"no layers: {text} stores its version only in layers", code="layers",
             expected="matrices under Hugging Face names, such as model.layers.0.self_attn.q_proj.weight",
             hint="Rename the tensors (rename='hf:ARCH'), encode some, or write 1.2.0.",
         )  # fmt: skip
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
         raise FormatError("two layers have the same number", code="names", hint="Write 1.2.0, which stores names.")
-    _check_names(numbered, config)
+    _check_names(numbered, config, text)
     return numbered
 
 
-def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:
+def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any], version: str) -> None:
     """Raise FormatError if a reader would derive another layer name from the number and the config."""
     order, reason = name_layers({number: layer.spec.shape for number, layer in layers.items()}, config, None)
     for number, layer in layers.items():
@@ -193,7 +204,7 @@ def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None
             raise FormatError(
                 f"would be read under a different name: {reason}" if reason else "would be read under a different name",
                 tensor=layer.spec.name, expected=layer.key, found=name, code="names",
-                hint="0.1.3 stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
+                hint=f"{version} stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
             )  # fmt: skip
 
 
@@ -212,18 +223,20 @@ def _own_config(raw: bytes) -> bytes:
 
 
 def _files(
-    first: list[Entry], entries: Iterable[Entry], rest: Iterable[TensorSpec], texts: Mapping[str, str], options: Options
-) -> list[PlannedFile]:
+    first: list[Entry], entries: Iterable[Entry], rest: Iterable[TensorSpec], texts: Mapping[str, str],
+    options: Options, *, is_sharded: bool = True,
+) -> list[PlannedFile]:  # fmt: skip
     limit = parse_size(options.get(MAX_SHARD_SIZE, "10GiB"))
     groups, nbytes = [first], 0
     for entry in entries:
-        if nbytes and nbytes + entry.nbytes > limit:
+        if is_sharded and nbytes and nbytes + entry.nbytes > limit:
             groups.append([])
             nbytes = 0
         groups[-1].append(entry)
         nbytes += entry.nbytes
     stem = options.get(NAME, "model")
-    shards = [(f"{stem}-{number}.uqff", group, texts if not number else {}) for number, group in enumerate(groups)]
+    names = [f"{stem}-{number}.uqff" for number in range(len(groups))] if is_sharded else [f"{stem}.uqff"]
+    shards = [(name, group, texts if not number else {}) for number, (name, group) in enumerate(zip(names, groups))]
     residual = [dense_entry(spec) for spec in rest]
     return [_plan_one(*each) for each in [*shards, *([(RESIDUAL, residual, {})] if residual else [])]]
 

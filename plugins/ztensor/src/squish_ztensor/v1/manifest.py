@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from squish_core.api import (
+    ErrorCode,
     FileRef,
     FormatError,
     LimitError,
@@ -128,6 +129,9 @@ def _check_object(
         if offset % ALIGNMENT or offset < ALIGNMENT or offset + length > end:
             raise _bounds_error(name, role, offset, length, end)
         extents.append((0, offset, length, name))
+    if record.get("format") == "quantized_group" and "zeros" not in components:
+        text = "the required component 'zeros' is missing; codes are read without zero points (III.4)"
+        problems.append(warning(ErrorCode.MISSING, name, text))
     if "data" in components:
         layout, data = record.get("format"), components["data"]
         size = layouts.decoded_size(layout, shape, element(data))
