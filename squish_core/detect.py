@@ -171,16 +171,24 @@ def _not_installed(absent: str, source: Source) -> UnknownFormatError:
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """Warnings for refinements that the file declares and that are not installed."""
-    absent = {name: facts for name, facts in catalog.DECLARATIONS.items() if name not in registry.containers}
     problems = []
-    for name, (base, place, keys) in absent.items():
-        if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):
-            message = f"{'.'.join(keys)} needs {name}, which is not installed: tensors stay in their stored form"
-            hint = f"Run `{catalog.absent('container', name).install}`."
-            problems.append(
-                Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=place, message=f"{message}. {hint}")
-            )
+    for name in absent_refinements(index, source, registry):
+        _, place, keys = catalog.DECLARATIONS[name]
+        message = f"{'.'.join(keys)} needs {name}, which is not installed: tensors stay in their stored form"
+        hint = f"Run `{catalog.absent('container', name).install}`."
+        problems.append(
+            Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=place, message=f"{message}. {hint}")
+        )
     return tuple(problems)
+
+
+def absent_refinements(index: Index, source: Source, registry: Registry) -> list[str]:
+    """Ids of the refinements that the file declares and that are not installed."""
+    return [
+        name for name, (base, place, keys) in catalog.DECLARATIONS.items()
+        if name not in registry.containers and index.format == base
+        and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys)
+    ]  # fmt: skip
 
 
 def small_json(index: Index, source: Source, name: str) -> Any:

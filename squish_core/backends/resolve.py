@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
-from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
+from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked
 from squish_core.backends.example import example
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.backends.reasons import because
@@ -40,6 +40,8 @@ class Lookup(Protocol):
     def is_outside(self, backend: str) -> bool: ...
     @property
     def answers(self) -> AnswerTable: ...
+    @property
+    def providers(self) -> PluginTable: ...
     @property
     def resolvers(self) -> dict[str, Resolver]: ...
 
@@ -140,6 +142,7 @@ class Resolver:
         return Chain(
             target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
             refused=refusals, policy=self._order[0], spec=spec, options=options,
+            providers=self.registry.providers,
         )  # fmt: skip
 
 

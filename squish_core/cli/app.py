@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
+    "needs": ("needs", ("squish needs model.gguf --backend cpu", "squish needs model.gguf --requirements")),
     "verify": ("checks", ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
     "diff": ("checks", ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (

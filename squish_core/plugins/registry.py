@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.families.base import Family
     from squish_core.formats.base import Container
+    from squish_core.plugins.providers import Providers
     from squish_core.plugins.requirements import Requirement
 
 
@@ -144,6 +145,15 @@ class Registry(Plugins, Renamed):
         """Read options of a format (`--format ID:key=value`) with descriptions; None if it is not installed."""
         entry = self.containers.get(container)
         return getattr(entry.info, "reading", None) if entry else None
+
+    @property
+    def providers(self) -> Providers:
+        """Which distribution provides each format, codec, backend and source."""
+        if self._providers is None:
+            from squish_core.plugins.providers import Providers
+
+            self._providers = Providers.of(self._tables)
+        return self._providers
 
     def absent_backends(self) -> list[Refusal]:
         """Refusals for known backends that are not installed."""

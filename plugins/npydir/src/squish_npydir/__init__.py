@@ -40,7 +40,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "f16": "dense:dtype=f16",
                 "f32": "dense:dtype=f32",
             },
-            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.int3", "npydir.sqint2", "panels"),
+            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.int3", "npydir.sqint2", "panels", "zstd"),
         )
     ]
 
