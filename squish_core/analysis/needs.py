@@ -20,7 +20,7 @@ from squish_core.plugins import catalog
 from squish_core.plugins.providers import distributions
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
-from squish_core.plugins.sources import scheme_of, source_entry
+from squish_core.plugins.sources import scheme_of, source_entry, source_package
 from squish_core.specs import parse_spec
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _source(target: str, registry: Registry) -> Iterator[ChainPlugin]:
     except SquishError as error:
         if error.code != ErrorCode.NOT_INSTALLED:
             raise
-        yield ChainPlugin("source", scheme, catalog.PACKAGES["source"].get(scheme, "squish-remote"), None)
+        yield ChainPlugin("source", scheme, source_package(scheme), None)
 
 
 def _plugin(need: Requirement, registry: Registry) -> ChainPlugin:

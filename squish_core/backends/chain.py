@@ -78,7 +78,7 @@ class PluginTable(Protocol):
     """The part of the registry's providers that a chain needs."""
 
     def used(self, container: str, encoding: Encoding, backend: str | None = None) -> tuple[ChainPlugin, ...]: ...
-    def install(self, plugins: Iterable[ChainPlugin]) -> str | None: ...
+    def install(self, plugins: Iterable[ChainPlugin]) -> str: ...
 
 
 @frozen(kw_only=True, repr=False)
@@ -112,7 +112,7 @@ class Chain:
         return self.providers.used(self.container, self.chosen.encoding, self.chosen.backend)
 
     @property
-    def install(self) -> str | None:
+    def install(self) -> str:
         """The command that installs all `plugins`, for a machine that has none of them."""
         return self.providers.install(self.plugins)
 

@@ -42,6 +42,8 @@ def _run(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "click"):
             raise
-        print("error: the command line needs typer. Run `pip install typer rich`.", file=sys.stderr)
+        from squish_core.plugins.catalog import install_command
+
+        print(f"error: the command line needs typer. Run `{install_command('typer', 'rich')}`.", file=sys.stderr)
         return 2
     return run(argv)

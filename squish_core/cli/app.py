@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "squish cp s3://models/moe/ expert3.safetensors --tensors '*.experts.3.*'",
         ),
     ),
+    "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "bench": ("bench", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),

@@ -39,5 +39,5 @@ def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[s
     raise MissingPluginError(
         f"the command {command!r} is not installed",
         code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{catalog.install_command(package)}`.",
+        hint=f"Run `{catalog.install_command(package, extra=catalog.COMMAND_EXTRAS.get(command, ''))}`.",
     )

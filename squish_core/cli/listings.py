@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_core.cli.options import Json
+from squish_core.cli.options import Json, Op
 from squish_core.cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
@@ -39,6 +39,26 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
         return info.id, "read, write" if info.can_write else "read", info.title, " ".join(info.suffixes) or "-"
 
     return listing("container", ("id", "can", "title", "suffixes"), map(row, containers.values()))
+
+
+def matrix(
+    format_id: Annotated[str, typer.Argument(metavar="ID", help="The format.")],
+    backend: Annotated[
+        list[str] | None,
+        typer.Option("--backend", metavar="ID[:key=value]", help="Only this backend as a column. Repeatable."),
+    ] = None,
+    op: Op = None,
+    json: Json = False,
+) -> Answer:
+    """Show what runs each combination of a format's features.
+
+    Each row is a combination, such as a word of flags; each column a backend, `any` the choice among all of them. A
+    cell has the mode, and the encoding if it is not the row's; "-": nothing runs it, and --json says why.
+    """
+    from squish_core.plugins.registry import registry
+
+    answers = registry().matrix(format_id, backends=backend or None, op=op)
+    return Answer(answers.to_dict(), answers.lines())
 
 
 def codecs(json: Json = False) -> Answer:

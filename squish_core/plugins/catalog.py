@@ -53,6 +53,9 @@ COMMANDS = {
     **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
 }  # fmt: skip
 
+# command -> the extra of its package with the libraries that it needs
+COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
+
 DISTRIBUTIONS = frozenset(
     {"squish-core", *COMMANDS.values(), *(package for table in PACKAGES.values() for package in table.values())}
 )
@@ -203,7 +206,7 @@ def _targets(
     targets: dict[str, str] = {}
     for package in packages:
         name, bracket, extras = package.partition("[")
-        for needed in dependencies(name) if name in folders else ():
+        for needed in dependencies(package) if name in folders else ():
             targets.setdefault(needed, _target(needed, "", folders, address, place, named))
         targets[name] = _target(name, bracket + extras, folders, address, place, named)
     return list(targets.values())
@@ -283,10 +286,13 @@ def _project(file: Path) -> dict[str, Any]:
 
 
 def _dependencies(package: str) -> list[str]:
-    """Packages of the checkout that a package requires, dependencies first."""
+    """Packages of the checkout that a package with its extras requires, dependencies first."""
     folders, packages = plugin_folders(), list[str]()
+    package, *extras = re.split(r"[^\w-]+", package.rstrip("]"))
     file = folders[package] / "pyproject.toml"
-    for requirement in _project(file).get("dependencies", ()) if file.is_file() else ():
+    project = _project(file) if file.is_file() else {}
+    optional = project.get("optional-dependencies", {})
+    for requirement in (*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))):
         name = re.split(r"[^\w-]", requirement)[0]
         if name in folders:
             packages += [*_dependencies(name), name]

@@ -75,12 +75,12 @@ class Providers:
             return ChainPlugin(role, name, catalog.package_for(kind, name), None)
         return ChainPlugin(role, name, provider.distribution, provider.version)
 
-    def install(self, plugins: Iterable[ChainPlugin]) -> str | None:
-        """The command that installs the distributions of these plugins; None if none of them is known."""
-        names = tuple(distributions(plugins))
-        if names and names not in self._commands:  # asked for each tensor of a plan
+    def install(self, plugins: Iterable[ChainPlugin]) -> str:
+        """The command that installs the core and the distributions of these plugins."""
+        names = tuple(dict.fromkeys(["squish-core", *distributions(plugins)]))
+        if names not in self._commands:  # asked for each tensor of a plan
             self._commands[names] = catalog.install_command(*names, fresh=True)
-        return self._commands.get(names)
+        return self._commands[names]
 
 
 def distributions(plugins: Iterable[ChainPlugin]) -> list[str]:

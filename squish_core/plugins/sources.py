@@ -111,13 +111,16 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
         return (preferred or entries)[0]
     if entries:
         raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
-    package = catalog.PACKAGES["source"].get(scheme)
-    extra = "" if package else "[fsspec]"
-    command = catalog.install_command(package or "squish-remote", extra=extra)
     raise MissingPluginError(
         f"no installed plugin reads {scheme}:// addresses", file=redact(url), code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{command}`.",
+        hint=f"Run `{catalog.install_command(source_package(scheme))}`.",
     )  # fmt: skip
+
+
+def source_package(scheme: str) -> str:
+    """The package that reads a scheme, with the extra for its library."""
+    extra = {"hf": "[hf]"}.get(scheme, "" if scheme in catalog.PACKAGES["source"] else "[fsspec]")
+    return f"squish-remote{extra}"
 
 
 def _declaring(scheme: str, registry: Registry) -> list[Entry]:

@@ -40,7 +40,7 @@ def run(
         raise UsageError(
             "--max-new-tokens takes a positive number", found=max_new_tokens, expected="1 or more", code=ErrorCode.USAGE
         )
-    with required():
+    with required("transformers"):
         from .generation import Prompt, generate
 
     chains: list[tuple[int, Chain]] = []

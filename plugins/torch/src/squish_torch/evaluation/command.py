@@ -91,20 +91,20 @@ def eval_model(
         raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
     if text is None and (against or per_tensor or by or logits or resume or html or scheduler):
         raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .tasks import evaluate_tasks, task_lines
 
     set_up()
     data, lines = dict[str, Any](), list[str]()
     if task:
-        with required():
+        with required("transformers"):
             results = evaluate_tasks(model, task, limit=limit)
         data |= {"model": model, "tasks": results["results"], "lm_eval": results}
         lines += task_lines(results)
     if text is None:
         return Answer(data, lines)
-    with required():
+    with required("transformers"):
         from .lockstep import evaluate
         from .page import evaluation_page
 
@@ -143,7 +143,7 @@ def activations(
 
     Writes a file for `squish convert --imatrix` and llama-quantize.
     """
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .activations import collect_activations
 
@@ -186,7 +186,7 @@ def tune_model(
         bpw = nan
     if not 0 < bpw < inf:
         raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .page import tuning_page
         from .tuning import CANDIDATES, tune

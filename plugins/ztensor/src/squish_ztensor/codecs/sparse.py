@@ -21,6 +21,7 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
     decode_all,
+    install_command,
     dtypes,
 )
 
@@ -204,7 +205,7 @@ def to_scipy(tensor: Any) -> Any:
             "SciPy is not installed",
             tensor=tensor.name,
             code=ErrorCode.NOT_INSTALLED,
-            hint="Run `pip install scipy`.",
+            hint=f"Run `{install_command('scipy')}`.",
         ) from None
     bound = tensor.bound
     encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape
