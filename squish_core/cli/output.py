@@ -70,8 +70,10 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def print_stderr(line: str) -> None:
-    """Print a line on stderr, wrapped to its terminal."""
-    print(*fit(escape(line), terminal_width(sys.stderr)), sep="\n", file=sys.stderr)
+    """Print a line on stderr, wrapped to its terminal, but not within commands."""
+    kept = re.sub("`[^`]+`", lambda match: match[0].replace(" ", "\0"), escape(line))  # commands are for pasting
+    lines = fit(kept, terminal_width(sys.stderr))
+    print(*(text.replace("\0", " ") for text in lines), sep="\n", file=sys.stderr)
 
 
 def _color(match: re.Match[str]) -> str:

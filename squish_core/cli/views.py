@@ -10,12 +10,12 @@ from attrs import evolve
 
 from squish_core.analysis.summary import link_of, shown_as, stored_as, with_link, zero_share
 from squish_core.cli.metadata import one_value
-from squish_core.cli.options import Assets, Backend, FileName, Format, Json, OldPolicy, Op, Patterns, Prefer, renamed
+from squish_core.cli.options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
 from squish_core.cli.output import Answer
 from squish_core.cli.values import values
 from squish_core.cli.wording import command_line
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import table
+from squish_core.display.tables import table, terminal_width
 from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from squish_core.tensor import Tensor
 
 
+NARROW = 50
+"""Columns of a terminal below which a tensor is two lines, its name and the rest, instead of a row of a table."""
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
     "file": lambda tensor: 0,
     "name": lambda tensor: tensor.name,
@@ -82,6 +84,8 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
         for part in parts(tensor) if long else ():
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
             rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
+    if terminal_width() < NARROW:
+        return [line for row in rows for line in (str(row[-1]), f"  {'  '.join(str(cell) for cell in row[:-1] if cell)}")]
     return table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
 
 
@@ -155,7 +159,6 @@ def plan(
     ] = None,
     backend: Backend = None,
     prefer: Prefer = "spec",
-    policy: OldPolicy = None,
     op: Op = None,
     json: Json = False,
 ) -> Answer:
@@ -164,7 +167,6 @@ def plan(
     For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
     data, unless options of the backend ask for it.
     """
-    prefer = renamed("--policy", "--prefer", policy) or prefer
     if file is None:
         return plan_features(format, feature or [], prefer, op, backend)
     if feature:

@@ -80,7 +80,7 @@ def remote_target(url: str, registry: Registry) -> RemoteTarget:
 
 def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a source, those in `SQUISH_SOURCE` included."""
-    merged = {**_from_environment(), **options}
+    merged = {**options_from_environment(), **options}
     info: Any = entry.info
     if unknown := sorted(set(merged) - set(info.options)):
         raise UsageError(
@@ -130,7 +130,8 @@ def _declaring(scheme: str, registry: Registry) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _from_environment() -> dict[str, str]:
+def options_from_environment() -> dict[str, str]:
+    """The options in `SQUISH_SOURCE`; UsageError if it is invalid."""
     items = [item.partition("=") for item in os.environ.get(VARIABLE, "").split(",") if item.strip()]
     if wrong := [name for name, equals, _ in items if not name.strip() or not equals]:
         raise UsageError(
