@@ -267,7 +267,7 @@ def test_plan_rejects_invalid_features(squish: Any, wrong: list[str]) -> None:
     assert squish("plan", *wrong).code == 2
 
 
-@pytest.mark.parametrize("wrong", [["--backend", "metal"], ["--policy", "best"], ["a.bias", "--op", "sing"]])
+@pytest.mark.parametrize("wrong", [["--backend", "metal"], ["--prefer", "best"], ["a.bias", "--op", "sing"]])
 def test_plan_that_nothing_can_fulfil_is_an_error(squish: Any, write: Any, wrong: list[str]) -> None:
     ran = squish("plan", write(), *wrong)
     assert ran.code == 2

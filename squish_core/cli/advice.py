@@ -49,7 +49,7 @@ OPTIONS: dict[str, Mapping[str, str]] = {
     "run": {**dict.fromkeys(("-p", "--text"), "--prompt"), **dict.fromkeys(("-n", "--max-tokens"), "--max-new-tokens")},
 }  # fmt: skip
 """Command -> option that people type -> its option; "" for a word without an option."""
-REPOSITORY = re.compile(r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w.-]+)*)$")
+REPOSITORY = re.compile(r"(?:(?:https://)?(?:hf\.co|huggingface\.co)/)?([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w.-]+)?)$")
 USUAL_TYPE = "q8_0"
 
 

@@ -82,7 +82,8 @@ def _run(argv: Sequence[str]) -> int:
     warnings.showwarning = show_warning
     line = list(argv)
     try:
-        check_settings()
+        if words.first_word(line) != "doctor":  # which reports them
+            check_settings()
         line = words.understood(argv)
         app, line = build(line)
         # standalone_mode=False: typer's own error handling has other exit codes and messages.

@@ -18,6 +18,7 @@ from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
+_COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
 
 
@@ -71,9 +72,10 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def print_stderr(line: str) -> None:
     """Print a line on stderr, wrapped to its terminal, but not within commands."""
-    kept = re.sub("`[^`]+`", lambda match: match[0].replace(" ", "\0"), escape(line))  # commands are for pasting
-    lines = fit(kept, terminal_width(sys.stderr))
-    print(*(text.replace("\0", " ") for text in lines), sep="\n", file=sys.stderr)
+    text = escape(line)
+    commands = iter(_COMMAND.findall(text))  # for pasting: a NUL, which no line has, stands for each of their characters
+    lines = fit(_COMMAND.sub(lambda match: "\0" * len(match[0]), text), terminal_width(sys.stderr))
+    print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
 
 
 def _color(match: re.Match[str]) -> str:
