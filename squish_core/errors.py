@@ -69,10 +69,12 @@ class SquishError(Exception):
         return self
 
     def about_argument(self) -> SquishError:
-        """Mark the error as caused by an argument: file and tensor are removed and never filled in."""
-        self.is_about_argument = True
-        self.file = self.tensor = None
-        return self
+        """The error as one that an argument caused, without file and tensor; about a codec's parameters a UsageError."""
+        fields = {name: getattr(self, name) for name in self.FIELDS}
+        error = UsageError(self.message, **fields) if isinstance(self, CodecError) else self
+        error.is_about_argument = True
+        error.file = error.tensor = None
+        return error
 
     def where(self) -> str:
         """`<tensor>/<part>`, as far as they are set, printable."""
