@@ -293,7 +293,7 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
     else:
         if isinstance(answer, Refusal):
             return answer if question.encoding is encoding else evolve(answer, encoding=encoding)
-        if question.op in answer.ops:
+        if question.codec is None or question.op in answer.ops:  # a whole model has no operation
             return answer if question.encoding is encoding else answer.about(encoding)
         code, why = "operation", f"has no operation {question.op!r} for this codec and shape"
     return Refusal(backend=backend.id, encoding=encoding, code=code, why=why)
