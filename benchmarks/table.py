@@ -32,7 +32,8 @@ class Row:
 
 def markdown(title: str, note: str, rows: Iterable[Row]) -> str:
     """A section of docs/benchmarks.md."""
-    lines = [f"## {title}", "", note, "", "| operation | ours | rate | speed relative to | target |", "|---|---|---|---|---|"]
+    header = "| operation | ours | rate | speed relative to | target |"
+    lines = [f"## {title}", "", note, "", header, "|---|---|---|---|---|"]
     for row in rows:
         rate = f"{row.nbytes / row.ours / 1e9:.2f} GB/s" if row.nbytes else ""
         lines.append(f"| {row.operation} | {format_seconds(row.ours)} | {rate} | {row.ratios()} | {row.target} |")

@@ -69,7 +69,7 @@ class SquishError(Exception):
         return self
 
     def about_argument(self) -> SquishError:
-        """The error as one that an argument caused, without file and tensor; about a codec's parameters a UsageError."""
+        """The error as one that an argument caused, without file and tensor; a UsageError if it is a codec's."""
         fields = {name: getattr(self, name) for name in self.FIELDS}
         error = UsageError(self.message, **fields) if isinstance(self, CodecError) else self
         error.is_about_argument = True

@@ -71,7 +71,9 @@ def test_an_old_name_is_todays_with_one_warning(
     assert understood([command, "--", old]) == [command, "--", old]
 
 
-def test_old_lines_still_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_lines_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     squish.save("m.safetensors", {"w": np.ones((64, 64), np.float32), "v": np.ones(4, np.float32)})
     Path("recipe.toml").write_text('encode = ["int8"]\n')

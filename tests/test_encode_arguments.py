@@ -48,9 +48,7 @@ def test_zero_is_a_value_of_mlx_lms_options_and_a_wrong_one(
 @pytest.mark.parametrize("content", [
     "a=" + "[" * 2000 + "]" * 2000, "encode = " + "[" * 100_000, "a" + ".a" * 5000 + " = 1", "a=" + "{a=" * 3000 + "1",
 ], ids=["arrays", "open arrays", "dotted keys", "tables"])  # fmt: skip
-def test_a_deeply_nested_recipe_is_an_error(
-    source: Path, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deeply_nested_recipe_is_an_error(source: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = source.parent / "recipe.toml"
     recipe.write_text(content)
     assert main(["convert", str(source), str(source.parent / "out.zt"), "--recipe", str(recipe)]) == 2

@@ -129,9 +129,9 @@ requirements = [
 """
 
 
-@pytest.mark.parametrize(("facts", "start"), [item[1:] for item in ENVIRONMENTS], ids=[item[0] for item in ENVIRONMENTS])
+@pytest.mark.parametrize(("name", "facts", "start"), ENVIRONMENTS, ids=[name for name, *_ in ENVIRONMENTS])
 def test_the_tool_of_the_environment_installs(
-    facts: dict[str, Any], start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, facts: dict[str, Any], start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = tmp_path / "squish-core"
     (prefix / "bin").mkdir(parents=True)
@@ -151,7 +151,9 @@ def test_the_tool_of_the_environment_installs(
     )
 
 
-def test_an_environment_that_the_system_manages_needs_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_the_system_manages_needs_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr(environment.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", sys.prefix)

@@ -1,9 +1,10 @@
-"""What a chain uses and what a file needs: every plugin by role, id, distribution and version, and how to install it."""
+"""What a chain uses and what a file needs: each plugin by role, id, distribution and version, and its installation."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,8 +109,8 @@ def test_what_is_missing_is_listed_with_its_package(run: Any, words: str, withou
     answer = run(target, *options, without=without)
     assert answer.code == 1
     assert row.split() in answer.rows
-    (command,) = (line.replace("'", "") for line in answer.out.splitlines() if line.startswith("install what is missing: pip install "))
-    assert row.split()[-1] in command.split()
+    (command,) = (line for line in answer.out.splitlines() if line.startswith("install what is missing: pip install "))
+    assert row.split()[-1] in shlex.split(command)
 
 
 def test_a_missing_byte_codec_is_listed_and_plan_says_how_to_install_it(
@@ -150,7 +151,8 @@ def test_the_catalog_knows_what_each_format_needs() -> None:
     registry = squish.registry()
     for name, entry in registry.containers.items():
         info: Any = entry.info
-        codecs = {needed for codec in info.codecs for needed in (codec, *getattr(registry.codecs[codec].info, "needs", ()))}
+        infos: list[Any] = [registry.codecs[codec].info for codec in info.codecs]
+        codecs = {codec for item in infos for codec in (item.id, *item.needs)}
         packages = {registry.codecs[codec].dist for codec in codecs} - {"squish-core", entry.dist}
         assert {catalog.package_for("codec", codec) for codec in catalog.NEEDS.get(name, ())} == packages, name
         assert info.refines == (catalog.DECLARATIONS[name][0] if name in catalog.DECLARATIONS else None)

@@ -190,9 +190,11 @@ def test_a_command_in_an_error_is_on_one_line(run: Any, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("width", [20, 30, 49])
-def test_ls_on_a_narrow_terminal_has_the_name_on_its_own_line(run: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_ls_on_a_narrow_terminal_has_the_name_on_its_own_line(
+    run: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = run("ls m.gguf").out.splitlines()
-    assert lines[:4] == [
-        "token_embd.weight", "  [8, 32]  f32  32.00  1.024 kB", "blk.0.ffn_up.weight", "  [64, 32]  f32  32.00  8.192 kB"
-    ] or width < 36  # fmt: skip
+    assert {"token_embd.weight", "blk.0.ffn_up.weight"} <= set(lines)
+    assert max(map(len, lines)) <= max(width, len("blk.0.ffn_up.weight"))
+    assert "[8, 32] f32 32.00 1.024 kB" in " ".join(" ".join(lines).split())

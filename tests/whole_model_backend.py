@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from squish_core import api
 class Doubling:
     """A model that doubles its input."""
 
-    inputs = {"x": ((1, 4), "f32")}
-    outputs = {"y": ((1, 4), "f32")}
+    inputs = MappingProxyType({"x": ((1, 4), "f32")})
+    outputs = MappingProxyType({"y": ((1, 4), "f32")})
 
     def predict(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"y": 2 * inputs["x"]}

@@ -14,7 +14,7 @@ from squish_core.codes import ErrorCode
 from squish_core.detect import absent_refinements
 from squish_core.display.tables import table
 from squish_core.errors import SquishError, redact
-from squish_core.model import Encoding, TensorSpec
+from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.opening import open as open_file
 from squish_core.plugins import catalog
 from squish_core.plugins.providers import distributions
@@ -26,6 +26,7 @@ from squish_core.specs import parse_spec
 if TYPE_CHECKING:
     from squish_core.file import File
     from squish_core.plugins.requirements import Requirement
+
 
 @frozen(kw_only=True)
 class Needs:
@@ -62,10 +63,8 @@ class Needs:
 
     def lines(self) -> Iterator[str]:
         """A table, then what to do."""
-        rows = [
-            (self._state(plugin), plugin.role, plugin.id, f"{plugin.distribution or '-'} {plugin.version or ''}".strip())
-            for plugin in self.plugins
-        ]  # fmt: skip
+        origins = [f"{plugin.distribution or '-'} {plugin.version or ''}".strip() for plugin in self.plugins]
+        rows = [(self._state(plugin), plugin.role, plugin.id, origin) for plugin, origin in zip(self.plugins, origins)]
         yield from table(("state", "role", "id", "package"), "<<<<", rows)
         for plugin, reason in self.broken.items():
             yield f"{plugin.role} {plugin.id} cannot be used: {reason}"
@@ -181,7 +180,8 @@ def _of_encodings(encodings: Sequence[Encoding], container: str, registry: Regis
 def _ids(encoding: Encoding) -> tuple[Any, ...]:
     """What decides which plugins an encoding needs."""
     filters = {item.codec for part in encoding.parts.values() for item in part.filters}
-    codecs, spec = list[str](), encoding.codec
+    codecs = list[str]()
+    spec: CodecSpec | None = encoding.codec
     while spec is not None:
         codecs.append(spec.id)
         spec = spec.inner

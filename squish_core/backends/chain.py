@@ -106,8 +106,8 @@ class Chain:
         Examples
         --------
         >>> chain = squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy")
-        >>> [(plugin.role, plugin.id, plugin.distribution) for plugin in chain.plugins]
-        [('container', 'gguf', 'squish-gguf'), ('codec', 'ggml.q8_0', 'squish-ggml'), ('backend', 'numpy', 'squish-core')]
+        >>> [(plugin.id, plugin.distribution) for plugin in chain.plugins]
+        [('gguf', 'squish-gguf'), ('ggml.q8_0', 'squish-ggml'), ('numpy', 'squish-core')]
         """
         return self.providers.used(self.container, self.chosen.encoding, self.chosen.backend)
 

@@ -64,7 +64,7 @@ class Matrix:
 
     def lines(self) -> list[str]:
         """A row for each combination: the encoding that is chosen, and what runs it on each backend."""
-        names = list(max((row.features for row in self.rows), key=len, default={}))
+        names = max((list(row.features) for row in self.rows), key=len, default=[])
         rows = [(*_feature_cells(row, names), *_answer_cells(row, self.backends)) for row in self.rows]
         header = (*names, "encoding", *self.backends)
         return table(header, "<" * len(header), rows)

@@ -90,12 +90,12 @@ def _conversion(word: str, rest: Sequence[str]) -> list[str]:
     if not names:
         return ["convert", "--help"]
     if word in ("merge", "split", "shard"):
-        suffix = Path(names[0]).suffix
-        target = names[1] if len(names) > 1 else f"{Path(names[0]).stem}-{word}{'' if suffix == '.safetensors' else suffix}"
-        sharded = ["--to", "safetensors:max_shard_size=5GB"] if word != "merge" and suffix == ".safetensors" else []
-        return ["convert", names[0], target, *sharded]
+        path = Path(names[0])
+        in_shards = word != "merge" and path.suffix == ".safetensors"
+        target = names[1] if len(names) > 1 else f"{path.stem}-{word}{'' if in_shards else path.suffix}"
+        return ["convert", names[0], target, *(["--to", "safetensors:max_shard_size=5GB"] if in_shards else [])]
     if word == "dequantize":
-        return ["convert", names[0], names[1] if len(names) > 1 else f"{Path(names[0]).stem}-f16.gguf", "--encode", "f16"]
+        return ["convert", names[0], *(names[1:2] or [f"{Path(names[0]).stem}-f16.gguf"]), "--encode", "f16"]
     encodings = _encodings(installed())
     chosen = next((name for name in names[1:] if name.lower() in encodings), USUAL_TYPE)
     targets = [name for name in names[1:] if name != chosen and not name.isdigit()]

@@ -126,7 +126,8 @@ def usage(error: Any) -> SquishError:
     message, expected = error.format_message().rstrip("."), None
     if context is not None and message == context.get_help().rstrip("."):  # a group without a command
         message, expected = f"`{command}` needs a command", ", ".join(context.command.commands)
-    example = re.search(r"^ +(squish .+)$", getattr(getattr(context, "command", None), "epilog", None) or "", re.MULTILINE)
+    epilog = getattr(getattr(context, "command", None), "epilog", None) or ""
+    example = re.search(r"^ +(squish .+)$", epilog, re.MULTILINE)
     for_example = f"For example `{example[1]}`. " if example and not message.startswith("No such") else ""
     return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"{for_example}See `{command} --help`.")
 
@@ -173,7 +174,9 @@ def print_version(version: bool) -> None:
 
 
 def squish(
-    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.", callback=print_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=print_version)
+    ] = False,
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 

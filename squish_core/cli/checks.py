@@ -24,8 +24,8 @@ from squish_core.cli.options import (
     resume_value,
 )
 from squish_core.cli.output import Answer, error_data
-from squish_core.cli.recipe import read_recipe
 from squish_core.cli.progress import Progress
+from squish_core.cli.recipe import read_recipe
 from squish_core.cli.wording import command_line
 from squish_core.codes import CANNOT_RUN
 from squish_core.errors import SquishError, UsageError

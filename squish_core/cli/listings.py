@@ -174,8 +174,8 @@ def listing(
     align = align or "<" * len(header)
     if name is not None:
         rows = [row for row in rows if _matches(name.lower(), row)]
-        ids = {row[0] for row in rows}
-        entries = [entry for entry in entries if entry["id"] in ids]
+        shown = {row[0] for row in rows}
+        entries = [entry for entry in entries if entry["id"] in shown]
         return Answer({"installed": entries, "missing": {}}, table(header, align, sorted(rows)))
     absent = missing_ids(kind, registry())
     lines = table(header, align, sorted(rows)) or ["none installed"]

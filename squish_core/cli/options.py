@@ -52,9 +52,7 @@ Names = Annotated[
 Requantize = Annotated[
     bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
 ]
-Backend = Annotated[
-    str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Consider only this backend.")
-]
+Backend = Annotated[str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Consider only this backend.")]
 Prefer = Annotated[
     str,
     typer.Option(

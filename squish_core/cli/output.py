@@ -73,7 +73,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def print_stderr(line: str) -> None:
     """Print a line on stderr, wrapped to its terminal, but not within commands."""
     text = escape(line)
-    commands = iter(_COMMAND.findall(text))  # for pasting: a NUL, which no line has, stands for each of their characters
+    commands = iter(_COMMAND.findall(text))  # to be pasted: NULs, which no line has, stand for their characters
     lines = fit(_COMMAND.sub(lambda match: "\0" * len(match[0]), text), terminal_width(sys.stderr))
     print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
 

@@ -85,7 +85,8 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
             rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
     if terminal_width() < NARROW:
-        return [line for row in rows for line in (str(row[-1]), f"  {'  '.join(str(cell) for cell in row[:-1] if cell)}")]
+        facts = ("  ".join(str(cell) for cell in row[:-1] if cell) for row in rows)
+        return [line for row, text in zip(rows, facts) for line in (str(row[-1]), f"  {text}")]
     return table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
 
 

@@ -171,9 +171,7 @@ def check_parent(target: Path) -> None:
     """Raise an error unless the folder of a target exists or can be made: WriteError if a file is in its place."""
     folder = nearest_folder(target)
     if not folder.is_dir():
-        raise WriteError(
-            "is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder."
-        )
+        raise WriteError("is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder.")
     if not target.parent.exists() and (hint := home_hint(target.parent)):  # made, it would be called `~`
         raise MissingFileError("the folder does not exist", file=str(target.parent), code=ErrorCode.MISSING, hint=hint)
 

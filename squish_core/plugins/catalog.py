@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -292,7 +293,8 @@ def _dependencies(package: str) -> list[str]:
     file = folders[package] / "pyproject.toml"
     project = _project(file) if file.is_file() else {}
     optional = project.get("optional-dependencies", {})
-    for requirement in (*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))):
+    requirements = [project.get("dependencies", ()), *(optional.get(extra, ()) for extra in extras)]
+    for requirement in chain.from_iterable(requirements):
         name = re.split(r"[^\w-]", requirement)[0]
         if name in folders:
             packages += [*_dependencies(name), name]

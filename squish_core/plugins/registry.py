@@ -388,12 +388,13 @@ def _check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | Non
     item = "str" if outer == "Mapping" else re.split(r"[,\] |]", inner if bracket else outer)[0]
     several = isinstance(value, (tuple, list, set, frozenset, Mapping)) and bool(bracket)
     optional = value is None and "None" in str(declared.type)
-    if item in _FACT_TYPES and not optional:
-        if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
-            raise UsageError(
-                f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"a {item}",
-                code="fact",
-            )  # fmt: skip
+    if item not in _FACT_TYPES or optional:
+        return
+    if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
+        raise UsageError(
+            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"type {item}",
+            code="fact",
+        )  # fmt: skip
 
 
 def _has(value: Any, wanted: Any) -> bool:

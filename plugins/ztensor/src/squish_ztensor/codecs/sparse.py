@@ -21,8 +21,8 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
     decode_all,
-    install_command,
     dtypes,
+    install_command,
 )
 
 Array = np.ndarray
