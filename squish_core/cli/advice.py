@@ -173,7 +173,7 @@ def _readable(folder: Path) -> Iterator[Path]:
 
 def _target(error: SquishError, argv: Sequence[str]) -> str | None:
     """A target that is the id of a format, or whose suffix no format has."""
-    if error.code != "format" or "target format" not in error.message:
+    if not error.message.startswith("the target format is not clear"):
         return None
     target, containers = error.file or "", installed().containers
     names = [word for word in argv[1:] if not word.startswith("-")]
