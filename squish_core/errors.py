@@ -33,10 +33,12 @@ class SquishError(Exception):
 
     The public fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` may be None; the core
     fills in the context. They never contain the password or query of a URL, and the text shortens long values.
-    `findings`: all problems, if the check did not stop at the first; `verify` lists them.
+    `findings`: all problems, if the check did not stop at the first; `verify` lists them. `suggestions`: what would
+    work instead, as data, the best first.
     """
 
     findings: tuple[Problem, ...] = ()
+    suggestions: tuple[dict[str, Any], ...] = ()
     is_about_argument = False
 
     FIELDS = ("file", "tensor", "part", "offset", "expected", "found", "code", "hint")
@@ -70,8 +72,10 @@ class SquishError(Exception):
 
     def about_argument(self) -> SquishError:
         """The error as one that an argument caused, without file and tensor; a UsageError if it is a codec's."""
-        fields = {name: getattr(self, name) for name in self.FIELDS}
-        error = UsageError(self.message, **fields) if isinstance(self, CodecError) else self
+        error: SquishError = self
+        if isinstance(self, CodecError):
+            error = UsageError(self.message)
+            vars(error).update(vars(self))
         error.is_about_argument = True
         error.file = error.tensor = None
         return error
@@ -98,7 +102,7 @@ class SquishError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.FIELDS}
-        return _rebuild, (type(self), self.message, fields, self.findings)
+        return _rebuild, (type(self), self.message, fields, self.findings, self.suggestions)
 
 
 class UsageError(SquishError, ValueError):
@@ -206,8 +210,9 @@ def _value(value: Any) -> str:
 
 
 def _rebuild(
-    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...]
-) -> SquishError:
+    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...],
+    suggestions: tuple[dict[str, Any], ...],
+) -> SquishError:  # fmt: skip
     error = kind(message, **fields)
-    error.findings = findings
+    error.findings, error.suggestions = findings, suggestions
     return error

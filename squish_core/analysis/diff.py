@@ -8,7 +8,7 @@ from itertools import accumulate, islice
 from math import inf, isnan
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core import opening
 from squish_core.analysis.assets import declarations, declared_keys, same_asset
@@ -20,7 +20,7 @@ from squish_core.codecs.regions import panels
 from squish_core.display.data import to_json
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
-from squish_core.errors import UsageError
+from squish_core.errors import UsageError, redact
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
 from squish_core.mapping.mapped import MappedFile
@@ -64,8 +64,8 @@ class Difference:
     `mapped` describes how `b` was mapped to the names of `a`; empty if it was not.
     """
 
-    a: str
-    b: str
+    a: str = field(converter=redact)
+    b: str = field(converter=redact)
     tensors: tuple[TensorDifference, ...]
     meta: tuple[str, ...]
     assets: tuple[str, ...]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from squish_core import opening
 from squish_core.analysis.check import Check, ProgressCallback, as_problem
@@ -19,6 +19,7 @@ from squish_core.errors import (
     Problem,
     SquishError,
     UsageError,
+    redact,
     shorten,
 )
 from squish_core.file import File
@@ -41,7 +42,7 @@ class Report:
     checked (unknown algorithm, missing plugin or package, unreadable bytes). `not_checked`: what was not checked.
     """
 
-    file: str
+    file: str = field(converter=redact)
     format: str | None
     tensors: int
     deep: bool

@@ -28,7 +28,7 @@ from squish_core.cli.progress import Progress
 from squish_core.cli.recipe import read_recipe
 from squish_core.cli.wording import command_line
 from squish_core.codes import CANNOT_RUN
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import SquishError, UsageError, redact
 
 Target = Annotated[
     str | None,
@@ -91,10 +91,11 @@ def verify(
         except SquishError as error:  # the other files can still be checked
             if len(files) == 1:
                 raise
-            answers.append(Answer({"file": file, "ok": False, "error": error_data(error)}, [f"error: {error}"], 2))
-    data = [answer.data for answer in answers]
+            data = {"file": redact(file), "ok": False, "error": error_data(error)}
+            answers.append(Answer(data, [f"error: {error}"], 2))
+    documents = [answer.data for answer in answers]
     lines = [line for answer in answers for line in answer.lines]
-    return Answer(data if len(files) > 1 else data[0], lines, max(answer.code for answer in answers))
+    return Answer(documents if len(files) > 1 else documents[0], lines, max(answer.code for answer in answers))
 
 
 def verify_file(

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from squish_core.analysis.metrics import Distance
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
+from squish_core.errors import redact
 from squish_core.formats.dropped import Dropped
 from squish_core.text import counted, format_bytes
 
@@ -32,8 +33,8 @@ class Conversion:
     `deleted`: files of the source, on request.
     """
 
-    source: str
-    target: str
+    source: str = field(converter=redact)
+    target: str = field(converter=redact)
     format: str
     steps: tuple[Step, ...]
     source_size: int

@@ -404,3 +404,30 @@ def test_threads_share_a_source_that_reads_ahead(server: Any, tmp_path: Path) ->
         assert not isinstance(arrays, BaseException), arrays
         for name, values in tensors.items():
             np.testing.assert_array_equal(arrays[name], values)
+
+
+ENDING = """
+import sys, weakref
+
+def report():  # made before squish_remote's own finalizer, so it runs after it
+    from squish_remote import store
+    print(len(store._requests), flush=True)
+
+weakref.finalize(sys, report)
+import squish_core as squish
+
+file = squish.open(sys.argv[1], source_options={"piece": 4096, "gap": 0, "in_flight": 64})
+try:
+    file["w"].numpy()
+except squish.SquishError:
+    sys.exit(7)
+"""
+
+
+def test_no_request_calls_back_into_a_process_that_ends(server: Any) -> None:
+    """obstore's threads would abort it, and the exit status would be lost."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [1 << 20], "data_offsets": [0, 1 << 20]}}).encode()
+    server.files["m.safetensors"] = len(header).to_bytes(8, "little") + header + bytes(1 << 20)
+    command = [sys.executable, "-c", ENDING, server.url("m.safetensors", "expiring")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (7, "0\n"), ended.stderr

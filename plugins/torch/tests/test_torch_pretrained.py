@@ -30,6 +30,18 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(gguf: Path) -> None:
     assert greedy(model, 32) == greedy(reference, 32)
 
 
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize(
+    ("cast", "dtype"), [("half", torch.float16), ("float", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_a_model_is_cast_by_any_method(gguf: Path, cast: str, dtype: torch.dtype, pickled: bool) -> None:
+    model = squish_torch.from_pretrained(gguf)
+    model = pickle.loads(pickle.dumps(model)) if pickled else copy.deepcopy(model)
+    assert getattr(model, cast)() is model
+    assert {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()} == {dtype}
+    assert logits(model).dtype == dtype
+
+
 @pytest.mark.parametrize("activations", ["int8", "bf16"])
 def test_a_byte_embedding_and_its_head_run_from_panels(gguf: Path, activations: str) -> None:
     model = squish_torch.from_pretrained(gguf, backend=f"cpu:activations={activations},repack=rows")

@@ -22,6 +22,8 @@ from .store import Answer, RequestError
 
 HEAD, TAIL = 64 << 10, 64
 """Bytes at the start and end of each file to cache."""
+SETTLE = 1.0
+"""Seconds that cancelled requests may take to end."""
 
 
 class Requests(Protocol):
@@ -311,4 +313,5 @@ async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
     except BaseException:
         for task in tasks:
             task.cancel()
+        await asyncio.wait(tasks, timeout=SETTLE)  # none of them is under way when the error is known
         raise

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import obstore
 from attrs import frozen
 from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
-from obstore.store import HTTPStore, from_url
+from obstore.store import HTTPStore, MemoryStore, from_url
 
 RETRIES = 10
 """Maximum retries of one request; usually the deadline ends them earlier."""
 PAUSES = (0.4, 1.2)
 """Seconds before each retry of a refused connection, if the server has not answered before."""
+GRACE = 2.0
+"""Seconds at the end of the process for requests that were just cancelled."""
 _ALLOW_HTTP = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """Environment variables of the clients that explicit client options would override."""
 _UNDATED = 0
@@ -97,13 +100,13 @@ class Store:
 
     async def names(self, folder: str) -> list[str]:
         """Names of the files in a folder."""
-        listing = await self._read(lambda store: obstore.list_with_delimiter_async(store, folder or None))
+        listing = await self._read(lambda store: _tracked(obstore.list_with_delimiter_async(store, folder or None)))
         return [meta["path"].rpartition("/")[2] for meta in listing["objects"]]
 
     async def has(self, path: str) -> bool:
         """Whether there is an object."""
         try:
-            await self._read(lambda store: obstore.head_async(store, path))
+            await self._read(lambda store: _tracked(obstore.head_async(store, path)))
         except RequestError as failure:
             if failure.kind == "missing":
                 return False
@@ -112,37 +115,37 @@ class Store:
 
     async def below(self, folder: str) -> list[str]:
         """Paths of all objects in a folder and the folders in it."""
-        listing = await self._read(lambda store: _collect(obstore.list(store, folder)))
+        listing = await self._read(lambda store: _tracked(obstore.list(store, folder).collect_async()))
         return [meta["path"].removeprefix(f"{folder}/") for meta in listing]
 
     async def put(self, path: str, data: bytes, *, create: bool) -> None:
         """Write a small object; `create`: RequestError "exists" if there is one."""
         mode: Any = "create" if create else "overwrite"
-        await self._within(obstore.put_async(self._store, path, data, mode=mode, use_multipart=False))
+        await self._within(_tracked(obstore.put_async(self._store, path, data, mode=mode, use_multipart=False)))
 
     async def upload(self, path: str, chunks: AsyncIterator[Any], part: int, concurrency: int) -> None:
         """Write a large object in parts of `part` bytes; what `chunks` raises aborts it and is raised again."""
         upload: Any = obstore.put_async(
             self._store, path, chunks, use_multipart=True, chunk_size=part, max_concurrency=concurrency
         )
-        await self._run(upload)
+        await self._run(_tracked(upload))
 
     async def remove(self, path: str) -> None:
         """Remove an object."""
-        await self._within(obstore.delete_async(self._store, path))
+        await self._within(_tracked(obstore.delete_async(self._store, path)))
 
     async def _answer(self, path: str, options: dict[str, Any], limit: int | None) -> Answer:
         return await self._read(lambda store: self._get(store, path, options, limit))
 
     async def _get(self, store: Any, path: str, options: Any, limit: int | None) -> Answer:
-        result = await obstore.get_async(store, path, options=options)
+        result = await _tracked(obstore.get_async(store, path, options=options))
         meta = result.meta
         if limit is not None and meta["size"] > limit:
             raise RequestError("range")
         start, _ = result.range
         modified: datetime = meta["last_modified"]
         return Answer(
-            data=memoryview(await result.bytes_async()), start=start, size=meta["size"], tag=meta["e_tag"],
+            data=memoryview(await _tracked(result.bytes_async())), start=start, size=meta["size"], tag=meta["e_tag"],
             modified=modified.isoformat() if modified.timestamp() != _UNDATED else None,
             version=meta["version"], encoding=result.attributes.get("Content-Encoding"),
         )  # fmt: skip
@@ -195,8 +198,26 @@ class Store:
         raise failure  # outside the handlers, so that the client's error is not attached
 
 
-async def _collect(listing: Any) -> list[Any]:
-    return [meta async for chunk in listing for meta in chunk]
+_requests: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The futures of obstore's requests: its threads keep each until they have called back, also of a cancelled one."""
+
+
+def _tracked(request: Any) -> Any:
+    _requests.add(request)
+    return request
+
+
+def _await_callbacks(process: int) -> None:
+    """Wait, GRACE at most, for the requests that the loops cancelled: a thread that calls back into an interpreter
+    that is ending aborts the process, and its exit status is lost."""
+    end = time.monotonic() + (GRACE if os.getpid() == process else 0)
+    while _requests and time.monotonic() < end:
+        time.sleep(0.001)
+        MemoryStore()  # any call of obstore drops what its threads left to drop
+
+
+# Finalizers run in reverse order: this one, made before any loop, after those that cancel the requests.
+weakref.finalize(RequestError, _await_callbacks, os.getpid())
 
 
 def _failure(error: Exception) -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, cast
@@ -17,6 +18,7 @@ STEM = "model"
 """Name of a file without its suffix, where the target is a folder."""
 DENSE, QUANTIZED = "safetensors", "hf"
 """Formats of checkpoint folders, which the second one writes."""
+CASTS = {"half": torch.nn.Module.half, "float": torch.nn.Module.float}
 
 
 class Origin:
@@ -33,14 +35,17 @@ class Origin:
 
 
 def attach(model: Any, state: LazyState) -> None:
-    """Let a model be saved as it was loaded."""
+    """Let a model be saved as it was loaded, and cast by any method: transformers refuses `half` and `float` of a
+    quantized model, because the modules it knows would compute otherwise; ours decode to any dtype."""
     model.hf_origin = Origin(state)
     model.save_pretrained = MethodType(save_pretrained, model)
+    for name, cast_module in CASTS.items():
+        setattr(model, name, partial(cast_module, model))
 
 
 def detach(model: Any) -> None:
     """Leave saving to transformers."""
-    for name in ("hf_origin", "save_pretrained"):
+    for name in ("hf_origin", "save_pretrained", *CASTS):
         model.__dict__.pop(name, None)
 
 

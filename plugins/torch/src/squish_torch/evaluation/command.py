@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file, options
+from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file, options, redact
 
 from ..libraries import required
 
@@ -92,7 +92,7 @@ def eval_model(
     if task:
         with required("transformers"):
             results = evaluate_tasks(model, task, limit=limit)
-        data |= {"model": model, "tasks": results["results"], "lm_eval": results}
+        data |= {"model": redact(model), "tasks": results["results"], "lm_eval": results}
         lines += task_lines(results)
     if text is None:
         return Answer(data, lines)
