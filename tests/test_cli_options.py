@@ -33,7 +33,7 @@ def parameters(command: Any, name: str = "") -> Any:
     yield from ((name, parameter) for parameter in command.params if parameter.param_type_name == "option")
 
 
-COMMANDS = typer.main.get_command(build([])[0])
+COMMANDS = typer.main.get_command(build([]))
 
 
 def test_an_option_has_one_text_in_all_commands() -> None:

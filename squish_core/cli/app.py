@@ -18,7 +18,7 @@ from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.cli.parameters import App
 from squish_core.cli.settings import check_settings
 from squish_core.codes import ErrorCode
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import SquishError, UsageError, redact
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -85,7 +85,11 @@ def _run(argv: Sequence[str]) -> int:
         if words.first_word(line) != "doctor":  # which reports them
             check_settings()
         line = words.understood(argv)
-        app, line = build(line)
+        app = build(line)
+        if (first := words.first_word(line)) and first not in COMMANDS:
+            from squish_core.cli import extras
+
+            line = words.with_command(line, extras.command_names(app))
         # standalone_mode=False: typer's own error handling has other exit codes and messages.
         result: Any = app(args=line or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
@@ -115,7 +119,7 @@ def advised(error: Exception, argv: Sequence[str]) -> Exception:
     from squish_core.cli.advice import advise
 
     if isinstance(error, SquishError) and (hint := advise(error, argv)):
-        error.hint = hint
+        error.hint = redact(hint)
     return error
 
 
@@ -132,11 +136,8 @@ def usage(error: Any) -> SquishError:
     return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"{for_example}See `{command} --help`.")
 
 
-def build(argv: Sequence[str]) -> tuple[typer.Typer, list[str]]:
-    """The app and the words for it.
-
-    With a single command if `argv` names one: building all of them and loading plugins takes time.
-    """
+def build(argv: Sequence[str]) -> typer.Typer:
+    """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
     app = App(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -146,14 +147,14 @@ def build(argv: Sequence[str]) -> tuple[typer.Typer, list[str]]:
     for name in [first] if first in COMMANDS else COMMANDS:
         add_command(app, name)
     if first in COMMANDS or "--version" in argv:
-        return app, list(argv)
+        return app
     from squish_core.cli import extras
     from squish_core.cli.cache import cache_group
 
     app.add_typer(cache_group(), name="cache")
     names = [word for word in argv if not word.startswith("-")]
     extras.check_known(app, names, extras.add_commands(app))
-    return app, words.with_command(argv, extras.command_names(app))
+    return app
 
 
 def add_command(app: typer.Typer, name: str) -> None:

@@ -212,7 +212,7 @@ def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, mon
     [
         (["--to", "nosuch"], "no format 'nosuch'"), ([], "'--to'"),
         (["--to", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"),
-        (["--to", "gguf", "--port", "{used}"], "in use"), (["--as", "gguf", "--port", "65536"], "'--port'"),
+        (["--to", "gguf", "--port", "{used}"], "in use"), (["--to", "gguf", "--port", "65536"], "'--port'"),
         (["--to", "gguf", "--host", "host.invalid"], "cannot listen"),
     ],
 )  # fmt: skip
