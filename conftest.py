@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let install hints name packages, wherever the tests run; tests about checkouts set `catalog.checkout`."""
-    from squish_core.plugins import catalog
+    """Let install hints be pip's and name packages, wherever the tests run; tests about hints set these functions."""
+    from squish_core.plugins import catalog, environment
 
-    monkeypatch.setattr(catalog, "checkout", lambda: None)
+    for name in ("checkout", "repository", "wheels"):
+        monkeypatch.setattr(catalog, name, lambda: None)
+    monkeypatch.setattr(environment, "installer", lambda: "pip install")
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,8 @@ INTRO = """# Benchmarks
 
 `python -m benchmarks GROUP ... --write` measures and writes its sections of this page, `make bench` prints all:
 medians, the peers interleaved in the same run, each in an environment and process of its own (`tests/oracles`). Ratios
-count; absolute times vary from machine to machine and minute to minute.
+count; absolute times vary from machine to machine and minute to minute. In "speed relative to", 2x is twice as fast as
+that peer, 0.5x half as fast.
 """
 
 

@@ -26,13 +26,14 @@ class Row:
     target: str = ""
 
     def ratios(self) -> str:
-        """How many times faster than each peer we are."""
+        """Our speed relative to each peer: 2 is twice as fast."""
         return ", ".join(f"{name} {seconds / self.ours:.2f}x" for name, seconds in self.peers.items())
 
 
 def markdown(title: str, note: str, rows: Iterable[Row]) -> str:
     """A section of docs/benchmarks.md."""
-    lines = [f"## {title}", "", note, "", "| operation | ours | rate | faster than | target |", "|---|---|---|---|---|"]
+    header = "| operation | ours | rate | speed relative to | target |"
+    lines = [f"## {title}", "", note, "", header, "|---|---|---|---|---|"]
     for row in rows:
         rate = f"{row.nbytes / row.ours / 1e9:.2f} GB/s" if row.nbytes else ""
         lines.append(f"| {row.operation} | {format_seconds(row.ours)} | {rate} | {row.ratios()} | {row.target} |")

@@ -84,6 +84,7 @@ _NAMES = {
     "squish_core.conversion.observer": ("ConversionObserver",),
     "squish_core.conversion.range_writer": ("worker_name",),
     "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
+    "squish_core.cli": ("options",),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.display.tables": ("table",),
@@ -137,6 +138,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Use as Use
     from squish_core.backends.weight import Weight as Weight
     from squish_core.backends.whole import WholeHandle as WholeHandle
+    from squish_core.cli import options as options
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.allocator import AliasResolver as AliasResolver

@@ -172,23 +172,33 @@ def _not_installed(absent: str, source: Source) -> UnknownFormatError:
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """Warnings for refinements that the file declares and that are not installed."""
-    problems: dict[str, Problem] = {}
+    return tuple(_missing(name, *mark) for name, mark in _marks(index, source, registry).items())
+
+
+def absent_refinements(index: Index, source: Source, registry: Registry) -> list[str]:
+    """Ids of the refinements that the file declares and that are not installed."""
+    return list(_marks(index, source, registry))
+
+
+def _marks(index: Index, source: Source, registry: Registry) -> dict[str, tuple[str, str]]:
+    """Refinement that is not installed -> the place and text of its mark in the file."""
+    marks: dict[str, tuple[str, str]] = {}
     for name, base, place, keys in catalog.DECLARATIONS:
-        if name in problems or name in registry.containers or index.format != base:
+        if name in marks or name in registry.containers or index.format != base:
             continue
         document = index.meta if place == "meta" else small_json(index, source, place)
         if document and has_keys(document, keys):
-            problems[name] = _missing(name, place, ".".join(keys) or place)
+            marks[name] = (place, ".".join(keys) or place)
     for name, (base, suffix, one, every) in catalog.NAMES.items():
-        if name in problems or name in registry.containers or index.format != base:
+        if name in marks or name in registry.containers or index.format != base:
             continue
         if index.files and index.files[0].name.lower().endswith(suffix):
-            problems[name] = _missing(name, index.files[0].name, f"a file {suffix}")
+            marks[name] = (index.files[0].name, f"a file {suffix}")
         elif any(re.fullmatch(one, tensor) for tensor in index.tensors):
-            problems[name] = _missing(name, "tensors", "the name of a tensor")
+            marks[name] = ("tensors", "the name of a tensor")
         elif index.tensors and all(re.fullmatch(every, tensor) for tensor in index.tensors):
-            problems[name] = _missing(name, "tensors", "a file of numbered tensors")
-    return tuple(problems.values())
+            marks[name] = ("tensors", "a file of numbered tensors")
+    return marks
 
 
 def _missing(name: str, where: str, what: str) -> Problem:

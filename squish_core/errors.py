@@ -71,10 +71,14 @@ class SquishError(Exception):
         return self
 
     def about_argument(self) -> SquishError:
-        """Mark the error as caused by an argument: file and tensor are removed and never filled in."""
-        self.is_about_argument = True
-        self.file = self.tensor = None
-        return self
+        """The error as one that an argument caused, without file and tensor; a UsageError if it is a codec's."""
+        error: SquishError = self
+        if isinstance(self, CodecError):
+            error = UsageError(self.message)
+            vars(error).update(vars(self))
+        error.is_about_argument = True
+        error.file = error.tensor = None
+        return error
 
     def where(self) -> str:
         """`<tensor>/<part>`, as far as they are set, printable."""

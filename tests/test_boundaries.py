@@ -34,7 +34,7 @@ ARROWS = {
     "schedulers": VOCABULARY,
     "plugins": (*VOCABULARY, *INTERFACES),
     "mapping": (*VOCABULARY, *INTERFACES, "plugins", "file", "tensor", "reader"),
-    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping"),
+    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "detect", "opening", "file", "tensor", "reader", "mapping"),
     "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping", "analysis"),
 }
 """Package of the core -> what it may import of the core. `cli` and `testing` may import everything."""

@@ -267,7 +267,7 @@ def test_plan_rejects_invalid_features(squish: Any, wrong: list[str]) -> None:
     assert squish("plan", *wrong).code == 2
 
 
-@pytest.mark.parametrize("wrong", [["--backend", "metal"], ["--policy", "best"], ["a.bias", "--op", "sing"]])
+@pytest.mark.parametrize("wrong", [["--backend", "metal"], ["--prefer", "best"], ["a.bias", "--op", "sing"]])
 def test_plan_that_nothing_can_fulfil_is_an_error(squish: Any, write: Any, wrong: list[str]) -> None:
     ran = squish("plan", write(), *wrong)
     assert ran.code == 2
@@ -437,9 +437,20 @@ def test_a_conversion_that_cannot_be_leaves_the_old_file(squish: Any, write: Any
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_not_a_traceback(squish: Any, write: Any, tmp_path: Path) -> None:
-    ran = squish("convert", write(), str(tmp_path / "no" / "out.toy"))
+    (tmp_path / "file").touch()
+    ran = squish("convert", write(), str(tmp_path / "file" / "out.toy"))
     assert ran.code == 2
-    assert "the folder does not exist" in ran.err
+    assert "is not a folder" in ran.err
+
+
+def test_folders_above_a_target_are_made_and_removed_if_nothing_is_written(
+    squish: Any, write: Any, tmp_path: Path
+) -> None:
+    assert squish("convert", write(), str(tmp_path / "new" / "deep" / "out.toy")).code == 0
+    assert (tmp_path / "new" / "deep" / "out.toy").is_file()
+    assert squish("convert", write(), str(tmp_path / "other" / "deep" / "out.toy"), "--encode", "b=f16").code == 2
+    assert squish("convert", write(), str(tmp_path / "other" / "out.toy"), "--dry-run").code == 0
+    assert not (tmp_path / "other").exists()
 
 
 # formats, codecs, backends, plugins

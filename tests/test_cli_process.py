@@ -80,7 +80,8 @@ def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
     ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "error: the command line needs typer. Run `pip install typer rich`.\n"
+    assert ran.stderr.startswith("error: the command line needs typer. Run `")
+    assert ran.stderr.endswith("pip install typer rich`.\n")
 
 
 def test_an_interrupt_while_modules_load_prints_no_traceback(tmp_path: Path) -> None:

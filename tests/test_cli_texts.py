@@ -112,7 +112,7 @@ def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("plan", "FILE", "--policy", "best"),
+        ("plan", "FILE", "--prefer", "best"),
         ("plan", "FILE", "--op", "sing"),
         ("plan", "FILE", "--backend", "nowhere"),
         ("ls", "FILE", "--format", "nowhere"),
@@ -261,8 +261,8 @@ def test_every_command_fits_the_terminal(squish: Any, path: Path, monkeypatch: p
 @pytest.mark.parametrize("width", [60, 80, 100])
 @pytest.mark.parametrize(
     "words",
-    [("info", "some/folder/that/does/not/exist/at/all/model.gguf"), ("plan", "m.box", "--policy", "best"),
-     ("convert", "m.box", "out.none"), ("ls", "--sort", "nonsense", "m.box"), ("convert", "m.box", "--stats")],
+    [("info", "some/folder/that/does/not/exist/at/all/model.gguf"), ("plan", "m.box", "--prefer", "best"),
+     ("convert", "m.box", "out.none"), ("ls", "--sort", "nonsense", "m.box"), ("convert", "m.box", "--imatrix")],
 )  # fmt: skip
 def test_errors_fit_the_terminal(
     squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch, width: int, words: tuple[str, ...]

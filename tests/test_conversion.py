@@ -470,10 +470,11 @@ def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: P
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("folder", "folder: is a folder, and cannot be overwritten"), ("no/o.box", "no: the folder does not exist")],
+    [("folder", "folder: is a folder, and cannot be overwritten"), ("file/o.box", "file: is not a folder")],
 )
 def test_a_dry_run_notes_that_the_target_cannot_be_written(target: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
     report = squish.convert(
         toys.box({"w": VALUES}), tmp_path / target, "toy.box", dry_run=True, registry=toys.registry()
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.plugins import catalog
+from squish_core.errors import MissingPluginError
+from squish_core.plugins import catalog, environment
+from squish_core.testing import expect_error
 
-CHECKOUT = catalog.checkout  # the tests' shared fixture replaces it
+CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
+INSTALLER: Any = environment.installer
+"""The tests' shared fixture replaces these."""
 
 
 @pytest.fixture
@@ -102,3 +108,115 @@ def test_a_model_of_a_family_that_is_not_installed_names_the_package(
 def test_the_catalog_lists_the_families_of_squish_models() -> None:
     installed = [entry.id for entry in squish.registry().find("family") if entry.dist == "squish-models"]
     assert sorted(catalog.PACKAGES["family"]) == sorted(installed)
+
+
+ENVIRONMENTS = [
+    ("pip", {}, "pip install"),
+    ("pip of another environment", {"which": "elsewhere/pip"}, "{python} -m pip install"),
+    ("no pip on the path", {"which": ""}, "{python} -m pip install"),
+    ("conda", {"files": ["conda-meta/"], "which": "elsewhere/pip"}, "{python} -m pip install"),
+    ("conda without pip", {"files": ["conda-meta/"], "pip": False},
+     "conda install --yes --prefix {prefix} pip && {python} -m pip install"),
+    ("uv", {"pip": False, "which": "elsewhere/uv"}, "uv pip install --python {python}"),
+    ("neither pip nor uv", {"pip": False, "which": ""}, "{python} -m ensurepip && {python} -m pip install"),
+    ("pipx", {"files": ["pipx_metadata.json"]}, "pipx inject squish-core"),
+    ("uv tool", {"files": ["uv-receipt.toml"]},
+     "uv tool install 'squish-core[cli]' --with squish-ggml==0.1.0 --with 'squish-zstd @ file:///src/zstd'"),
+]  # fmt: skip
+RECEIPT = """
+[tool]
+requirements = [
+  { name = "squish-core", extras = ["cli"] }, { name = "squish-ggml", specifier = "==0.1.0" },
+  { name = "squish-zstd", directory = "/src/zstd" },
+]
+"""
+
+
+@pytest.mark.parametrize(("name", "facts", "start"), ENVIRONMENTS, ids=[name for name, *_ in ENVIRONMENTS])
+def test_the_tool_of_the_environment_installs(
+    name: str, facts: dict[str, Any], start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "squish-core"
+    (prefix / "bin").mkdir(parents=True)
+    for name in facts.get("files", ()):
+        (prefix / name).mkdir() if name.endswith("/") else (prefix / name).write_text(RECEIPT)
+    found = facts.get("which", str(prefix / "bin" / "pip"))
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "executable", str(prefix / "bin" / "python"))
+    monkeypatch.setattr(environment.shutil, "which", lambda name: found if found.endswith(f"/{name}") else None)
+    monkeypatch.setattr(environment, "find_spec", lambda name: object() if facts.get("pip", True) else None)
+    monkeypatch.setattr(environment, "installer", INSTALLER.__wrapped__)
+    places = {"prefix": prefix, "python": prefix / "bin" / "python"}
+    assert environment.installer() == start.format(**places)
+    option = "--with " if "uv tool" in start else ""
+    assert catalog.install_command("squish-gguf", "scipy") == (
+        f"{start.format(**places)} {option}squish-gguf {option}scipy"
+    )
+
+
+def test_an_environment_that_the_system_manages_needs_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    monkeypatch.setattr(environment.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert INSTALLER.__wrapped__().endswith(" -m pip install --break-system-packages")
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "https://host/repo", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+         "pip install 'squish-cpu @ git+https://host/repo@abc#subdirectory=plugins/cpu_backend' scipy"),
+        ({"url": "file:///dist/squish_core-0.1.0-py3-none-any.whl", "archive_info": {}},
+         "pip install --find-links /dist squish-cpu scipy"),
+        ({}, "pip install squish-cpu scipy"),
+    ],
+)  # fmt: skip
+def test_plugins_come_from_where_the_core_came_from(
+    origin: dict[str, Any], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "_origin", lambda: origin)
+    monkeypatch.setattr(catalog, "repository", REPOSITORY.__wrapped__)
+    monkeypatch.setattr(catalog, "wheels", WHEELS.__wrapped__)
+    assert catalog.install_command("squish-cpu", "scipy") == command
+
+
+def test_the_folders_of_packages_are_those_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = CHECKOUT()
+    if root is None:
+        pytest.skip("squish-core comes from a package index here")
+    monkeypatch.setattr(catalog, "checkout", lambda: root)
+    for package, folder in catalog.plugin_folders().items():
+        name = catalog.FOLDERS.get(package, f"plugins/{package.removeprefix('squish-')}")
+        assert (root / name).resolve() == folder, package
+
+
+def test_extras_and_what_they_require_are_listed(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / "plugins" / "three").mkdir()
+    (checkout / "plugins" / "three" / "pyproject.toml").write_text(
+        "[project]\nname = 'squish-three'\n[project.optional-dependencies]\nmore = ['squish-one>=0.1', 'scipy']\n"
+    )
+    monkeypatch.chdir(checkout)
+    assert catalog.install_command("squish-three[more]") == "pip install ./plugins/one './plugins/three[more]'"
+    assert catalog.install_command("squish-three", extra="[more]") == catalog.install_command("squish-three[more]")
+    assert catalog.install_command("squish-three") == "pip install ./plugins/three"
+    assert catalog.install_command("squish-core", "squish-two", fresh=True).split()[2:] == [
+        ".", "./plugins/one", "./plugins/two"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "extra"), catalog.COMMAND_EXTRAS.items())
+def test_the_extra_of_a_command_exists(command: str, extra: str) -> None:
+    root = CHECKOUT()
+    if root is None:
+        pytest.skip("squish-core comes from a package index here")
+    file = root / "plugins" / catalog.COMMANDS[command].removeprefix("squish-") / "pyproject.toml"
+    assert extra.strip("[]") in tomllib.loads(file.read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("scheme", ["hf", "https", "ftp"])
+def test_the_source_of_a_scheme_comes_with_its_library(scheme: str) -> None:
+    extra = {"hf": "[hf]", "ftp": "[fsspec]"}.get(scheme, "")
+    with expect_error(MissingPluginError, hint=f"squish-remote{extra}"):
+        squish.open(f"{scheme}://example.org/model.gguf", registry=squish.Registry(entry_points=tuple))

@@ -14,7 +14,7 @@ from toys import files_of
 import squish_core as squish
 from squish_core.api import UsageError, output_image, plan_conversion
 from squish_core.cli.app import run
-from squish_core.cli.jobs import with_values
+from squish_core.cli.words import understood
 from squish_core.conversion.tasks import JobLayout
 from squish_core.conversion.worker import Message
 
@@ -76,9 +76,9 @@ def test_the_command_line_runs_a_job(source: Path, tmp_path: Path) -> None:
 
 
 def test_resume_takes_a_file_in_other_commands() -> None:
-    assert with_values(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
-    assert with_values(["eval", "a", "--resume", "state"]) == ["eval", "a", "--resume", "state"]
-    assert with_values([]) == []
+    assert understood(["convert", "--resume", "a", "b"]) == ["convert", "--resume=True", "a", "b"]
+    assert understood(["eval", "a", "--state", "state"]) == ["eval", "a", "--state", "state"]
+    assert understood([]) == []
 
 
 @pytest.mark.parametrize(

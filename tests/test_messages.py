@@ -157,7 +157,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], type[squish.SquishError], str]] = {
     ),
     "astc": (
         lambda: squish.save("x.squizd", {"w": ONES}, encode="astc:x=1"),
-        squish.CodecError,
+        squish.UsageError,
         "invalid astc parameters (expected footprint, and quality one of fastest, fast, medium, thorough, found x=1)",
     ),
     "ane": (
@@ -167,7 +167,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], type[squish.SquishError], str]] = {
     ),
     "codecs": (
         lambda: squish.save("x.zt", {"w": ONES}, encode="affine:bits=9"),
-        squish.CodecError,
+        squish.UsageError,
         "invalid bits (expected an integer from 1 to 8, found 9). docs/codecs describes the parameters.",
     ),
     "cpu": (

@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "examples" / "acme_format"
 
 
 def test_the_written_plugin_passes_its_own_tests(tmp_path: Path) -> None:
-    assert main(["new-plugin", "zeta-weights", "--out", str(tmp_path)]) == 0
+    assert main(["new-plugin", "zeta-weights", "-o", str(tmp_path)]) == 0
     site = tmp_path / "site"
     site.mkdir()
     done = run_own_tests(tmp_path / "zeta-weights", site)
@@ -26,7 +26,7 @@ def test_the_written_plugin_passes_its_own_tests(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_example_is_left_in_its_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new-plugin", "zeta-format", "--out", str(tmp_path), "--json"]) == 0
+    assert main(["new-plugin", "zeta-format", "-o", str(tmp_path), "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     written = {path.relative_to(tmp_path / "zeta-format").as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert written == set(files)
@@ -63,7 +63,7 @@ def test_a_name_that_cannot_be_used_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "zeta").mkdir()
-    assert main(["new-plugin", "zeta", "--out", str(tmp_path)]) == 2
+    assert main(["new-plugin", "zeta", "-o", str(tmp_path)]) == 2
     assert list((tmp_path / "zeta").iterdir()) == []
     assert "already exists" in capsys.readouterr().err
 

@@ -160,8 +160,8 @@ def test_a_plan_that_appears_meanwhile_is_not_overwritten(folder: Path) -> None:
 
 def test_python_and_the_command_line_write_one_rule_alike(folder: Path) -> None:
     squish.convert("in.safetensors", "out.gguf", encode="q8_0", only="*", plan="plan.json", dry_run=True)
-    assert run(["convert", "--plan", "plan.json", "--encode", "q8_0", "--only", "*"]) == 0
-    assert run(["convert", "--plan", "plan.json", "--encode", "q4_0"]) == 2
+    assert run(["convert", "--job-plan", "plan.json", "--encode", "q8_0", "--only", "*"]) == 0
+    assert run(["convert", "--job-plan", "plan.json", "--encode", "q4_0"]) == 2
 
 
 @pytest.mark.parametrize("arguments", [{"encode": lambda spec: "q8_0"}, {"src": {"w": np.ones(3)}}])
@@ -179,8 +179,8 @@ def test_source_and_target_are_needed_without_a_plan() -> None:
 
 
 def test_the_command_line_takes_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["convert", "in.safetensors", "out.gguf", "--plan", "plan.json", "--dry-run"]) == 0
-    assert run(["convert", "--plan", "plan.json"]) == 0
+    assert run(["convert", "in.safetensors", "out.gguf", "--job-plan", "plan.json", "--dry-run"]) == 0
+    assert run(["convert", "--job-plan", "plan.json"]) == 0
     assert Path("out.gguf").exists()
-    assert run(["convert", "in.safetensors", "other.gguf", "--plan", "plan.json"]) == 2
+    assert run(["convert", "in.safetensors", "other.gguf", "--job-plan", "plan.json"]) == 2
     assert "arguments.dst" in capsys.readouterr().err

@@ -28,9 +28,10 @@ w
            fold: decoded to f32 in row panels, from the file's own bytes; 96 B stored, 96 B in memory, 192 B read and written per use
   because  numpy reads and writes 192 B per use, toy.a 1.5 MB
   instead  toy.box -> dense -> toy.a: fold: toy; 1 B stored, 1 B in memory, 1.5 MB read and written per use
+  plugins  container toy.box (toys), codec dense (squish-core VERSION), backend numpy (squish-core VERSION)
   not      cpu: not installed (pip install squish-cpu)
   not      metal: not installed (pip install squish-metal)
-  not      ane: not installed (pip install squish-ane)"""  # noqa: E501
+  not      ane: not installed (pip install squish-ane)""".replace("VERSION", squish.__version__)  # noqa: E501
 
 
 def backends(*infos: Any) -> Any:

@@ -128,3 +128,21 @@ def test_an_exception_of_the_runtime_is_a_typed_error() -> None:
     with file.load("toy.runtime") as model, pytest.raises(squish.SquishError) as caught:
         model.predict({"x": np.full((1, 4), np.nan)})
     assert caught.value.code == "plugin-bug"
+
+
+def test_the_backend_of_the_documentation_runs_a_package() -> None:
+    """Its offer lists no operation."""
+    from whole_model_backend import Runtime as Documented
+
+    assert toys.registry().find("backend", id="acme.runtime") == []
+    info = api.BackendInfo(id="acme.runtime", title="", factory="whole_model_backend:Runtime")
+    package = api.CodecInfo(id="acme.package", title="", factory="toys:Rows", kind="whole")
+    registry = toys.registry(toys.plugin(squish_backends=[info], squish_codecs=[package]))
+    whole = api.Encoding(codec=api.CodecSpec("acme.package"), parts={}, label="PACKAGE")
+    file = squish.open(toys.box({"w": toys.rows(np.ones((2, 4), np.float32))}), registry=registry)
+    index = api.Index(format="toy.box", version="1", files=file.index.files, tensors=file.index.tensors, whole=(whole,))
+    with api.File(file.source, index, registry, file.limits).load() as model:
+        assert model.chain.chosen.ops == ()
+        assert [plugin.role for plugin in model.chain.plugins] == ["container", "codec", "backend"]
+        assert model.predict({"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[2, 2, 2, 2]]
+    assert Documented.whole

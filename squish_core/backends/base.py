@@ -45,7 +45,7 @@ class Backend:
 
     id: str = ""
     whole = False
-    """Whether it accepts encodings of whole models."""
+    """Whether it accepts encodings of whole models; the operations of an offer for one do not count."""
     reads_values = False
     """Whether its options make a plan read values, which `examine` does."""
 

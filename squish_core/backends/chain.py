@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from attrs import evolve, field, frozen
 
@@ -13,7 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.display.data import to_json
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
-from squish_core.model import CodecSpec, Refusal, TensorSpec
+from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.text import escape, format_bytes
 
 LONG = 40
@@ -56,9 +56,37 @@ OFFER_ORDERS: dict[str, tuple[OfferOrder, str]] = {
 """Name -> sort key that ends with the rank, and the reason for an order decided before the rank."""
 
 
+class ChainPlugin(NamedTuple):
+    """A plugin that a chain uses: its role there, its id, and the distribution that provides it.
+
+    `role`: "container" (a format, or the one that it refines), "codec", "inner codec" (of a wrapping codec), "byte
+    codec" (such as zstd), "backend" or "source" (of a URL). `version` is None if it is not installed, `distribution`
+    if no known package provides the id.
+    """
+
+    role: str
+    id: str
+    distribution: str | None
+    version: str | None
+
+    def __str__(self) -> str:
+        origin = f"{self.distribution or 'an unknown package'} {self.version or ''}".strip()
+        return f"{self.role} {self.id} ({origin})"
+
+
+class PluginTable(Protocol):
+    """The part of the registry's providers that a chain needs."""
+
+    def used(self, container: str, encoding: Encoding, backend: str | None = None) -> tuple[ChainPlugin, ...]: ...
+    def install(self, plugins: Iterable[ChainPlugin]) -> str: ...
+
+
 @frozen(kw_only=True, repr=False)
 class Chain:
-    """The choice for a tensor and its reason (`because`), with the `others` in order and the `refused` ones."""
+    """The choice for a tensor and its reason (`because`), with the `others` in order and the `refused` ones.
+
+    `providers`: which distribution provides each id, for `plugins` and `install`.
+    """
 
     target: str
     container: str
@@ -69,6 +97,24 @@ class Chain:
     policy: str = "spec"
     spec: TensorSpec | None = None
     options: Mapping[str, Any] = field(factory=dict)
+    providers: PluginTable = field(eq=False)
+
+    @property
+    def plugins(self) -> tuple[ChainPlugin, ...]:
+        """What the choice uses, from the file to the backend: (role, id, distribution, version) of each plugin.
+
+        Examples
+        --------
+        >>> chain = squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy")
+        >>> [(plugin.id, plugin.distribution) for plugin in chain.plugins]
+        [('gguf', 'squish-gguf'), ('ggml.q8_0', 'squish-ggml'), ('numpy', 'squish-core')]
+        """
+        return self.providers.used(self.container, self.chosen.encoding, self.chosen.backend)
+
+    @property
+    def install(self) -> str:
+        """The command that installs all `plugins`, for a machine that has none of them."""
+        return self.providers.install(self.plugins)
 
     def __repr__(self) -> str:
         path = escape(self._path(self.chosen, _brief([self.chosen.encoding.codec])))
@@ -108,6 +154,7 @@ class Chain:
         lines.append(f"  because  {self.because}")
         lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
         lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
+        lines.append(f"  plugins  {', '.join(map(str, self.plugins))}")
         for refusal in self.refused:
             codec = f" with {codecs[str(refusal.encoding.codec)]}" if refusal.encoding else ""
             backend = refusal.backend or "any backend"
@@ -121,7 +168,7 @@ class Chain:
         Returns
         -------
         dict
-            `chosen`, `because`, `others` and `refused`; costs in bytes.
+            `chosen`, `because`, `plugins`, `install`, `others` and `refused`; costs in bytes.
 
         Examples
         --------
@@ -142,6 +189,8 @@ class Chain:
             "policy": self.policy,
             "chosen": offer(self.chosen),
             "because": self.because,
+            "plugins": [plugin._asdict() for plugin in self.plugins],
+            "install": self.install,
             "others": [offer(item) for item in self.others],
             "refused": [
                 {"backend": r.backend, "codec": str(r.encoding.codec) if r.encoding else None, "code": r.code,

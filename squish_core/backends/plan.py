@@ -129,7 +129,7 @@ class FilePlan:
         absent: dict[str, str] = {}
         for name, chain in self.tensors.items():
             if not isinstance(chain, Chain):
-                groups.setdefault(f"  none     {escape(chain.message)}", []).append(name)
+                groups.setdefault(f"  none     {_reason(chain)}", []).append(name)
                 continue
             # Backends that cannot run here are listed once, at the end.
             unusable = [refusal for refusal in chain.refused if refusal.encoding is None and refusal.backend]
@@ -143,7 +143,7 @@ class FilePlan:
         if isinstance(self.whole, Chain):
             blocks.append(f"the whole model\n{self.whole.explain().partition(chr(10))[2]}")
         elif self.whole is not None:
-            blocks.append(f"the whole model\n  none     {escape(self.whole.message)}")
+            blocks.append(f"the whole model\n  none     {_reason(self.whole)}")
         for text, names in groups.items():
             more = f" and {len(names) - 1} more like it" if len(names) > 1 else ""
             blocks.append(f"{escape(names[0])}{more}\n{text}")
@@ -163,6 +163,11 @@ class FilePlan:
 
     def _repr_html_(self) -> str:
         return page(self._lines())
+
+
+def _reason(error: SquishError) -> str:
+    """Why nothing here can run it, and what to do."""
+    return escape(f"{error.message}. {error.hint}" if error.hint else error.message)
 
 
 def _result_dict(target: str, result: Chain | SquishError) -> dict[str, Any]:

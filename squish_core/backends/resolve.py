@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
-from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
+from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, PluginTable, Ranked
 from squish_core.backends.example import example
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.backends.reasons import because
@@ -40,6 +40,8 @@ class Lookup(Protocol):
     def is_outside(self, backend: str) -> bool: ...
     @property
     def answers(self) -> AnswerTable: ...
+    @property
+    def providers(self) -> PluginTable: ...
     @property
     def resolvers(self) -> dict[str, Resolver]: ...
 
@@ -142,6 +144,7 @@ class Resolver:
         return Chain(
             target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
             refused=refusals, policy=self._order[0], spec=spec, options=options,
+            providers=self.registry.providers,
         )  # fmt: skip
 
 
@@ -292,7 +295,7 @@ def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | R
     else:
         if isinstance(answer, Refusal):
             return answer if question.encoding is encoding else evolve(answer, encoding=encoding)
-        if question.op in answer.ops:
+        if question.codec is None or question.op in answer.ops:  # a whole model has no operation
             return answer if question.encoding is encoding else answer.about(encoding)
         code, why = "operation", f"has no operation {question.op!r} for this codec and shape"
     return Refusal(backend=backend.id, encoding=encoding, code=code, why=why)

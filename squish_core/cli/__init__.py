@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one `squish` command and return its exit code.
 
     0: success. 1: `verify` or `doctor` reports a fault, or `diff` a difference. 2: the command could not run.
-    130: interrupted. 143: terminated; half-written files are removed first.
+    130: interrupted. 141: the reader of the output is gone. 143: terminated; half-written files are removed first.
     """
     handler = None
     with suppress(ValueError):  # outside the main thread, where no handler can be set
@@ -42,6 +42,8 @@ def _run(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "click"):
             raise
-        print("error: the command line needs typer. Run `pip install typer rich`.", file=sys.stderr)
+        from squish_core.plugins.catalog import install_command
+
+        print(f"error: the command line needs typer. Run `{install_command('typer', 'rich')}`.", file=sys.stderr)
         return 2
     return run(argv)

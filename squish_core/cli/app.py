@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import jobs
+from squish_core.cli import words
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.cli.parameters import App
+from squish_core.cli.settings import check_settings
 from squish_core.codes import ErrorCode
-from squish_core.errors import SquishError, UsageError
+from squish_core.errors import SquishError, UsageError, redact
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -30,6 +32,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "plan": ("views", ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
+    "needs": ("needs", ("squish needs model.gguf --backend cpu", "squish needs model.gguf --requirements")),
     "verify": ("checks", ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
     "diff": ("checks", ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (
@@ -46,16 +49,17 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cp": (
         "cp",
         (
-            "squish cp https://example.org/model.gguf layer0.gguf --tensors 'blk.0.*'",
-            "squish cp s3://models/moe/ expert3.safetensors --tensors '*.experts.3.*'",
+            "squish cp https://example.org/model.gguf layer0.gguf --only 'blk.0.*'",
+            "squish cp s3://models/moe/ expert3.safetensors --only '*.experts.3.*'",
         ),
     ),
+    "matrix": ("listings", ("squish matrix squizd", "squish matrix npydir --backend cpu --backend numpy")),
     "bench": ("bench", ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": ("listings", ("squish formats", "squish formats gguf")),
     "codecs": ("listings", ("squish codecs",)),
     "backends": ("listings", ("squish backends",)),
     "plugins": ("listings", ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
-    "new-plugin": ("scaffold", ("squish new-plugin my-format", "squish new-plugin my-format --out plugins")),
+    "new-plugin": ("scaffold", ("squish new-plugin my-format", "squish new-plugin my-format -o plugins")),
     "doctor": ("listings", ("squish doctor", "squish doctor models --clean")),
 }
 
@@ -76,9 +80,18 @@ def _run(argv: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     showwarning = warnings.showwarning
     warnings.showwarning = show_warning
+    line = list(argv)
     try:
+        if words.first_word(line) != "doctor":  # which reports them
+            check_settings()
+        line = words.understood(argv)
+        app = build(line)
+        if (first := words.first_word(line)) and first not in COMMANDS:
+            from squish_core.cli import extras
+
+            line = words.with_command(line, extras.command_names(app))
         # standalone_mode=False: typer's own error handling has other exit codes and messages.
-        result: Any = build(argv)(args=jobs.with_values(argv) or ["--help"], prog_name="squish", standalone_mode=False)
+        result: Any = app(args=line or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
         if isinstance(result, Answer):
@@ -90,15 +103,24 @@ def _run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (SquishError, OSError) as error:
-        show_error(error, as_json)
+        show_error(advised(error, line), as_json)
         sys.stdout.flush()
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's usage errors have it in every version
             raise
-        show_error(usage(error), as_json)
+        show_error(advised(usage(error), line), as_json)
     finally:
         warnings.showwarning = showwarning
     return 2
+
+
+def advised(error: Exception, argv: Sequence[str]) -> Exception:
+    """The error, with a command that does what was probably meant."""
+    from squish_core.cli.advice import advise
+
+    if isinstance(error, SquishError) and (hint := advise(error, argv)):
+        error.hint = redact(hint)
+    return error
 
 
 def usage(error: Any) -> SquishError:
@@ -108,7 +130,10 @@ def usage(error: Any) -> SquishError:
     message, expected = error.format_message().rstrip("."), None
     if context is not None and message == context.get_help().rstrip("."):  # a group without a command
         message, expected = f"`{command}` needs a command", ", ".join(context.command.commands)
-    return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"See `{command} --help`.")
+    epilog = getattr(getattr(context, "command", None), "epilog", None) or ""
+    example = re.search(r"^ +(squish .+)$", epilog, re.MULTILINE)
+    for_example = f"For example `{example[1]}`. " if example and not message.startswith("No such") else ""
+    return UsageError(message, code=ErrorCode.USAGE, expected=expected, hint=f"{for_example}See `{command} --help`.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
@@ -118,20 +143,26 @@ def build(argv: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(squish)
-    first = next((word for word in argv if not word.startswith("-")), None)
+    first = words.first_word(argv)
     for name in [first] if first in COMMANDS else COMMANDS:
-        module, examples = COMMANDS[name]
-        function = getattr(import_module(f"squish_core.cli.{module}"), name.replace("-", "_"))
-        lines = "\n".join(f"  {example}" for example in examples)
-        app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
-    if first not in COMMANDS and "--version" not in argv:
-        from squish_core.cli import extras
-        from squish_core.cli.cache import cache_group
+        add_command(app, name)
+    if first in COMMANDS or "--version" in argv:
+        return app
+    from squish_core.cli import extras
+    from squish_core.cli.cache import cache_group
 
-        app.add_typer(cache_group(), name="cache")
-        words = [word for word in argv if not word.startswith("-")]
-        extras.check_known(app, words, extras.add_commands(app))
+    app.add_typer(cache_group(), name="cache")
+    names = [word for word in argv if not word.startswith("-")]
+    extras.check_known(app, names, extras.add_commands(app))
     return app
+
+
+def add_command(app: typer.Typer, name: str) -> None:
+    """Add one command, with its examples."""
+    module, examples = COMMANDS[name]
+    function = getattr(import_module(f"squish_core.cli.{module}"), name.replace("-", "_"))
+    lines = "\n".join(f"  {example}" for example in examples)
+    app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
 
 
 def print_version(version: bool) -> None:
@@ -144,7 +175,9 @@ def print_version(version: bool) -> None:
 
 
 def squish(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=print_version)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=print_version)
+    ] = False,
 ) -> None:
     """Inspect, check, compare and convert compressed transformer weights of any format.
 

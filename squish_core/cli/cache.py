@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
 from squish_core.cli.parameters import App
 from squish_core.codes import ErrorCode
@@ -14,15 +15,19 @@ from squish_core.errors import UsageError
 from squish_core.io import cache
 from squish_core.text import counted, format_bytes
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-
 
 def cache_group() -> typer.Typer:
     """The group `squish cache`, to which plugins add commands."""
-    app = App(help="List, clear and build caches.", no_args_is_help=True)
+    app = App(help="List, clear and build caches.", invoke_without_command=True)
+    app.callback()(group)
     app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
     app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
     return app
+
+
+def group(context: typer.Context, json: Json = False) -> Answer | None:
+    """List, clear and build caches; without a command, list them."""
+    return list_entries() if context.invoked_subcommand is None else None
 
 
 def list_entries(json: Json = False) -> Answer:

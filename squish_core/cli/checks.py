@@ -7,11 +7,25 @@ from typing import Annotated
 
 import typer
 
-from squish_core.cli import jobs, spellings
-from squish_core.cli.options import Assets, Format, Json, Quiet
-from squish_core.cli.output import Answer, error_data, show_warning
-from squish_core.cli.policy import read_policy
+from squish_core.cli import spellings
+from squish_core.cli.options import (
+    Assets,
+    Encode,
+    Format,
+    Json,
+    Names,
+    Only,
+    Quiet,
+    Requantize,
+    Resume,
+    Scheduler,
+    TaskBytes,
+    To,
+    resume_value,
+)
+from squish_core.cli.output import Answer, error_data
 from squish_core.cli.progress import Progress
+from squish_core.cli.recipe import read_recipe
 from squish_core.cli.wording import command_line
 from squish_core.codes import CANNOT_RUN
 from squish_core.errors import SquishError, UsageError, redact
@@ -24,37 +38,13 @@ Target = Annotated[
         "folder, or anything at the URL, is an error.",
     ),
 ]
-To = Annotated[
-    str | None,
-    typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write. By default, the format of DST's suffix."),
-]
-Encode = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--encode",
-        metavar="[PATTERN=]SPEC",
-        help="Encode values as SPEC: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable; the last match wins.",
-    ),
-]
-PolicyFile = Annotated[
+Recipe = Annotated[
     str | None,
     typer.Option(
-        "--policy-file",
+        "--recipe",
         metavar="FILE",
         help="TOML with rules of --encode (`squish tune` writes one); --encode adds to it.",
     ),
-]
-Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="PATTERN", help="Write only tensors whose names match. Repeatable."),
-]
-Names = Annotated[
-    str | None,
-    typer.Option(
-        "--names",
-        metavar="keep|hf|gguf",
-        help="Keep the names, or write Hugging Face's or GGUF's. By default, the names that DST's engine loads.",
-    ),  # fmt: skip
 ]
 Imatrix = Annotated[
     list[str] | None,
@@ -64,18 +54,18 @@ Imatrix = Annotated[
         help="Activation statistics (imatrix) for encodings that weight errors by them. Repeat it to merge files.",
     ),
 ]
-Stats = Annotated[str | None, typer.Option("--stats", metavar="FILE", hidden=True)]
-Requantize = Annotated[
-    bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
-]
-PlanFile = Annotated[
+JobPlan = Annotated[
     str | None,
     typer.Option(
-        "--plan",
+        "--job-plan",
         metavar="FILE",
         help="Write the plan to FILE as JSON, then execute it (--dry-run: only write it). If FILE exists, execute it; "
         "SRC and DST are optional.",
     ),
+]
+JournalFile = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="FILE", help="Journal of the job. By default, DST.squish-journal."),
 ]
 Delete = Annotated[
     bool, typer.Option("--delete-source", help="Delete SRC's weights after verifying DST and comparing it with SRC.")
@@ -86,7 +76,7 @@ def verify(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of weights, or models' folders.")],
     deep: Annotated[bool, typer.Option("--deep", help="Also check every digest and decode every tensor.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
-    scheduler: jobs.Scheduler = None,
+    scheduler: Scheduler = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
     json: Json = False,
@@ -147,7 +137,7 @@ def diff(
         str | None,
         typer.Option("--names", metavar="keep", help="Compare the names unchanged, without mapping layouts."),
     ] = None,
-    scheduler: jobs.Scheduler = None,
+    scheduler: Scheduler = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -171,7 +161,7 @@ def convert(
     dst: Target = None,
     to: To = None,
     encode: Encode = None,
-    policy_file: PolicyFile = None,
+    recipe: Recipe = None,
     tensor_type: spellings.TensorType = None,
     output_tensor_type: spellings.OutputType = None,
     token_embedding_type: spellings.EmbeddingType = None,
@@ -186,15 +176,14 @@ def convert(
     assets: Assets = None,
     names: Names = None,
     imatrix: Imatrix = None,
-    stats: Stats = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at the URL DST.")] = False,
-    plan: PlanFile = None,
-    scheduler: jobs.Scheduler = None,
-    task_bytes: jobs.TaskBytes = None,
-    resume: jobs.Resume = None,
-    journal: jobs.JournalFile = None,
+    job_plan: JobPlan = None,
+    scheduler: Scheduler = None,
+    task_bytes: TaskBytes = None,
+    resume: Resume = None,
+    journal: JournalFile = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -208,9 +197,7 @@ def convert(
     from squish_core.conversion.report import conversion_lines
     from squish_core.opening import open as open_file
 
-    if stats is not None:
-        show_warning("--stats is now --imatrix")
-    encode_rules = [*(read_policy(policy_file) if policy_file else ()), *(encode or ())]
+    encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
     rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
     to, names = spellings.graph_target(to, graph, names)
@@ -218,9 +205,9 @@ def convert(
         opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
         progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
         report = squish.convert(
-            opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix or stats,
-            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=plan, scheduler=scheduler,
-            task_bytes=task_bytes, resume=jobs.resume_value(resume), journal=journal, dry_run=dry_run,
+            opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix,
+            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan, scheduler=scheduler,
+            task_bytes=task_bytes, resume=resume_value(resume), journal=journal, dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from squish_core.cli.options import Format, Json, Quiet
+from squish_core.cli.options import Format, Json, Only, Quiet, To
 from squish_core.cli.output import Answer
 from squish_core.cli.progress import Progress
 from squish_core.codes import ErrorCode
@@ -15,13 +15,8 @@ from squish_core.codes import ErrorCode
 def cp(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The file or URL to read.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The local file to write; its suffix names the format.")],
-    tensors: Annotated[
-        list[str] | None,
-        typer.Option("--tensors", metavar="PATTERN", help="Copy only tensors whose names match. Repeatable."),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="ID[:key=value,...]", help="Format and options of DST.")
-    ] = None,
+    only: Only = None,
+    to: To = None,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
     json: Json = False,
@@ -37,7 +32,7 @@ def cp(
 
     with open_file(src, format) as opened, Progress("copying", quiet) as progress:
         try:
-            report = squish.convert(opened, dst, to, only=tensors or None, rename="keep", progress=progress)
+            report = squish.convert(opened, dst, to, only=only or None, rename="keep", progress=progress)
         except squish.SquishError as error:
             if error.code == ErrorCode.REFUSED:
                 error.hint = f"`squish convert --only` encodes them. {error.hint}"

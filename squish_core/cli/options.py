@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands."""
+"""Arguments and options of several commands: one name and one text for each, also in plugins' commands."""
 
 from __future__ import annotations
 
@@ -23,5 +23,95 @@ Assets = Annotated[
     str | None,
     typer.Option("--assets", metavar="DIR", help="Folder with the config and tokenizer files that the model lacks."),
 ]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="ID[:key=value,...]", help="Format to write. By default, the format of the target's suffix."
+    ),
+]
+Encode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encode",
+        metavar="[PATTERN=]SPEC",
+        help="Encode values as SPEC: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable; the last match wins.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="PATTERN", help="Write only tensors whose names match. Repeatable."),
+]
+Names = Annotated[
+    str | None,
+    typer.Option(
+        "--names",
+        metavar="keep|hf|gguf",
+        help="Keep the names, or write Hugging Face's or GGUF's. By default, the names that the target's engine loads.",
+    ),
+]
+Requantize = Annotated[
+    bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
+]
+Backend = Annotated[str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Consider only this backend.")]
+Prefer = Annotated[
+    str,
+    typer.Option(
+        "--prefer",
+        metavar="NAME",
+        help="What to prefer: spec (the format's own order of encodings), smallest (least memory when loaded) or exact "
+        "(backends that round neither weights nor inputs).",
+    ),
+]
+Op = Annotated[
+    str | None,
+    typer.Option(
+        "--op",
+        metavar="NAME",
+        help="The operation: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several "
+        "matrices for each row) or dense (the decoded array). By default, linear for a matrix, experts for a stack of "
+        "matrices and dense for anything else.",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="local[:N]|dask[:ADDRESS]",
+        help="Run as tasks in N processes, or on the workers of a Dask cluster.",
+    ),
+]
+TaskBytes = Annotated[
+    str | None,
+    typer.Option("--task-bytes", metavar="SIZE", help="Approximate bytes that each task writes. By default, 256MiB."),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="[=verify]",
+        help="Resume the unfinished job of this command; =verify first checks what it has written.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]
+
+
+def resume_value(text: str | None) -> bool | str:
+    """`resume=` of `convert`, from the value of `--resume`.
+
+    Parameters
+    ----------
+    text
+        What was typed: nothing, "True" (without a value) or "verify".
+
+    Returns
+    -------
+    bool or str
+        False, True or "verify".
+
+    Examples
+    --------
+    >>> resume_value(None), resume_value("True"), resume_value("verify")
+    (False, True, 'verify')
+    """
+    return text == "True" or text or False

@@ -18,6 +18,7 @@ from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
+_COMMAND = re.compile("`[^`]+`")
 _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
 
 
@@ -74,8 +75,11 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def print_stderr(line: str) -> None:
-    """Print a line on stderr, wrapped to its terminal."""
-    print(*fit(escape(line), terminal_width(sys.stderr)), sep="\n", file=sys.stderr)
+    """Print a line on stderr, wrapped to its terminal, but not within commands."""
+    text = escape(line)
+    commands = iter(_COMMAND.findall(text))  # to be pasted: NULs, which no line has, stand for their characters
+    lines = fit(_COMMAND.sub(lambda match: "\0" * len(match[0]), text), terminal_width(sys.stderr))
+    print(*(re.sub("\0+", lambda _: next(commands), part) for part in lines), sep="\n", file=sys.stderr)
 
 
 def _color(match: re.Match[str]) -> str:

@@ -27,7 +27,9 @@ MAGIC = 4
 
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new distribution, such as my-format.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to create the plugin's folder.")] = Path(),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where to create the plugin's folder.")
+    ] = Path(),
     json: Json = False,
 ) -> Answer:
     """Create a working plugin to start from.
@@ -38,7 +40,7 @@ def new_plugin(
 
     names = names_for(name)
     files = {substitute(path, names): substitute(text, names) for path, text in example_files()}
-    target = out / name
+    target = output / name
     with atomic_folder(target) as sink:
         for path, text in sorted(files.items()):
             folder, _, file = path.rpartition("/")

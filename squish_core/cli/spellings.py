@@ -45,6 +45,7 @@ WORDS, PREFIXES = ("keep", "hf", "gguf"), ("hf:", "gguf:")
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """mlx_lm's modes with their default bits and group size; only affine takes others."""
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
+AFFINE_GROUPS = (32, 64, 128)
 
 
 def preset_rules(
@@ -86,7 +87,7 @@ def mlx_rules(
     if name not in MODES:
         raise UsageError("no such --q-mode", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
     defaults = MODES[name]
-    actual = bits or defaults[0], group_size or defaults[1]
+    actual = defaults[0] if bits is None else bits, defaults[1] if group_size is None else group_size
     if name != "affine":
         if actual != defaults:
             raise UsageError(
@@ -97,6 +98,10 @@ def mlx_rules(
     if actual[0] not in AFFINE_BITS:
         raise UsageError(
             "no such --q-bits", found=actual[0], expected=", ".join(map(str, AFFINE_BITS)), code=ErrorCode.USAGE
+        )
+    if actual[1] not in AFFINE_GROUPS:
+        raise UsageError(
+            "no such --q-group-size", found=actual[1], expected=", ".join(map(str, AFFINE_GROUPS)), code=ErrorCode.USAGE
         )
     return ["q{}:group_size={}".format(*actual), *encode]
 

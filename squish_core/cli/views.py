@@ -10,12 +10,12 @@ from attrs import evolve
 
 from squish_core.analysis.summary import link_of, shown_as, stored_as, with_link, zero_share
 from squish_core.cli.metadata import one_value
-from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
+from squish_core.cli.options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
 from squish_core.cli.output import Answer
 from squish_core.cli.values import values
 from squish_core.cli.wording import command_line
 from squish_core.codes import ErrorCode
-from squish_core.display.tables import table
+from squish_core.display.tables import table, terminal_width
 from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,15 +23,8 @@ if TYPE_CHECKING:
     from squish_core.tensor import Tensor
 
 
-POLICY_HELP = (
-    "What to prefer: spec (the format's own order of encodings), smallest (least memory when loaded) or exact "
-    "(backends that round neither weights nor inputs)."
-)
-OP_HELP = (
-    "The operation: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several matrices for "
-    "each row) or dense (the decoded array). By default, linear for a matrix, experts for a stack of matrices and "
-    "dense for anything else."
-)
+NARROW = 50
+"""Columns of a terminal below which a tensor is two lines, its name and the rest, instead of a row of a table."""
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
     "file": lambda tensor: 0,
     "name": lambda tensor: tensor.name,
@@ -91,6 +84,9 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
         for part in parts(tensor) if long else ():
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
             rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
+    if terminal_width() < NARROW:
+        facts = ("  ".join(str(cell) for cell in row[:-1] if cell) for row in rows)
+        return [line for row, text in zip(rows, facts) for line in (str(row[-1]), f"  {text}")]
     return table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
 
 
@@ -162,11 +158,9 @@ def plan(
         list[str] | None,
         typer.Option("--feature", metavar="NAME=VALUE", help="Without FILE: a feature of the format. Repeatable."),
     ] = None,
-    backend: Annotated[
-        str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Consider only this backend.")
-    ] = None,
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help=POLICY_HELP)] = "spec",
-    op: Annotated[str | None, typer.Option("--op", metavar="NAME", help=OP_HELP)] = None,
+    backend: Backend = None,
+    prefer: Prefer = "spec",
+    op: Op = None,
     json: Json = False,
 ) -> Answer:
     """Show how tensors would run on this machine, and why.
@@ -175,7 +169,7 @@ def plan(
     data, unless options of the backend ask for it.
     """
     if file is None:
-        return plan_features(format, feature or [], policy, op, backend)
+        return plan_features(format, feature or [], prefer, op, backend)
     if feature:
         raise UsageError("--feature and FILE cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
     from squish_core.backends.plan import plan_tensors
@@ -184,7 +178,7 @@ def plan(
     with open_file(file, format) as opened:
         specs = [tensor.spec for tensor in matching_tensors(opened, patterns)]
         plan = plan_tensors(
-            opened.registry, opened.name, opened.index, specs, opened.bind, backend=backend, policy=policy, op=op
+            opened.registry, opened.name, opened.index, specs, opened.bind, backend=backend, policy=prefer, op=op
         )
         errors = plan.errors
         if len(plan) == 1 and errors:

@@ -7,7 +7,7 @@ import re
 OPTIONS = {
     "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
     "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
-    "only": "--only", "backend": "--backend", "plan": "--plan", "scheduler": "--scheduler",
+    "only": "--only", "backend": "--backend", "plan": "--job-plan", "scheduler": "--scheduler",
     "task_bytes": "--task-bytes", "resume": "--resume", "journal": "--journal",
 }  # fmt: skip
 _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR|FOLDER)|(?=[\s.,;:)]|$))")

@@ -161,7 +161,7 @@ class Decision:
             )  # fmt: skip
         except SquishError as error:
             if error.code in _RULE_ERRORS:
-                error.about_argument()
+                raise error.about_argument() from None
             raise
 
     def _is_allocator(self, rule: Rule) -> bool:

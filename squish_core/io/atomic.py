@@ -14,7 +14,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, MissingFileError, WriteError
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import remove_stale_journal
-from squish_core.io.paths import home_hint
+from squish_core.io.paths import home_hint, make_folders, nearest_folder
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.temporaries import new_temporary, remove_dead
 
@@ -40,7 +40,7 @@ def atomic_file(
     Parameters
     ----------
     target
-        Its folder must exist. The file keeps the permissions of the one that it replaces.
+        Folders above it are made. The file keeps the permissions of the one that it replaces.
     progress
         Called with the number of bytes of each write.
     packing
@@ -95,7 +95,7 @@ def atomic_folder(
     Parameters
     ----------
     target
-        A path that does not exist, in a folder that does.
+        A path that does not exist; folders above it are made.
     progress
         Called with the number of bytes of each write.
     mode
@@ -136,6 +136,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary that has the permissions of an existing target from its first byte on."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY
     with creation(target):
+        make_folders(target)
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
     if os.name != "posix":  # Windows neither locks nor renames open files
@@ -150,6 +151,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
 def create_folder(path: Path, target: Path, mode: int | None) -> int | None:
     """Create a temporary folder; whoever may read its files may list it."""
     with creation(target):
+        make_folders(target)
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
     return os.open(path, os.O_RDONLY) if os.name == "posix" else None
 
@@ -166,15 +168,12 @@ def check_target(target: Path, *, is_folder: bool) -> None:
 
 
 def check_parent(target: Path) -> None:
-    """Raise MissingFileError unless the folder of a target exists, WriteError if it is a file."""
-    folder = target.parent
+    """Raise an error unless the folder of a target exists or can be made: WriteError if a file is in its place."""
+    folder = nearest_folder(target)
     if not folder.is_dir():
-        if folder.exists():
-            raise WriteError(
-                "is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder."
-            )
-        hint = home_hint(folder) or "Create it first."
-        raise MissingFileError("the folder does not exist", file=str(folder), code=ErrorCode.MISSING, hint=hint)
+        raise WriteError("is not a folder", file=str(folder), code=ErrorCode.FILE_KIND, hint="Name a file in a folder.")
+    if not target.parent.exists() and (hint := home_hint(target.parent)):  # made, it would be called `~`
+        raise MissingFileError("the folder does not exist", file=str(target.parent), code=ErrorCode.MISSING, hint=hint)
 
 
 def check_regular(target: Path) -> None:

@@ -82,6 +82,16 @@ def missing(path: Path, error: Exception) -> FileAccessError:
     return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
 
 
+def nearest_folder(target: Path) -> Path:
+    """The nearest folder above a target that exists, or what is in the place of one."""
+    return next((parent for parent in target.parents if os.path.lexists(parent)), Path())
+
+
+def make_folders(target: Path) -> None:
+    """Make the folders above a target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+
+
 def home_hint(path: Path) -> str | None:
     """Hint for a path that begins with `~`, which Python does not expand."""
     if not str(path).startswith("~"):

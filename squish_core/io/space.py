@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.errors import WriteError
+from squish_core.io.paths import nearest_folder
 
 KEEP_SIZE = 1
 """Linux's FALLOC_FL_KEEP_SIZE: the file does not grow until it is written."""
@@ -18,7 +19,7 @@ def free_bytes(target: Path) -> int | None:
     import shutil  # slow to import, and opening a file imports this module
 
     try:
-        disk = shutil.disk_usage(target.parent)
+        disk = shutil.disk_usage(nearest_folder(target))
     except OSError:
         return None
     return disk.free if disk.total else None

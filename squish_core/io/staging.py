@@ -14,6 +14,7 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, WriteError
 from squish_core.io.atomic import check_parent, check_target, creation, sync_folder, sync_rename
 from squish_core.io.locks import is_same_file, try_lock
+from squish_core.io.paths import make_folders
 from squish_core.io.temporaries import remove_dead
 
 
@@ -53,6 +54,7 @@ class Staging:
         folder_mode = 0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700
         with creation(self.target):
             try:
+                make_folders(self.target)
                 self.path.mkdir(folder_mode)
             except FileExistsError:
                 raise self._locked() from None

@@ -37,9 +37,10 @@ class Temporary:
 def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterator[tuple[Path, int | None]]:
     """A new temporary and its descriptor, locked until the block ends and removed if it fails.
 
-    `create` creates the temporary at a path and returns its descriptor.
+    `create` creates the temporary at a path, with the folders above it, and returns its descriptor.
     """
     path, fd = _beside(target), None
+    absent = [folder for folder in target.parents if not os.path.lexists(folder)]
     try:
         fd = create(path)
         while fd is not None and (wait_lock(fd) is False or not is_same_file(path, fd)):
@@ -51,6 +52,9 @@ def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterato
     except BaseException:
         with suppress(OSError):
             _delete(path)
+        with suppress(OSError):
+            for folder in absent:  # those that `create` made, as far as they are empty
+                folder.rmdir()
         raise
     finally:
         if fd is not None:

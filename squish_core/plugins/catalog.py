@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +54,19 @@ COMMANDS = {
     **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
 }  # fmt: skip
 
+# command -> the extra of its package with the libraries that it needs
+COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
+
 DISTRIBUTIONS = frozenset(
     {"squish-core", *COMMANDS.values(), *(package for table in PACKAGES.values() for package in table.values())}
 )
 """The distributions of this repository."""
+
+FOLDERS = {
+    "squish-core": "", "squish-cpu": "plugins/cpu_backend", "squish-metal": "plugins/metal_backend",
+    "squish-ane": "plugins/ane_backend", "squish-mlx": "plugins/mlx_format",
+}  # fmt: skip
+"""Folders of this repository whose names differ from their packages'."""
 
 # short name for `--encode` -> codec id, if the plugin is not installed
 SHORT_NAMES = {
@@ -101,6 +112,13 @@ SUFFIXES = {
 # suffix of a compressed file -> byte codec, if the plugin is not installed
 BYTE_SUFFIXES = {".zst": "zstd"}
 
+NEEDS: dict[str, tuple[str, ...]] = {
+    "gguf": ("ggml",), "ztensor": ("affine", "ggml", "zstd"), "squizd": ("squizd", "astc", "ane"),
+    "uqff": ("affine", "ggml"), "npydir": ("affine", "zstd"), "mlx": ("affine",), "hf": ("affine",),
+    "mlpackage": ("affine",), "onnx": ("affine",),
+}  # fmt: skip
+"""Format -> a codec of each other package that its files may need, if the plugin is not installed."""
+
 # refinement, base format, place of its declaration ("meta" or the name of an asset), and keys (none: the whole file)
 DECLARATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("uqff", "safetensors", "meta", ("uqff.version",)),
@@ -111,6 +129,9 @@ DECLARATIONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("hf", "safetensors", "meta", ("_quantization_metadata",)),
     ("mlx", "safetensors", "config.json", ("quantization",)),
 )  # fmt: skip
+
+BASES = {name: base for name, base, _, _ in DECLARATIONS}
+"""Refinement -> its base format."""
 
 # refinement -> base format, suffix of its files, and patterns of names: of one tensor, or of all
 NAMES: dict[str, tuple[str, str, str, str]] = {
@@ -182,64 +203,124 @@ def package_for(kind: str, name: str) -> str | None:
     return table.get(name) or table.get(name.split(".")[0])
 
 
-def install_command(*packages: str, extra: str = "") -> str:
-    """Return the command that installs packages of this repository, from the checkout of squish-core if there is one.
+def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str:
+    """Return the command that installs packages into this environment, from where squish-core was installed from.
 
     Parameters
     ----------
     *packages
-        Names of distributions. From a checkout, the command also lists the plugins that they require, since pip does
-        not search a checkout.
+        Names of distributions, possibly with extras (`squish-ggml[gguf]`). From a checkout, the command also lists the
+        plugins that they require, since pip does not search a checkout.
     extra
         Extra of the last package (`[fsspec]`).
+    fresh
+        For an environment that has none of them: list the required plugins that are installed here, too.
 
     Returns
     -------
     str
-        Quoted for a shell.
+        Quoted for a shell, for the tool that manages this environment (pip, uv, pipx, conda).
 
     Examples
     --------
     >>> install_command("squish-gguf", "squish-remote", extra="[fsspec]")
     "pip install ... ...squish-remote[fsspec]..."
     """
-    import shlex
+    from squish_core.plugins import environment
 
-    folders = plugin_folders()
-    names = [
-        name
-        for package in packages
-        for name in (*(_missing_dependencies(package) if package in folders else ()), package)
-    ]
-    targets = [_path(folders[name]) if name in folders else name for name in dict.fromkeys(names)]
-    targets[-1] += extra
-    return f"pip install {' '.join(map(shlex.quote, targets))}"
+    names = [*packages[:-1], packages[-1] + extra]
+    targets = _targets(names, _dependencies if fresh else _missing_dependencies, _path)
+    return environment.command(targets, wheels())
+
+
+def requirement_lines(*packages: str) -> list[str]:
+    """The packages, and in a checkout those that they require, as lines of a requirements file for pip."""
+    return _targets(packages, _dependencies, Path.as_uri, named=True)
+
+
+def _targets(
+    packages: Iterable[str],
+    dependencies: Callable[[str], list[str]],
+    place: Callable[[Path], str],
+    named: bool = False,
+) -> list[str]:
+    """What an installer is told for each package: its place in the checkout, its address, or its name.
+
+    `named`: with the package's name before its place.
+    """
+    folders, address = plugin_folders(), repository()
+    targets: dict[str, str] = {}
+    for package in packages:
+        name, bracket, extras = package.partition("[")
+        for needed in dependencies(package) if name in folders else ():
+            targets.setdefault(needed, _target(needed, "", folders, address, place, named))
+        targets[name] = _target(name, bracket + extras, folders, address, place, named)
+    return list(targets.values())
+
+
+def _target(
+    name: str, extras: str, folders: Mapping[str, Path], address: str | None, place: Callable[[Path], str], named: bool
+) -> str:
+    if name in folders:
+        return f"{name}{extras} @ {place(folders[name])}" if named else f"{place(folders[name])}{extras}"
+    if address and name in DISTRIBUTIONS:
+        folder = FOLDERS.get(name, f"plugins/{name.removeprefix('squish-')}")
+        return f"{name}{extras} @ {address}{folder and f'#subdirectory={folder}'}"
+    return f"{name}{extras}"
 
 
 @cache
 def checkout() -> Path | None:
     """The checkout of this repository that squish-core was installed from, if it still exists."""
-    import json
-    from importlib.metadata import PackageNotFoundError, distribution
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    try:
-        origin = distribution("squish-core").read_text("direct_url.json")
-    except PackageNotFoundError:
-        origin = None
-    url = urlsplit(json.loads(origin).get("url", "")) if origin else None
-    root = Path(__file__).resolve().parent.parent
-    if url is not None and url.scheme == "file":
-        root = Path(url2pathname(url.path))
+    root = _local(_origin()) or Path(__file__).resolve().parent.parent
     return root if (root / "squish_core").is_dir() and (root / "plugins").is_dir() else None
 
 
+@cache
+def repository() -> str | None:
+    """The address of the repository that squish-core was installed from, as pip reads it: `git+https://...@COMMIT`."""
+    origin = _origin()
+    control = origin.get("vcs_info")
+    return f"{control['vcs']}+{origin['url']}@{control['commit_id']}" if control else None
+
+
+@cache
+def wheels() -> str | None:
+    """The folder with the wheel or archive that squish-core was installed from."""
+    origin = _origin()
+    path = _local(origin) if "archive_info" in origin else None
+    return str(path.parent) if path else None
+
+
+def _origin() -> dict[str, Any]:
+    """Where squish-core was installed from (PEP 610); nothing for a package index, which has the plugins, too."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        text = distribution("squish-core").read_text("direct_url.json")
+    except PackageNotFoundError:
+        text = None
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    return origin
+
+
+def _local(origin: Mapping[str, Any]) -> Path | None:
+    """The folder or archive on this machine that an installation came from."""
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    url = urlsplit(origin.get("url", ""))
+    return Path(url2pathname(url.path)) if url.scheme == "file" else None
+
+
 def plugin_folders() -> dict[str, Path]:
-    """Package -> folder in the checkout; empty if squish-core came from a package index."""
+    """Package -> folder in the checkout, the core's included; empty if squish-core came from a package index."""
     root = checkout()
-    files = sorted(root.glob("plugins/*/pyproject.toml")) if root else []
-    return {str(_project(file)["name"]): file.parent for file in files}
+    if root is None:
+        return {}
+    folders = {str(_project(file)["name"]): file.parent for file in sorted(root.glob("plugins/*/pyproject.toml"))}
+    return {**folders, "squish-core": root}
 
 
 @cache
@@ -250,24 +331,41 @@ def _project(file: Path) -> dict[str, Any]:
     return project
 
 
-def _missing_dependencies(package: str) -> list[str]:
-    """Plugins that a package of the checkout requires and that are not installed, dependencies first."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def _dependencies(package: str) -> list[str]:
+    """Packages of the checkout that a package with its extras requires, dependencies first."""
     folders, packages = plugin_folders(), list[str]()
-    for requirement in _project(folders[package] / "pyproject.toml").get("dependencies", ()):
+    package, *extras = re.split(r"[^\w-]+", package.rstrip("]"))
+    file = folders[package] / "pyproject.toml"
+    project = _project(file) if file.is_file() else {}
+    optional = project.get("optional-dependencies", {})
+    requirements = [project.get("dependencies", ()), *(optional.get(extra, ()) for extra in extras)]
+    for requirement in chain.from_iterable(requirements):
         name = re.split(r"[^\w-]", requirement)[0]
         if name in folders:
-            try:
-                version(name)
-            except PackageNotFoundError:
-                packages += [*_missing_dependencies(name), name]
+            packages += [*_dependencies(name), name]
     return packages
+
+
+def _missing_dependencies(package: str) -> list[str]:
+    """Packages of the checkout that a package requires and that are not installed, dependencies first."""
+    return [name for name in _dependencies(package) if not _is_installed(name)]
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return package == "squish-core"  # run from its folder
+    return True
 
 
 def _path(folder: Path) -> str:
     """A folder for a shell command: relative if it is below the current one."""
     here = Path.cwd()
+    if folder == here:
+        return "."
     return f"./{folder.relative_to(here).as_posix()}" if folder.is_relative_to(here) else str(folder)
 
 

@@ -1,6 +1,7 @@
 """Entry points of installed distributions, read from their folders without `importlib.metadata`.
 
-That module imports an email parser, and parses all metadata of every distribution: longer than opening a file takes.
+That module imports an email parser, and parses all metadata of every distribution: longer than opening a file takes. Of
+`squish formats` it takes 65 to 100 ms more (340 ms; 25 interleaved runs on 2 cores, smallest and median CPU time).
 """
 
 from __future__ import annotations

@@ -31,11 +31,12 @@ class ContainerInfo:
     """A file format. `factory` is "module:Class"; `refines` names the format whose Index it refines.
 
     `features`: values of each feature that `resolve(container=..., **features)` accepts; `bits`: the bit of each value,
-    for features that files store as a word of flags. `aliases`: short names for `convert --encode` in this format.
-    `options`: write options (`--to ID:key=value`) and `reading`: read options of a refinement
-    (`--format ID:key=value`), each with a description. `codecs`: ids of the codecs that files use. `sniffs`: other
-    formats share the signature (as in zip archives), so `Container.sniff` decides. `views`: byte ranges of tensors may
-    overlap, which is otherwise an error. `facts`: further facts that `squish formats ID` shows, by their title.
+    for features that files store as a word of flags; `synonyms`: other name -> value, of each feature. `aliases`: short
+    names for `convert --encode` in this format. `options`: write options (`--to ID:key=value`) and `reading`: read
+    options of a refinement (`--format ID:key=value`), each with a description. `codecs`: ids of the codecs that files
+    use. `sniffs`: other formats share the signature (as in zip archives), so `Container.sniff` decides. `views`: byte
+    ranges of tensors may overlap, which is otherwise an error. `facts`: further facts that `squish formats ID` shows,
+    by their title.
     """
 
     id: str
@@ -48,6 +49,7 @@ class ContainerInfo:
     views: bool = False
     features: Mapping[str, tuple[str, ...]] = field(factory=dict)
     bits: Mapping[str, Mapping[str, int]] = field(factory=dict)
+    synonyms: Mapping[str, Mapping[str, str]] = field(factory=dict)
     options: Mapping[str, str] = field(factory=dict)
     reading: Mapping[str, str] = field(factory=dict)
     aliases: Mapping[str, str] = field(factory=dict)

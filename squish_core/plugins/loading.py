@@ -25,6 +25,7 @@ from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecIn
 if TYPE_CHECKING:
     from squish_core.backends.answers import AnswerTable
     from squish_core.backends.resolve import Resolver
+    from squish_core.plugins.providers import Providers
 
 
 class Plugins:
@@ -48,6 +49,7 @@ class Plugins:
         self._tables = self._claims.winners
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
+        self._providers: Providers | None = None
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
@@ -133,7 +135,7 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers, self.resolvers = {}, {}
+            self.answers, self.resolvers, self._providers = {}, {}, None
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 

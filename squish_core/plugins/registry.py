@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, fields_dict
+from attrs import Attribute, evolve, fields_dict
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
-from squish_core.plugins.hookspecs import INFOS, PLURALS
+from squish_core.plugins.hookspecs import INFOS, PLURALS, Signature
 from squish_core.plugins.loading import Plugins
 from squish_core.renamed import Renamed, adapt_encode
 from squish_core.text import did_you_mean
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
     from squish_core.backends.framework import Framework
+    from squish_core.backends.matrix import Matrix
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
     from squish_core.families.base import Family
     from squish_core.formats.base import Container
+    from squish_core.plugins.providers import Providers
     from squish_core.plugins.requirements import Requirement
 
 
@@ -145,6 +148,15 @@ class Registry(Plugins, Renamed):
         entry = self.containers.get(container)
         return getattr(entry.info, "reading", None) if entry else None
 
+    @property
+    def providers(self) -> Providers:
+        """Which distribution provides each format, codec, backend and source."""
+        if self._providers is None:
+            from squish_core.plugins.providers import Providers
+
+            self._providers = Providers.of(self._tables)
+        return self._providers
+
     def absent_backends(self) -> list[Refusal]:
         """Refusals for known backends that are not installed."""
         names = (name for name in catalog.PACKAGES["backend"] if name not in self.backends)
@@ -166,7 +178,8 @@ class Registry(Plugins, Renamed):
             "containers", "codecs", "backends", "encoders", "allocators", "families", "sources",
             "schedulers" or "frameworks".
         **facts
-            Field of the declaration -> its value.
+            Field of the declaration -> its value; of a field with several values (`codecs`, `suffixes`, `aliases`),
+            one of them or a list that it must contain.
 
         Returns
         -------
@@ -176,12 +189,14 @@ class Registry(Plugins, Renamed):
         Raises
         ------
         UsageError
-            The kind or a field does not exist.
+            The kind or a field does not exist, or a value has a type that the field never has.
 
         Examples
         --------
         >>> [entry.id for entry in squish.registry().find("codecs", id="dense")]
         ['dense']
+        >>> [entry.id for entry in squish.registry().find("containers", suffixes=".zt")]
+        ['ztensor']
         """
         kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
@@ -193,7 +208,9 @@ class Registry(Plugins, Renamed):
                 f"{kind} declarations have no such field", found=", ".join(unknown),
                 expected=", ".join(sorted(legal)), code="fact",
             )  # fmt: skip
-        return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
+        for name, value in facts.items():
+            _check_fact(kind, name, value, fields_dict(INFOS[kind]).get(name))
+        return [entry for entry in entries if all(_has(getattr(entry.info, k, None), v) for k, v in facts.items())]
 
     def needs(self, name: str) -> list[Requirement]:
         """List what a format, codec, backend, short name or file requires, and how to install it.
@@ -299,6 +316,44 @@ class Registry(Plugins, Renamed):
 
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
 
+    def matrix(
+        self, container: str, *, backends: Iterable[str | None] | None = None, policy: Any = "spec",
+        op: str | None = None,
+    ) -> Matrix:  # fmt: skip
+        """Resolve all combinations of a format's features, without a file; refusals are data, too.
+
+        Parameters
+        ----------
+        container
+            Id of the format. Features that files store as a word of flags are combined in every way, the others each
+            alone and with each other.
+        backends
+            Ids of backends, possibly with options ("ane:device=M1"), each a column; None for the choice among all. By
+            default that choice, then every installed backend.
+        policy, op
+            As in `Tensor.plan`.
+
+        Returns
+        -------
+        Matrix
+            A sequence of rows: `features`, and `answers` (backend -> `Chain` or error); `to_dict()` for JSON.
+
+        Raises
+        ------
+        MissingPluginError
+            The format is not installed.
+
+        Examples
+        --------
+        >>> matrix = squish.registry().matrix("squizd", backends=["numpy"])
+        >>> len(matrix), matrix[4].text, matrix[4].answers["numpy"].chosen.mode
+        (128, 'flags=INT4', 'fold')
+        """
+        from squish_core.backends.matrix import feature_matrix
+
+        columns = (None, *sorted(self.backends)) if backends is None else tuple(backends)
+        return feature_matrix(self, container, columns, policy=policy, op=op)
+
     def _implementation(self, kind: str, name: str) -> Any:
         if conflict := self._claims.conflicts.get((kind, name)):
             raise conflict.error()
@@ -320,6 +375,38 @@ class Registry(Plugins, Renamed):
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"{package} is installed, but does not provide the {kind} {name!r}")
         return refusal
+
+
+_FACT_TYPES = {"str": str, "bool": bool, "int": int, "bytes": bytes, "Signature": Signature}
+
+
+def _check_fact(kind: str, name: str, value: Any, declared: Attribute[Any] | None) -> None:
+    """Refuse a value that the field of a declaration can never have."""
+    if declared is None:  # of a third party's declaration
+        return
+    outer, bracket, inner = str(declared.type).partition("[")
+    item = "str" if outer == "Mapping" else re.split(r"[,\] |]", inner if bracket else outer)[0]
+    several = isinstance(value, (tuple, list, set, frozenset, Mapping)) and bool(bracket)
+    optional = value is None and "None" in str(declared.type)
+    if item not in _FACT_TYPES or optional:
+        return
+    if wrong := [one for one in (value if several else (value,)) if type(one) is not _FACT_TYPES[item]]:
+        raise UsageError(
+            f"{name} of {kind} declarations has no such value", found=repr(wrong[0]), expected=f"type {item}",
+            code="fact",
+        )  # fmt: skip
+
+
+def _has(value: Any, wanted: Any) -> bool:
+    """Whether a field has a value, or contains it, or all of several."""
+    if value == wanted:
+        return True
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return all(key in value and _has(value[key], item) for key, item in wanted.items())
+    if isinstance(value, (tuple, Mapping)):
+        several = isinstance(wanted, (tuple, list, set, frozenset))
+        return all(item in value for item in (wanted if several else (wanted,)))
+    return False
 
 
 _default: Registry | None = None

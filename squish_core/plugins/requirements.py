@@ -72,7 +72,7 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
     """Requirements of an id: itself, and what it needs that is not installed."""
     entry = tables[kind].get(name)
     if entry is None:
-        return [_absent(kind, name)]
+        return [_absent(kind, name), *_merged(_known_needs(name, tables) if kind == "container" else ())]
     info: Any = entry.info
     base = getattr(info, "refines", None)
     absent = [_absent("container", base)] if base and base not in tables["container"] else []
@@ -80,6 +80,17 @@ def _with_codecs(kind: str, name: str, tables: Tables) -> list[Requirement]:
     indirect = [need for codec in codecs if codec in tables["codec"] for need in _needs(tables["codec"][codec])]
     absent += [_absent("codec", codec) for codec in (*codecs, *indirect) if codec not in tables["codec"]]
     return [Requirement(id=name, kind=kind, installed=True, dist=entry.dist), *_merged(absent)]
+
+
+def _known_needs(container: str, tables: Tables) -> Iterator[Requirement]:
+    """What files of a format that is not installed need, as far as the catalog knows, and what of that is missing."""
+    base = catalog.BASES.get(container)
+    if base and base not in tables["container"]:
+        yield _absent("container", base)
+    present = {entry.dist for entry in tables["codec"].values()}
+    for codec in catalog.NEEDS.get(container, ()):
+        if catalog.package_for("codec", codec) not in present:
+            yield _absent("codec", codec)
 
 
 def _needs(entry: Entry) -> tuple[str, ...]:

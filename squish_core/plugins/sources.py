@@ -80,7 +80,7 @@ def remote_target(url: str, registry: Registry) -> RemoteTarget:
 
 def _options(entry: Entry, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a source, those in `SQUISH_SOURCE` included."""
-    merged = {**_from_environment(), **options}
+    merged = {**options_from_environment(), **options}
     info: Any = entry.info
     if unknown := sorted(set(merged) - set(info.options)):
         raise UsageError(
@@ -111,13 +111,16 @@ def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
         return (preferred or entries)[0]
     if entries:
         raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
-    package = catalog.PACKAGES["source"].get(scheme)
-    extra = "" if package else "[fsspec]"
-    command = catalog.install_command(package or "squish-remote", extra=extra)
     raise MissingPluginError(
         f"no installed plugin reads {scheme}:// addresses", file=redact(url), code=ErrorCode.NOT_INSTALLED,
-        hint=f"Run `{command}`.",
+        hint=f"Run `{catalog.install_command(source_package(scheme))}`.",
     )  # fmt: skip
+
+
+def source_package(scheme: str) -> str:
+    """The package that reads a scheme, with the extra for its library."""
+    extra = {"hf": "[hf]"}.get(scheme, "" if scheme in catalog.PACKAGES["source"] else "[fsspec]")
+    return f"squish-remote{extra}"
 
 
 def _declaring(scheme: str, registry: Registry) -> list[Entry]:
@@ -127,7 +130,8 @@ def _declaring(scheme: str, registry: Registry) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _from_environment() -> dict[str, str]:
+def options_from_environment() -> dict[str, str]:
+    """The options in `SQUISH_SOURCE`; UsageError if it is invalid."""
     items = [item.partition("=") for item in os.environ.get(VARIABLE, "").split(",") if item.strip()]
     if wrong := [name for name, equals, _ in items if not name.strip() or not equals]:
         raise UsageError(

@@ -243,7 +243,7 @@ def check_example(work: Path) -> None:
     pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
     print("squish-core + acme-format: fine", flush=True)
     python = environment(work / "env-new-plugin", ["squish-core[cli]"], wheels)
-    run(python.with_name("squish"), "new-plugin", "zeta-format", "--out", work)
+    run(python.with_name("squish"), "new-plugin", "zeta-format", "-o", work)
     folder = work / "zeta-format"
     wheels |= build({"zeta-format": folder}, work / "new-plugin")
     pytest(environment(work / "env-zeta", ["zeta-format[test]"], wheels), folder, "not fuzz", "-c", "pyproject.toml")

@@ -243,9 +243,17 @@ def test_devices_map_to_generations(name, generation):
 
 def test_an_unknown_device_error_lists_the_devices():
     with expect_error(
-        UsageError, code="backend", expected="M1, M2, M3, M4, M5, H13, H14, H15, H16, H17, H18", found="'A17'"
-    ):
-        planner.generation_of("A17")
+        UsageError, code="backend", found="'A19'",
+        expected="M1, M2, M3, M4, M5, A13, A14, A15, A16, A17, A18, H13, H14, H15, H16, H17, H18",
+    ):  # fmt: skip
+        planner.generation_of("A19")
+
+
+@pytest.mark.parametrize("number", range(13, 19))
+def test_the_books_names_of_the_generations_are_devices(number):
+    """It calls H14, the M2, A14."""
+    assert planner.generation_of(f"A{number}") == planner.generation_of(f"a{number}") == f"H{number}"
+    assert planner.cores_of(f"A{number}") == planner.cores_of("M1")
 
 
 @pytest.mark.parametrize("form", facts.ROWS)

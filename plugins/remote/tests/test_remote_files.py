@@ -98,13 +98,13 @@ def test_cp_fetches_the_bytes_of_the_tensors_that_match(
         stored = local["blk.7.ffn_up.weight"].nbytes
     target = tmp_path / "layer.safetensors"
     server.forget()
-    assert main(["cp", server.url("model.gguf"), str(tmp_path / "layer.gguf"), "--tensors", "blk.7.*", "--json"]) == 0
+    assert main(["cp", server.url("model.gguf"), str(tmp_path / "layer.gguf"), "--only", "blk.7.*", "--json"]) == 0
     assert server.sent <= 64 * 1024 + 64 + stored
     with squish.open(tmp_path / "layer.gguf") as part:
         assert list(part) == ["blk.7.ffn_up.weight"]
         np.testing.assert_array_equal(part["blk.7.ffn_up.weight"].numpy(), first)
-    assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "no.such"]) == 2
-    assert main(["cp", server.url("model.gguf"), str(target), "--tensors", "blk.7.*"]) == 2
+    assert main(["cp", server.url("model.gguf"), str(target), "--only", "no.such"]) == 2
+    assert main(["cp", server.url("model.gguf"), str(target), "--only", "blk.7.*"]) == 2
     assert "`squish convert --only` encodes them" in " ".join(capsys.readouterr().err.split())
     assert not target.exists()
 

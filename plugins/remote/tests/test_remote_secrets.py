@@ -39,6 +39,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     ],
     "cp": [["cp", "URL", "out.safetensors"]],
     "bench": [["bench", "URL"]],
+    "needs": [["needs", "URL"], ["needs", "URL", "--backend", "numpy"], ["stat", "URL"], ["URL"]],
     "check-model": [["check-model", "URL", "--for", engine] for engine in ("llama.cpp", "mlx", "transformers")],
     "refs": [["refs", "URL", "refs.json"]],
     "edit": [["edit", "URL", "--remove", "w"]],
@@ -47,10 +48,10 @@ COMMANDS: dict[str, list[list[str]]] = {
     "eval": [["eval", "URL", "--text", "text.txt"]],
     "activations": [["activations", "URL", "--text", "text.txt", "-o", "imatrix.gguf"]],
     "tune": [["tune", "URL", "--target", "bpw=4", "--text", "text.txt"]],
-    "serve": [["serve", "URL", "--as", "nonsense"]],
+    "serve": [["serve", "URL", "--to", "nonsense"]],
     "doctor": [["doctor", "URL"]],
 }
-WITHOUT_FILES = {"formats", "codecs", "backends", "plugins", "new-plugin"}
+WITHOUT_FILES = {"formats", "codecs", "backends", "plugins", "matrix", "new-plugin"}
 
 
 def secrets_in(text: str) -> list[str]:

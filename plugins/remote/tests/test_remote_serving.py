@@ -210,10 +210,10 @@ def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--as", "nosuch"], "no format 'nosuch'"), ([], "'--as'"),
-        (["--as", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"),
-        (["--as", "gguf", "--port", "{used}"], "in use"), (["--as", "gguf", "--port", "65536"], "'--port'"),
-        (["--as", "gguf", "--host", "host.invalid"], "cannot listen"),
+        (["--to", "nosuch"], "no format 'nosuch'"), ([], "'--to'"),
+        (["--to", "ztensor:encoding=zstd"], "the layout of this format depends on the bytes"),
+        (["--to", "gguf", "--port", "{used}"], "in use"), (["--to", "gguf", "--port", "65536"], "'--port'"),
+        (["--to", "gguf", "--host", "host.invalid"], "cannot listen"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(
@@ -228,7 +228,7 @@ def test_the_command_prints_its_address_first(folder: Path, tmp_path: Path) -> N
     """It can be opened as it is printed, whatever the file is called."""
     source = tmp_path / "my model #1.safetensors"
     source.write_bytes((folder / "model.safetensors").read_bytes())
-    command = [sys.executable, "-m", "squish_core", "serve", str(source), "--as", "gguf"]
+    command = [sys.executable, "-m", "squish_core", "serve", str(source), "--to", "gguf"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

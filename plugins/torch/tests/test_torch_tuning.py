@@ -37,7 +37,7 @@ def test_a_policy_keeps_its_budget_and_converts(
     assert [step["kl"] for step in steps] == sorted((step["kl"] for step in steps), reverse=True)
     assert [step["bpw"] for step in steps] == sorted(step["bpw"] for step in steps)
     assert steps[0]["bpw"] == 4.5
-    assert main(["convert", str(folder / "hf"), str(target), "--policy-file", str(policy)]) == 0
+    assert main(["convert", str(folder / "hf"), str(target), "--recipe", str(policy)]) == 0
     with squish.open(target) as file:
         matrices = [tensor for tensor in file.values() if len(tensor.shape) == 2]
         bits = sum(8 * tensor.bound.encoding.stored for tensor in matrices)

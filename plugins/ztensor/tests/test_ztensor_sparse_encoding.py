@@ -77,7 +77,7 @@ def test_indices_of_32_bits_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("params", ["threshold=-1", "threshold=nan", "threshold=x", "indices=u8", "nnz=3", "other=1"])
 def test_unusable_parameters_are_refused(tmp_path: Path, params: str) -> None:
-    with pytest.raises(CodecError) as caught:
+    with pytest.raises(UsageError) as caught:
         encoded(tmp_path, SPECIAL, f"w=sparse_csr:{params}")
     assert caught.value.code == ErrorCode.PARAMS
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from squish_core.api import ErrorCode, MissingPluginError, Scheduler, SquishError, lost_worker, workers
+from squish_core.api import ErrorCode, MissingPluginError, Scheduler, SquishError, install_command, lost_worker, workers
 
 MEMORY = "memory"
 """Resource in bytes that workers may declare (`dask worker --resources memory=64e9`); tasks then ask for theirs."""
@@ -38,7 +38,7 @@ class DaskScheduler(Scheduler):
         except ModuleNotFoundError:
             raise MissingPluginError(
                 "the scheduler 'dask' needs distributed", code=ErrorCode.NOT_INSTALLED,
-                hint="Run `pip install distributed`.",
+                hint=f"Run `{install_command('distributed')}`.",
             ) from None  # fmt: skip
         with ExitStack() as stack:
             client = _client(address, stack)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import BLOCK_TYPES, CodecError, ErrorCode, MissingPluginError, Params
+from squish_core.api import BLOCK_TYPES, CodecError, ErrorCode, MissingPluginError, Params, install_command
 
 NAMES = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 MOST = 65504.0
@@ -74,6 +74,6 @@ def _library() -> Any:
         raise MissingPluginError(
             f"IQ1, IQ2 and IQ3 are encoded by libggml, and ggml-python cannot be imported: {error}",
             code=ErrorCode.NOT_INSTALLED,
-            hint="Run `pip install 'squish-ggml[libggml]'`; it is built from source and needs a C++ compiler.",
+            hint=f"Run `{install_command('squish-ggml[libggml]')}`; it is built from source and needs a C++ compiler.",
         ) from None  # fmt: skip
     return ggml

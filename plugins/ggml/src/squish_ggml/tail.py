@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from squish_core.api import ErrorCode, MissingPluginError
+from squish_core.api import ErrorCode, MissingPluginError, install_command
 
 from .libggml import NAMES
 from .panels import Bytes, Floats, Scratch
@@ -16,7 +16,7 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
     except ImportError:
         raise MissingPluginError(
             f"{name.upper()} blocks need gguf-py, which is not installed", code=ErrorCode.NOT_INSTALLED,
-            hint="Run `pip install gguf`.",
+            hint=f"Run `{install_command('gguf')}`.",
         ) from None  # fmt: skip
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])
 

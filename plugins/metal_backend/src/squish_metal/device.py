@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from squish_core.api import Availability, dtypes
+from squish_core.api import Availability, dtypes, install_command
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -26,7 +26,7 @@ def probe() -> Availability:
     try:
         import mlx.core as mx
     except ImportError as error:
-        return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install mlx`)")
+        return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`{install_command('mlx')}`)")
     facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # missing in the stubs
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
-from .features import DIALECTS, TIERS
+from .features import DIALECTS, TIER_NAMES, TIERS
 
 
 @hookimpl
@@ -31,6 +31,7 @@ def squish_containers() -> list[ContainerInfo]:
             },
             reading={"tiers": "build: while the model loads, build the tier that the next load will use"},
             features={"dialect": tuple(DIALECTS), "tier": tuple(TIERS)},
+            synonyms={"tier": TIER_NAMES},
             aliases={
                 "int8": "affine:bits=8,word=i8",
                 "int4": "affine:bits=4,group_size=32,offset=bias",
@@ -40,7 +41,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "f16": "dense:dtype=f16",
                 "f32": "dense:dtype=f32",
             },
-            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.int3", "npydir.sqint2", "panels"),
+            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.int3", "npydir.sqint2", "panels", "zstd"),
         )
     ]
 

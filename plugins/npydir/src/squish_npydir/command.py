@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from attrs import evolve
 
-from squish_core.api import Answer, Progress, counted
+from squish_core.api import Answer, Progress, counted, options
 
 from .gate import Gate, evaluator
 from .tiers import cache
@@ -43,28 +43,11 @@ def build(
             help="Refuse a tier whose model is further from the source on this text. Needs squish-torch.",
         ),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            "--scheduler",
-            metavar="local[:N]|dask[:ADDRESS]",
-            help="Run as tasks in N processes, or on the workers of a Dask cluster.",
-        ),
-    ] = None,
-    task_bytes: Annotated[
-        str | None,
-        typer.Option("--task-bytes", metavar="SIZE", help="Bytes that a task writes, about: 256MiB by default."),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            "--resume",
-            metavar="[=verify]",
-            help="Go on with the unfinished job of this command; =verify first reads what it has written.",
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    scheduler: options.Scheduler = None,
+    task_bytes: options.TaskBytes = None,
+    resume: options.Resume = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> Answer:
     """Build a tier from the directory's own files.
 
@@ -79,7 +62,7 @@ def build(
         check = evolve(Gate.parse(gate), progress=tokens).check if gate else None
         result = cache.build(
             model, tier, progress, delete_source=delete_source, gate=check, scheduler=scheduler, task_bytes=task_bytes,
-            resume=resume == "True" or resume or False,
+            resume=options.resume_value(resume),
         )  # fmt: skip
     data = {"model": model, "tier": tier, "made": result.built, "kept": result.reused, "size": result.size}
     if result.savings_pct is not None:

@@ -32,3 +32,6 @@ TIERS = {
     "finalized": "dense:dtype=f16",
 }
 """Label of a tier -> its encoding; best first, as in `tiers.read.TIERS`."""
+
+TIER_NAMES = {"panels": "squish_panels", "4bit": "squish_4bit", "3bit": "squish_3bit", "mlx": "squish_weights"}
+"""Name of a tier for `squish cache build --tier` -> its label."""

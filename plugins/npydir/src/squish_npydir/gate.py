@@ -106,7 +106,7 @@ def evaluator() -> Callable[..., Any]:
     except ModuleNotFoundError:
         raise MissingPluginError(
             "a gate needs squish-torch, which is not installed", code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run {install_command('squish-torch')}.",
+            hint=f"Run `{install_command('squish-torch')}`.",
         ) from None  # fmt: skip
     with required():
         from squish_torch.api import evaluate

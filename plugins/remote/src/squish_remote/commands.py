@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, MissingPluginError, atomic_file, install_command
+from squish_core.api import Answer, ErrorCode, MissingPluginError, atomic_file, install_command, options
 from squish_core.api import open as open_file
 
 EXAMPLES = {
-    "serve": ("squish serve model.safetensors --as gguf --encode q8_0", "squish serve model/ --as gguf --port 8080"),
+    "serve": ("squish serve model.safetensors --to gguf --encode q8_0", "squish serve model/ --to gguf --port 8080"),
     "refs": ("squish refs model.safetensors refs.json", "squish refs https://host/model.safetensors refs.json"),
 }
 Source = Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")]
@@ -21,23 +21,20 @@ Source = Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")]
 
 def serve(
     src: Source,
-    format: Annotated[str, typer.Option("--as", metavar="ID[:key=value,...]", help="Format to serve.")],  # noqa: A002
-    encode: Annotated[
-        list[str] | None,
-        typer.Option("--encode", metavar="[PATTERN=]SPEC", help="Encode values anew, as in `squish convert`."),
-    ] = None,
-    names: Annotated[
-        str | None, typer.Option("--names", metavar="keep|hf|gguf", help="As in `squish convert`.")
-    ] = None,
-    requantize: Annotated[bool, typer.Option("--requantize", help="As in `squish convert`.")] = False,
+    to: options.To,
+    encode: options.Encode = None,
+    names: options.Names = None,
+    requantize: options.Requantize = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.", max=65535, min=0)] = 0,
-) -> Answer:
+    json: options.Json = False,
+) -> None:
     """Serve a checkpoint over HTTP as another format.
 
-    Nothing is written: bytes are computed on request. Prints the address first, then serves byte ranges until it
-    is interrupted. Tensors are encoded as they are read.
+    Nothing is written: bytes are computed on request. Prints the addresses first (--json: as one document), then serves
+    byte ranges until it is interrupted. Tensors are encoded as they are read.
     """
+    assert to is not None
     try:
         from .serve import ImageServer, run
     except ModuleNotFoundError as error:
@@ -46,20 +43,19 @@ def serve(
             hint=f"Run `{install_command('squish-remote', extra='[serve]')}`.",
         ) from None  # fmt: skip
     with open_file(src) as source:
-        server = ImageServer(source, source.as_format(format, encode, rename=names, requantize=requantize))
+        server = ImageServer(source, source.as_format(to, encode, rename=names, requantize=requantize))
 
         def ready(address: str) -> None:
-            for name in server.files:
-                print(f"{address}/{quote(name)}", flush=True)
+            urls = [f"{address}/{quote(name)}" for name in server.files]
+            print(json_module.dumps({"urls": urls}) if json else "\n".join(urls), flush=True)
 
         run(server, host, port, ready)
-    return Answer({}, [])
 
 
 def refs(
     src: Source,
     out: Annotated[str, typer.Argument(metavar="OUT.json", help="The manifest to write.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    json: options.Json = False,
 ) -> Answer:
     """Write references (kerchunk JSON) for zarr.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, Chain, ErrorCode, UsageError, counted
+from squish_core.api import Answer, Chain, ErrorCode, UsageError, counted, options
 
 from .libraries import required
 
@@ -30,7 +30,7 @@ def run(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt itself, without the chat template.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     explain: Annotated[bool, typer.Option("--explain", help="Say first how the weights run, and why.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    json: options.Json = False,
 ) -> Answer:
     """Generate text with a model whose weights stay compressed.
 
@@ -40,7 +40,7 @@ def run(
         raise UsageError(
             "--max-new-tokens takes a positive number", found=max_new_tokens, expected="1 or more", code=ErrorCode.USAGE
         )
-    with required():
+    with required("transformers"):
         from .generation import Prompt, generate
 
     chains: list[tuple[int, Chain]] = []

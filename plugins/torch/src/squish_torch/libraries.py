@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
-from squish_core.api import ErrorCode, MissingPluginError
+from squish_core.api import ErrorCode, MissingPluginError, install_command
 
-INSTALL = {
-    "torch": "`pip install torch` (a CPU build is enough)",
-    "transformers": "`pip install transformers`",
-    "lm_eval": "`pip install lm-eval`",
-}
-"""Library -> command that installs it, in backticks."""
+PACKAGES = {"torch": "torch", "transformers": "transformers", "lm_eval": "lm-eval"}
+"""Library -> its package."""
 
 
 @contextmanager
-def required() -> Iterator[None]:
-    """Turn the ImportError of an absent library into a MissingPluginError that names it.
+def required(*libraries: str) -> Iterator[None]:
+    """Turn the ImportError of an absent library into a MissingPluginError that names all that are absent.
+
+    Parameters
+    ----------
+    *libraries
+        What the work needs besides torch, of `PACKAGES`.
 
     Yields
     ------
     None
-        To imports of the libraries in `INSTALL`.
+        To imports of the libraries in `PACKAGES`.
 
     Raises
     ------
     MissingPluginError
-        `not-installed` if one of them is absent; its hint has the command that installs it.
+        `not-installed` if one of them is absent; its hint has the command that installs them.
 
     Examples
     --------
@@ -40,10 +42,20 @@ def required() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in INSTALL:
+        first = (error.name or "").partition(".")[0]
+        if first not in PACKAGES:
             raise
+        absent = [name for name in PACKAGES if name == first or (name in ("torch", *libraries) and not _is_there(name))]
+        command = install_command(*(PACKAGES[name] for name in absent))
         raise MissingPluginError(
-            f"squish-torch needs {library}, which is not installed", code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run {INSTALL[library]}.",
-        ) from None  # fmt: skip
+            f"squish-torch needs {' and '.join(absent)}, which {'are' if len(absent) > 1 else 'is'} not installed",
+            code=ErrorCode.NOT_INSTALLED,
+            hint=f"Run `{command}`{' (a CPU build of torch is enough)' if 'torch' in absent else ''}.",
+        ) from None
+
+
+def _is_there(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ValueError:  # a module that is being replaced, or was
+        return False

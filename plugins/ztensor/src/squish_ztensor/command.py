@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, SquishError, check_patterns, counted, locked_file
+from squish_core.api import Answer, ErrorCode, SquishError, UsageError, check_patterns, counted, locked_file, options
 from squish_core.api import open as open_file
 
 from .edit import change
@@ -43,12 +44,13 @@ def edit(
     recover: Annotated[
         bool, typer.Option("--recover", help="Remove the remains of an interrupted edit; every edit does so first.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    json: options.Json = False,
 ) -> Answer:
     """Change tensors and metadata of a zTensor file.
 
     A file of version 2 is appended to; one of 1.x is rewritten and replaced.
     """
+    _check_format(file)
     edits = bool(add or remove or put or unset)
     if not (edits or recover):
         raise SquishError(
@@ -78,6 +80,19 @@ def edit(
     keys = counted(len(attributes), "metadata key")
     counts = f"{counted(len(added), 'tensor')} added, {len(removed):,} removed, {keys} changed"
     return Answer(data, [*([f"edited {file}: {counts}; {size:,} bytes"] if edits else []), *lines])
+
+
+def _check_format(file: str) -> None:
+    """UsageError for a file of another format, with the command that makes a zTensor of it."""
+    found = "ztensor"
+    with suppress(SquishError), open_file(file) as opened:
+        found = opened.format
+    if found != "ztensor":
+        target = str(Path(file).with_suffix(".zt"))
+        raise UsageError(
+            "squish edit changes zTensor files", found=f"{file}, which is {found}", expected="a file such as model.zt",
+            code=ErrorCode.USAGE, hint=f"Run `squish convert {quote(file)} {quote(target)}`, then edit {target}.",
+        )  # fmt: skip
 
 
 def _matching(names: list[str], patterns: list[str], file: str) -> list[str]:

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from attrs import frozen
 
 GENERATIONS = ("H13", "H14", "H15", "H16", "H17", "H18")
-DEVICES = {"M1": "H13", "M2": "H14", "M3": "H15", "M4": "H16", "M5": "H17"}
+FAMILIES = {f"A{generation[1:]}": generation for generation in GENERATIONS}
+"""The book's names of the generations (A14 is H14, the M2); the chips of phones that are called so differ."""
+DEVICES = {"M1": "H13", "M2": "H14", "M3": "H15", "M4": "H16", "M5": "H17", **FAMILIES}
 CORES = {"": 4, "g": 8, "s": 16, "c": 32, "d": 64}
 """Cores by suffix of the target name (H13g)."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from attrs import asdict
 
-from squish_core.api import Answer
+from squish_core.api import Answer, options
 
 from .check import check_model
 from .requirements import ENGINES
@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 def check(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model: a file or a folder.")],
     engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help=f"{', '.join(ENGINES)}.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    json: options.Json = False,
 ) -> Answer:
     """Check whether an engine would load a model.
 

@@ -8,19 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file, redact
+from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file, options, redact
 
 from ..libraries import required
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="local[:N]|dask[:ADDRESS]",
-        help="Run as tasks in N processes, or on the workers of a Dask cluster.",
-    ),
-]
+TEXT: Any = typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")
+Window = Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")]
+Html = Annotated[str | None, typer.Option("--html", metavar="OUT", help="Also write a page with tables and plots.")]
 LLAMA_CPP = "llama.cpp"
 
 EVAL_EXAMPLES = (
@@ -35,15 +29,15 @@ ACTIVATIONS_EXAMPLES = (
     "squish convert model.gguf small.gguf --encode q3_k --imatrix imatrix.gguf",
 )
 TUNE_EXAMPLES = (
-    "squish tune model.safetensors --target bpw=4.5 --text calibration.txt -o policy.toml",
-    "squish convert model.safetensors small.zt --policy-file policy.toml",
+    "squish tune model.safetensors --target bpw=4.5 --text calibration.txt -o recipe.toml",
+    "squish convert model.safetensors small.zt --recipe recipe.toml",
 )
 TARGET = "bpw="
 
 
 def eval_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
-    text: Annotated[str | None, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")] = None,
+    text: Annotated[str | None, TEXT] = None,
     task: Annotated[
         list[str] | None,
         typer.Option("--task", metavar="NAME|YAML", help="A task of lm-eval whose data is here. Repeatable."),
@@ -52,7 +46,7 @@ def eval_model(
         str | None,
         typer.Option("--against", metavar="BASE", help="Compare with this model, or with a logits file of llama.cpp."),
     ] = None,
-    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    window: Window = 512,
     definition: Annotated[
         str,
         typer.Option(
@@ -71,16 +65,14 @@ def eval_model(
     logits: Annotated[
         str | None, typer.Option("--logits", metavar="OUT", help="Also write the model's logits file, as llama.cpp.")
     ] = None,
-    resume: Annotated[
+    state: Annotated[
         str | None,
-        typer.Option("--resume", metavar="STATE", help="Keep sums in this file, and continue from it if it is there."),
+        typer.Option("--state", metavar="FILE", help="Keep sums in this file, and continue from it if it is there."),
     ] = None,
-    html: Annotated[
-        str | None, typer.Option("--html", metavar="OUT", help="Also write a page with tables and plots.")
-    ] = None,
-    scheduler: Scheduler = None,
-    quiet: Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    html: Html = None,
+    scheduler: options.Scheduler = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> Answer:
     """Measure perplexity, divergence from a base, and accuracy.
 
@@ -89,29 +81,29 @@ def eval_model(
     """
     if text is None and not task:
         raise UsageError("there is nothing to measure on", expected="--text FILE or --task NAME", code=ErrorCode.USAGE)
-    if text is None and (against or per_tensor or by or logits or resume or html or scheduler):
+    if text is None and (against or per_tensor or by or logits or state or html or scheduler):
         raise UsageError("only --limit and --task apply without a text", expected="--text FILE", code=ErrorCode.USAGE)
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .tasks import evaluate_tasks, task_lines
 
     set_up()
     data, lines = dict[str, Any](), list[str]()
     if task:
-        with required():
+        with required("transformers"):
             results = evaluate_tasks(model, task, limit=limit)
         data |= {"model": redact(model), "tasks": results["results"], "lm_eval": results}
         lines += task_lines(results)
     if text is None:
         return Answer(data, lines)
-    with required():
+    with required("transformers"):
         from .lockstep import evaluate
         from .page import evaluation_page
 
     with Progress("evaluating", quiet, "tokens") as progress:
         evaluation = evaluate(
             model, text=text, against=against, window=window, definition=definition, limit=limit,
-            by=by or ("tensor" if per_tensor else None), logits=logits, resume=resume,
+            by=by or ("tensor" if per_tensor else None), logits=logits, resume=state,
             scheduler=scheduler, progress=progress,
         )  # fmt: skip
     if html is not None:
@@ -127,23 +119,23 @@ def write(path: str, text: str) -> None:
 
 def activations(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A file or folder of any format.")],
-    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to run the model on, in UTF-8.")],
+    text: Annotated[str, TEXT],
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="OUT", help="GGUF file to write; .dat for the older format.")
     ],
-    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
+    window: Window = 512,
     names: Annotated[
         str, typer.Option("--names", metavar="keep|hf|gguf", help="Names of the model's file, or of another layout.")
     ] = "keep",
-    scheduler: Scheduler = None,
-    quiet: Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    scheduler: options.Scheduler = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> Answer:
     """Collect activation statistics (imatrix) of a model on a text.
 
     Writes a file for `squish convert --imatrix` and llama-quantize.
     """
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .activations import collect_activations
 
@@ -160,25 +152,23 @@ def tune_model(
     target: Annotated[
         str, typer.Option("--target", metavar="bpw=N", help="Most bits per weight of the matrices, scales included.")
     ],
-    text: Annotated[str, typer.Option("--text", metavar="FILE", help="Text to measure on, in UTF-8.")],
-    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="Policy file to write.")] = "policy.toml",
+    text: Annotated[str, TEXT],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="Recipe to write.")] = "recipe.toml",
     to: Annotated[
-        str, typer.Option("--to", metavar="ID[:key=value,...]", help="Format that the policy is for.")
+        str, typer.Option("--to", metavar="ID[:key=value,...]", help="Format that the recipe is for.")
     ] = "ztensor",
     encode: Annotated[
         list[str] | None,
         typer.Option("--encode", metavar="SPEC", help="An encoding to choose from: int8, q4_k. Repeatable."),
     ] = None,
-    window: Annotated[int, typer.Option("--window", metavar="N", help="Tokens per window.")] = 512,
-    html: Annotated[
-        str | None, typer.Option("--html", metavar="OUT", help="Also write a page with the frontier.")
-    ] = None,
-    quiet: Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    window: Window = 512,
+    html: Html = None,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
 ) -> Answer:
     """Choose encodings within a budget by measured KL divergence.
 
-    Writes a policy for `squish convert --policy-file`. A budget that cannot be met is an error.
+    Writes a recipe for `squish convert --recipe`. A budget that cannot be met is an error.
     """
     try:
         bpw = float(target.removeprefix(TARGET)) if target.startswith(TARGET) else nan
@@ -186,7 +176,7 @@ def tune_model(
         bpw = nan
     if not 0 < bpw < inf:
         raise UsageError("--target takes bpw=N", found=repr(target), expected="bpw=4.5", code=ErrorCode.USAGE)
-    with required():
+    with required("transformers"):
         from ..generation import set_up
         from .page import tuning_page
         from .tuning import CANDIDATES, tune

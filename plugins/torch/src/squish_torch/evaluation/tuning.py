@@ -69,7 +69,7 @@ class Tuning:
         return {"rules": list(self.rules), "bpw": self.bpw, "kl": self.kl, "frontier": frontier}
 
     def policy(self) -> str:
-        """The rules as TOML, for `squish convert --policy-file`."""
+        """The rules as TOML, for `squish convert --recipe`."""
         lines = "".join(f"  {quoted(rule)},\n" for rule in self.rules)
         return f"# {self.bpw:.3f} bits per weight, mean KL {self.kl:.3g}\nencode = [\n{lines}]\n"
 

@@ -22,6 +22,7 @@ from squish_core.api import (
     TensorSpec,
     decode_all,
     dtypes,
+    install_command,
 )
 
 Array = np.ndarray
@@ -204,7 +205,7 @@ def to_scipy(tensor: Any) -> Any:
             "SciPy is not installed",
             tensor=tensor.name,
             code=ErrorCode.NOT_INSTALLED,
-            hint="Run `pip install scipy`.",
+            hint=f"Run `{install_command('scipy')}`.",
         ) from None
     bound = tensor.bound
     encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape

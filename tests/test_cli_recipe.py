@@ -1,4 +1,4 @@
-"""`squish convert --policy-file`."""
+"""`squish convert --recipe`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
 def test_rules_apply_in_order_and_encode_adds_to_them(model: Path, tmp_path: Path) -> None:
     policy, target = tmp_path / "policy.toml", tmp_path / "out.gguf"
     policy.write_text('encode = ["q8_0", "b.*=q4_0", "c.*=q4_0"]\n')
-    assert main(["convert", str(model), str(target), "--policy-file", str(policy), "--encode", "c.*=keep"]) == 0
+    assert main(["convert", str(model), str(target), "--recipe", str(policy), "--encode", "c.*=keep"]) == 0
     with squish.open(target) as file:
         assert [tensor.codec for tensor in file.values()] == ["ggml.q8_0", "ggml.q4_0", "dense"]
 
@@ -44,6 +44,6 @@ def test_other_files_are_errors(
     policy, target = tmp_path / "policy.toml", tmp_path / "out.gguf"
     if content is not None:
         policy.write_bytes(content)
-    assert main(["convert", str(model), str(target), "--policy-file", str(policy), "--json"]) == 2
+    assert main(["convert", str(model), str(target), "--recipe", str(policy), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
     assert not target.exists()

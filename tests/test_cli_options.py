@@ -1,0 +1,88 @@
+"""One vocabulary: an option has one text in all commands; old names work, unlisted, with one warning."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+import typer.main
+
+import squish_core as squish
+from squish_core.cli import main
+from squish_core.cli.app import build
+from squish_core.cli.words import OLD_OPTIONS, understood
+
+OWN_TEXTS = {
+    ("diff", "--names"), ("activations", "--names"), ("tune", "--encode"), ("tune", "--to"), ("needs", "--backend"),
+    ("matrix", "--backend"), ("cache build", "--delete-source"), ("activations", "--output"), ("tune", "--output"),
+    ("new-plugin", "--output"),
+}  # fmt: skip
+"""Options that mean something of the command's own: other values, or another file."""
+
+
+def parameters(command: Any, name: str = "") -> Any:
+    """(command, parameter) of all commands."""
+    for child, inner in getattr(command, "commands", {}).items():
+        yield from parameters(inner, f"{name} {child}".strip())
+    yield from ((name, parameter) for parameter in command.params if parameter.param_type_name == "option")
+
+
+COMMANDS = typer.main.get_command(build([]))
+
+
+def test_an_option_has_one_text_in_all_commands() -> None:
+    texts = defaultdict[str, dict[str, str]](dict)
+    for command, parameter in parameters(COMMANDS):
+        option = max(parameter.opts, key=len)
+        if (command, option) not in OWN_TEXTS:
+            texts[option].setdefault(f"{parameter.metavar} {parameter.help}", command)
+    assert {option: found for option, found in texts.items() if len(found) > 1} == {}
+
+
+def test_every_command_takes_json() -> None:
+    json = {command for command, parameter in parameters(COMMANDS) if "--json" in parameter.opts}
+    commands = {command for command, _ in parameters(COMMANDS)} - {""}
+    assert commands - json == set()
+
+
+def test_old_names_are_not_listed() -> None:
+    listed = {(command, option) for command, parameter in parameters(COMMANDS) for option in parameter.opts}
+    for command, names in OLD_OPTIONS.items():
+        for old, new in names.items():
+            assert (command, new) in listed
+            assert (command, old) not in listed
+
+
+@pytest.mark.parametrize(("command", "old", "new"), [
+    (command, old, new) for command, names in OLD_OPTIONS.items() for old, new in names.items()
+])  # fmt: skip
+@pytest.mark.parametrize("form", ["{} x", "{}=x"])
+def test_an_old_name_is_todays_with_one_warning(
+    command: str, old: str, new: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert understood([command, "FILE", *form.format(old).split()]) == [command, "FILE", *form.format(new).split()]
+    assert capsys.readouterr().err == f"warning: {old} is now {new}\n"
+    assert understood([command, "--", old]) == [command, "--", old]
+
+
+def test_old_lines_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    squish.save("m.safetensors", {"w": np.ones((64, 64), np.float32), "v": np.ones(4, np.float32)})
+    Path("recipe.toml").write_text('encode = ["int8"]\n')
+    for line in (
+        "plan m.safetensors --policy smallest", "convert m.safetensors a.zt --policy-file recipe.toml",
+        "convert m.safetensors b.zt --plan plan.json", "cp m.safetensors c.zt --tensors v", "new-plugin zeta --out new",
+    ):  # fmt: skip
+        assert main(line.split()) == 0, line
+        old = next(word for word in line.split() if word.startswith("--"))
+        assert capsys.readouterr().err.startswith(f"warning: {old} is now ")
+    assert list(squish.open("c.zt")) == ["v"]
+    assert Path("new/zeta/pyproject.toml").is_file()
