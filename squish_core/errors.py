@@ -33,10 +33,12 @@ class SquishError(Exception):
 
     The public fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` may be None; the core
     fills in the context. They never contain the password or query of a URL, and the text shortens long values.
-    `findings`: all problems, if the check did not stop at the first; `verify` lists them.
+    `findings`: all problems, if the check did not stop at the first; `verify` lists them. `suggestions`: what would
+    work instead, as data, the best first.
     """
 
     findings: tuple[Problem, ...] = ()
+    suggestions: tuple[dict[str, Any], ...] = ()
     is_about_argument = False
 
     FIELDS = ("file", "tensor", "part", "offset", "expected", "found", "code", "hint")
@@ -96,7 +98,7 @@ class SquishError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.FIELDS}
-        return _rebuild, (type(self), self.message, fields, self.findings)
+        return _rebuild, (type(self), self.message, fields, self.findings, self.suggestions)
 
 
 class UsageError(SquishError, ValueError):
@@ -204,8 +206,9 @@ def _value(value: Any) -> str:
 
 
 def _rebuild(
-    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...]
-) -> SquishError:
+    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...],
+    suggestions: tuple[dict[str, Any], ...],
+) -> SquishError:  # fmt: skip
     error = kind(message, **fields)
-    error.findings = findings
+    error.findings, error.suggestions = findings, suggestions
     return error

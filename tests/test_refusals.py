@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 from pathlib import Path
 
@@ -9,8 +11,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.cli import main
 from squish_core.cli.wording import command_line
-from squish_core.conversion import refusals
 
 
 @pytest.fixture
@@ -44,35 +46,77 @@ def test_the_rule_that_gives_values_and_the_nearest_codes_are_named(mixed: Path)
     hint = refusal(mixed, "mlx").hint
     assert hint is not None
     assert "encode='blk.*.ffn_down.weight=bf16' encode='blk.*.ffn_up.weight=bf16'" in hint
-    assert "encode='blk.*.ffn_down.weight=q6' and requantize=True (6.5 bits a weight" in hint
-    assert "encode='blk.*.ffn_up.weight=q3' and requantize=True (3.5 bits a weight" in hint
+    assert "encode='blk.*.ffn_down.weight=q8' and requantize=True (8.5 bits a weight, " in hint
+    assert "; or q6: 6.5 bits a weight, " in hint
 
 
-def test_the_bound_of_the_nearest_codes_is_the_error_that_converting_measures(mixed: Path, tmp_path: Path) -> None:
-    hint = refusal(mixed, "mlx").hint
-    assert hint is not None
-    rules = ["blk.*.ffn_down.weight=q6", "blk.*.ffn_up.weight=q3"]
+def test_suggestions_are_ranked_by_measured_error_and_surpass_each_other_in_size(mixed: Path) -> None:
+    suggestions = refusal(mixed, "mlx").suggestions
+    assert {each["codes"] for each in suggestions} == {"ggml.q6_k", "ggml.q3_k"}
+    for codes in ("ggml.q6_k", "ggml.q3_k"):
+        ranked = [(each["decibels"], each["bits"]) for each in suggestions if each["codes"] == codes]
+        assert 1 <= len(ranked) <= 3
+        assert ranked == sorted(ranked, reverse=True)
+        assert len({bits for _, bits in ranked}) == len(ranked)
+
+
+def test_the_error_of_a_suggestion_is_the_one_that_converting_measures(mixed: Path, tmp_path: Path) -> None:
+    best = next(each for each in refusal(mixed, "mlx").suggestions if each["codes"] == "ggml.q3_k")
+    rules = ["blk.*.ffn_down.weight=bf16", *best["encode"]]
     report = squish.convert(mixed, tmp_path / "codes", "mlx", rules, requantize=True)
-    errors = {step.name: step.quality.max_error for step in report.steps if step.quality is not None}
-    largest = max(errors["blk.0.ffn_down.weight"], errors["blk.1.ffn_down.weight"])
-    assert f"(6.5 bits a weight, values differ by at most {largest:.3g})" in hint
-    assert f"(3.5 bits a weight, values differ by at most {errors['blk.0.ffn_up.weight']:.3g})" in hint
+    (quality,) = [step.quality for step in report.steps if step.name == "blk.0.ffn_up.weight"]
+    assert quality is not None
+    assert quality.snr == pytest.approx(best["decibels"])
 
 
-def test_the_bound_of_large_tensors_is_that_of_their_first_panels(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "MEASURED_PANELS", 1)
-    hint = refusal(mixed, "mlx").hint
-    assert hint is not None
-    assert "(6.5 bits a weight, the first 8,192 values differ by at most " in hint
+def test_codes_of_integers_are_never_answered_with_floats_of_4_bits(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((32, 256), np.float32)
+    squish.save(tmp_path / "model", {"w.weight": values}, format="mlx", encode="q6")
+    rules = [rule for each in refusal(tmp_path / "model", "gguf").suggestions for rule in each["encode"]]
+    assert rules
+    assert not [rule for rule in rules if "fp4" in rule]
+
+
+def test_suggestions_are_in_the_json_of_the_command_and_survive_pickling(
+    mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal(mixed, "mlx")
+    assert pickle.loads(pickle.dumps(error)).suggestions == error.suggestions
+    assert main(["convert", str(mixed), str(mixed.with_name("out")), "--to", "mlx", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["suggestions"] == list(error.suggestions)
+
+
+def test_nearest_keeps_what_the_target_holds_and_encodes_the_rest_with_the_smallest_error(
+    mixed: Path, tmp_path: Path
+) -> None:
+    report = squish.convert(mixed, tmp_path / "codes", "mlx", "nearest")
+    actions = {step.name: step.action for step in report.steps}
+    assert actions.pop("blk.0.attn_q.weight") == "repack"
+    assert set(actions.values()) == {"encode"}
+    notes = {step.note.partition(" (")[0] for step in report.steps if step.action == "encode"}
+    assert notes == {"q8 is nearest to ggml.q6_k", "q8 is nearest to ggml.q3_k"}
 
 
 def test_the_nearest_codes_are_those_that_every_tensor_of_the_group_can_have(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     arrays = {f"w{width}.weight": generator.standard_normal((8, width), np.float32) for width in (256, 64)}
     squish.save(tmp_path / "model", arrays, format="mlx", encode={"*": "q6"})
-    hint = refusal(tmp_path / "model", "gguf").hint
-    assert hint is not None
-    assert "encode='*=q5_1' and requantize=True (6 bits a weight, values differ by at most " in hint  # q6_k needs 256
+    rules = [rule for each in refusal(tmp_path / "model", "gguf").suggestions for rule in each["encode"]]
+    assert rules
+    assert not [rule for rule in rules if rule.endswith("_k")]  # they need 256
+
+
+@pytest.mark.parametrize(
+    ("encode", "text"),
+    [
+        ("gptq:bits=4,group_size=32", "GPTQ, 4 bits, group 32, zero points"),
+    ],
+)
+def test_codes_are_described_in_words(encode: str, text: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    method, _, params = encode.partition(":")
+    squish.save(tmp_path / "model", {"model.w.weight": values}, format=f"hf:method={method}", encode=f"int4:{params}")
+    assert refusal(tmp_path / "model", "gguf").found == text
 
 
 def test_the_rules_that_are_named_convert(mixed: Path, tmp_path: Path) -> None:
@@ -92,7 +136,7 @@ def test_biases_that_are_no_zero_points_have_exact_values_and_nearest_codes_in_z
     assert (caught.value.code, rules[:2]) == ("refused", ["*=bf16", "*=f32"])
     reports = [
         squish.convert(tmp_path / "model", tmp_path / f"{number}.zt", encode=rule, requantize=number == 2)
-        for number, rule in enumerate(rules)
+        for number, rule in enumerate(rules[:3])
     ]
     assert [report.steps[0].exactness.kind for report in reports] == ["bounded", "values", "bounded"]
     with squish.open(tmp_path / "model") as source, squish.open(tmp_path / "1.zt") as file:

@@ -159,7 +159,7 @@ IN_NO_FILE = {
     "ggml.big_endian": ((2, 256), CodecSpec("ggml.big_endian", {}, CodecSpec("ggml.q4_0"))),
     **{codec: ((2, 256), CodecSpec(codec)) for codec in (
         "ggml.iq1_m", "ggml.iq1_s", "ggml.iq2_s", "ggml.iq2_xs", "ggml.iq2_xxs", "ggml.iq3_s", "ggml.iq3_xxs",
-        "ggml.iq4_nl", "ggml.iq4_xs", "ggml.q2_0", "ggml.q8_1", "ggml.q8_k", "ggml.scaled_nvfp4",
+        "ggml.iq4_nl", "ggml.iq4_xs", "ggml.q8_1", "ggml.q8_k", "ggml.scaled_nvfp4",
     )},
 }  # fmt: skip
 """Shapes and parameters for the codecs that no file of the fixtures has; a whole package is not a tensor."""

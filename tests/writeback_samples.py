@@ -28,7 +28,7 @@ WRITERS = {
 """Every format that can be written, with the options that change how tensors are stored."""
 ENCODINGS = (
     "f64", "f32", "f16", "bf16", "f8_e4m3", "int8", "int4", "int4:group_size=32", "int3", "int2:group_size=16", "q4_0",
-    "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0", "q1_0", "mxfp4", "mxfp8",
+    "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0", "q1_0", "q2_0", "mxfp4", "mxfp8",
     "nvfp4", "nf4", "palette:bits=3", "float8", "bitmask", "lowrank:rank=2(int4)", "squizd.int4:group_size=8",
     "squizd.int2", "tca_tbe", "hqq", "uqff.f8q8", "zt.sparse_coo", "zt.sparse_csr", "panels", "astc", "mixed",
 )  # fmt: skip

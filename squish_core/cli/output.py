@@ -61,7 +61,11 @@ def error_data(error: Exception) -> dict[str, Any]:
     """An error as data for JSON."""
     fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
     text = redact(str(error))
-    return {"type": type(error).__name__, "message": getattr(error, "message", text), "text": text, **fields}
+    suggestions = list(getattr(error, "suggestions", ()))
+    return {
+        "type": type(error).__name__, "message": getattr(error, "message", text), "text": text, **fields,
+        **({"suggestions": suggestions} if suggestions else {}),
+    }  # fmt: skip
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

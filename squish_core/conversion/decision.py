@@ -24,9 +24,10 @@ from squish_core.conversion.compatible import (
     without_statistics,
 )
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
+from squish_core.conversion.nearest import Nearest, nearest_encodings
 from squish_core.conversion.overflow import REFUSE
-from squish_core.conversion.refusals import refused_codes
-from squish_core.conversion.rules import ALL, KEEP, Rule, expand, kind_of, rule_for, short_names
+from squish_core.conversion.refusals import described, refused_codes
+from squish_core.conversion.rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
 from squish_core.conversion.step import KEPT, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
@@ -57,6 +58,9 @@ class Decision:
         self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
         self.encodings: Mapping[str, CodecSpec | str] = {}
         self.narrow: Mapping[str, str] = {}
+        self.nearest: set[str] = set()
+        """Tensors that got other codes because a rule asks for the nearest ones."""
+        self._nearest: dict[tuple[str, int], list[Nearest]] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError if a tensor cannot be converted."""
@@ -101,17 +105,15 @@ class Decision:
         """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
         first = errors[0][1]
         if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
-            aliases = short_names(self.format, self.registry)
-
-            def attempt(spec: TensorSpec, requested: CodecSpec) -> Step:
-                return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
-
-            return refused_codes(self.file, errors, specs, aliases, attempt)
+            return refused_codes(self.file, errors, specs, short_names(self.format, self.registry), self._attempt)
         if len(errors) > 1:
             names = ", ".join(error.tensor or "?" for _, error in errors[1:4])
             more = f" and {len(errors) - 4} more" if len(errors) > 4 else ""
             first.message += f"; {names}{more} cannot be converted either"
         return first
+
+    def _attempt(self, spec: TensorSpec, requested: CodecSpec) -> Step:
+        return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
 
     def _is_kept(self, spec: TensorSpec) -> bool:
         """Whether a tensor's codes are to be kept, and it has codes."""
@@ -126,7 +128,7 @@ class Decision:
             matches = [spec for spec in specs if rule_of[spec.name] is rule]
             if matches and self._is_allocator(rule):
                 encodings |= self._allocate(rule, matches, specs)
-            elif matches and rule.pattern in (None, ALL) and rule.spec != KEEP:
+            elif matches and rule.pattern in (None, ALL) and rule.spec not in (KEEP, NEAREST):
                 choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
                 applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
                 encodings |= {
@@ -174,12 +176,19 @@ class Decision:
             return self._keep(spec)
         if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
             return self._leave(spec)
+        if rule.spec == NEAREST:
+            return self._keep_or_encode(spec)
         chosen = rule.pattern is None or self._is_allocator(rule)
         choice = self.encodings.get(spec.name, None if chosen else rule.spec)
+        other = None if chosen else self.container.fallback(spec, rule.spec)
         if choice is None or isinstance(choice, str):
             return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
         encoding = self._by_statistics(spec, choice)
         try:
+            if other is not None:
+                step = self._encode(spec, other, rule.overflow)
+                note = f"encoded as {other}: {rule.spec} does not fit its shape"
+                return evolve(step, note=note, overflow=rule.overflow)
             step = self._encode(spec, encoding, rule.overflow)
             origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
             note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
@@ -202,6 +211,27 @@ class Decision:
         if (dtype := self.narrow.get(spec.name)) and spec.encodings and spec.encodings[0].codec == DENSE:
             return self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
         return self._keep(spec)
+
+    def _keep_or_encode(self, spec: TensorSpec) -> Step:
+        """Keep a tensor, or encode it as the nearest codes that the target holds."""
+        try:
+            return self._leave(spec)
+        except TensorError as error:
+            if error.code != ErrorCode.REFUSED or len(spec.shape) < 2:
+                raise
+            refusal = error
+        key = described(self.file, spec), spec.shape[-1]
+        if key not in self._nearest:
+            aliases = short_names(self.format, self.registry)
+            self._nearest[key] = nearest_encodings(self.file, [spec], aliases, self._attempt)
+        for nearest in self._nearest[key]:
+            try:
+                step = self._attempt(spec, CodecSpec(nearest.name))
+            except SquishError:
+                continue
+            self.nearest.add(spec.name)
+            return evolve(step, note=f"{nearest.name} is nearest to {key[0]} ({nearest})")
+        raise refusal
 
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from squish_core.codecs.allocator import ModelFacts
 from squish_core.conversion.activations import Activations, recorded_metadata
 from squish_core.conversion.assets import carried_assets
 from squish_core.conversion.companions import carried_names, inner_losses, split_companions
@@ -28,7 +29,15 @@ from squish_core.conversion.notes import source_notes
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantize
 from squish_core.conversion.rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
-from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
+from squish_core.conversion.rules import (
+    Encode,
+    Rule,
+    check_patterns,
+    expand,
+    parse_rules,
+    required_patterns,
+    with_preset,
+)
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
@@ -229,8 +238,9 @@ class _Planner:
         self.file = apply_map(self.file, model_map, self.options)
         if rename is None:
             check_complete(self.file)
-        rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         index = self.file.index
+        rules = with_preset(rules, self.container, ModelFacts(tuple(index.tensors), self.file.metadata))
+        rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
         rules = with_sources(rules, self.file)
         if self._statistics is not None:
@@ -246,7 +256,7 @@ class _Planner:
             omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
             specs = [spec for spec in specs if spec.name not in omitted]
             steps = [self._with_notes(step) for step in decision.decide(specs)]
-        self._check(steps, requantize)
+        self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
         complete = len(steps) == len(self.file)
         companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
         layout = self._layout(steps, assets, companions)
@@ -277,9 +287,9 @@ class _Planner:
     def _with_notes(self, step: Step) -> Step:
         return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
 
-    def _check(self, steps: Sequence[Step], requantize: bool) -> None:
-        if not requantize:
-            check_requantize(steps, self.source.name, self.registry)
+    def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
+        """Check all steps; `kept` are those that may not quantize again."""
+        check_requantize(kept, self.source.name, self.registry)
         if self.activations is not None and not any(
             uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
         ):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
-from math import prod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from squish_core.codecs.regions import sizes
 from squish_core.codes import ErrorCode
-from squish_core.conversion.panels import EncodedPanels
+from squish_core.conversion.nearest import Attempt, Nearest, nearest_encodings
 from squish_core.conversion.patterns import patterns_of, templates_of
-from squish_core.conversion.step import Step
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.file import File
 from squish_core.mapping.mapped import MappedFile
@@ -19,11 +16,10 @@ from squish_core.text import counted
 
 SHOWN_PATTERNS = 3
 """Maximum number of kinds of names in a hint; with more, it shows `*`, and the matrices to keep."""
-MEASURED_PANELS = 16
-"""Panels that are encoded to measure the error of the nearest codes: a second or less."""
+ACRONYM = 4
+"""Letters of a method's name that is written in capitals, such as GPTQ."""
 MAPPING = ("deinterleave", "heads", "interleave", "slice", "stack", "transpose")
 """Codecs that read a mapped tensor from the source's."""
-Attempt = Callable[[TensorSpec, CodecSpec], Step]
 
 
 def refused_codes(
@@ -47,16 +43,16 @@ def refused_codes(
         details = "; ".join(f"{finding.where}: {finding.message}" for finding in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
     values = _rules(_patterns([spec.name for spec, _ in refusals], specs), "bf16")
-    nearest = _nearest_rules(
+    nearest, suggestions = _nearest_rules(
         file, {codec: [spec for spec, _ in group] for codec, group in groups.items()}, specs, aliases, attempt
     )
     exact = _rules(_patterns([spec.name for spec, _ in refusals], specs), "f32")
     exact = f", exactly with {exact}" if _is_exact([group[0][0] for group in groups.values()], attempt) else ""
     combined = TensorError(
-        message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED,
+        message, tensor=first.name, found=described(file, first), code=ErrorCode.REFUSED,
         hint=f"Ask for their values with {values}{exact}{nearest and ', or for '}{nearest}.",
     )  # fmt: skip
-    combined.findings = tuple(findings)
+    combined.findings, combined.suggestions = tuple(findings), tuple(suggestions)
     return combined
 
 
@@ -71,29 +67,57 @@ def _is_exact(specs: Sequence[TensorSpec], attempt: Attempt) -> bool:
 def _nearest_rules(
     file: File, groups: Mapping[str, list[TensorSpec]], specs: Sequence[TensorSpec], aliases: Collection[str],
     attempt: Attempt,
-) -> str:  # fmt: skip
-    """The rules that encode each group as the nearest codes, in the order in which they apply together; empty if no
-    group has such codes."""
+) -> tuple[str, list[dict[str, Any]]]:  # fmt: skip
+    """The rules that encode each group as the nearest codes, in the order in which they apply together, as text (empty
+    if no group has such codes), and all suggestions as data."""
     largest = max(groups, key=lambda codec: len(templates_of(spec.name for spec in groups[codec])))
-    hints, has_codes = [], False
+    hints, suggestions = list[str](), list[dict[str, Any]]()
     for codec in sorted(groups, key=lambda codec: codec != largest):  # its rules may match all tensors
         group = groups[codec]
-        names = [spec.name for spec in group]
+        names, label = [spec.name for spec in group], described(file, group[0])
         patterns = (
             _patterns(names, specs)
             if codec == largest
             else dict.fromkeys(patterns_of(names, _others(names, specs)), False)
         )
-        if (nearest := _nearest(group, _bits(file, group[0]), aliases, attempt)) is None:
-            hints.append(f"the values of {codec} with {_rules(patterns, 'bf16')}")
+        nearest = nearest_encodings(file, group, aliases, attempt)
+        suggestions += [_suggestion(label, patterns, each) for each in nearest]
+        if not nearest:
+            hints.append(f"the values of {label} with {_rules(patterns, 'bf16')}")
             continue
-        name, steps = nearest
-        has_codes = True
+        others = "".join(f"; or {each.name}: {each}" for each in nearest[1:])
         hints.append(
-            f"the nearest codes to {codec} with {_rules(patterns, name)} and requantize=True "
-            f"({steps[0].bits:.3g} bits a weight, {_bound(file, steps)})"
-        )  # fmt: skip
-    return ", and for ".join(hints) if has_codes else ""
+            f"the nearest codes to {label} with {_rules(patterns, nearest[0].name)} and requantize=True "
+            f"({nearest[0]}{others})"
+        )
+    text = ", and for ".join(hints)
+    return (f"{text}; encode='nearest' does so", suggestions) if suggestions else ("", [])
+
+
+def _suggestion(label: str, patterns: Mapping[str, bool], nearest: Nearest) -> dict[str, Any]:
+    rules = [f"{pattern}={'keep' if keeps else nearest.name}" for pattern, keeps in patterns.items()]
+    return {"codes": label, "encode": rules, "bits": nearest.bits, "decibels": nearest.decibels}
+
+
+def described(file: File, spec: TensorSpec) -> str:
+    """Stored codes in the words of the field: "GPTQ, 4 bits, group 32, zero points"; a codec without parameters by
+    its id."""
+    index = file.original.index if isinstance(file, MappedFile) else file.index
+    if isinstance(file, MappedFile):
+        spec = index.tensors[file.sources(spec.name)[0]]
+    codec = spec.encodings[0].codec
+    layout = file.registry.codec(codec).code_layout(spec, codec.params) if codec.id in file.registry.codecs else None
+    if layout is None or not (codec.params or codec.inner):
+        return spec.dtype if codec.id == "dense" else codec.id
+    method = index.version if index.version[:1].isalpha() else codec.id
+    group = max(layout.group, default=0)
+    facts = [
+        method.upper() if len(method) <= ACRONYM else method,
+        counted(layout.bits, "bit"),
+        f"group {group}" if group else "one scale a row",
+        {"zero_point": "zero points", "bias": "biases"}.get(layout.offset_kind, "symmetric"),
+    ]
+    return ", ".join(facts[:-1] if layout.table is not None else facts)
 
 
 def _group_text(file: File, group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
@@ -137,47 +161,3 @@ def _others(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[str]:
 
 def _rules(patterns: Mapping[str, bool], encoding: str) -> str:
     return " ".join(f"encode='{pattern}={'keep' if keeps else encoding}'" for pattern, keeps in patterns.items())
-
-
-def _bound(file: File, steps: Sequence[Step]) -> str:
-    """The largest error of these encodings: of all values, or of the first ones if there are many."""
-    unknown = "the error is measured while writing"
-    if file.source.is_remote:
-        return unknown
-    largest, values, left = 0.0, 0, MEASURED_PANELS
-    for step in steps:
-        panels = EncodedPanels(file, step, None)
-        regions = list(islice(panels.regions(), left))
-        try:
-            errors = [distance.max_error for _, distance, _ in panels.measured(regions) if distance is not None]
-        except SquishError:  # what convert reports when it encodes this tensor
-            return unknown
-        largest, values, left = (
-            max(largest, *errors),
-            values + sum(prod(sizes(region)) for region in regions),
-            left - len(regions),
-        )
-        if left <= 0:
-            break
-    extent = "values" if values == sum(step.spec.elements for step in steps) else f"the first {values:,} values"
-    return f"{extent} differ by at most {largest:.3g}"
-
-
-def _nearest(
-    group: Sequence[TensorSpec], bits: float, aliases: Collection[str], attempt: Attempt
-) -> tuple[str, list[Step]] | None:
-    """The short name of the target's codes with the number of bits nearest to the tensors', and their encoding."""
-    steps = {}
-    for name in aliases:
-        try:
-            step = attempt(group[0], CodecSpec(name))
-        except SquishError:
-            continue
-        if step.codec.id != "dense" and step.is_lossy:
-            steps[name] = step
-    for name in sorted(steps, key=lambda name: (abs(bits - steps[name].bits), name)):
-        try:
-            return name, [steps[name], *(attempt(spec, CodecSpec(name)) for spec in group[1:])]
-        except SquishError:  # codes that some of the tensors cannot have
-            continue
-    return None

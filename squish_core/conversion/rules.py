@@ -9,10 +9,12 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from squish_core.codecs.allocator import ModelFacts
 from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import REFUSE, take_overflow
 from squish_core.errors import MissingPluginError, UsageError
+from squish_core.formats.base import Container
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
@@ -20,6 +22,10 @@ from squish_core.specs import parse_spec
 from squish_core.text import did_you_mean
 
 KEEP = CodecSpec("keep")
+NEAREST = CodecSpec("nearest")
+"""Keep what the target can hold, and encode the rest as the codes of the target with the smallest error."""
+WORDS = (KEEP.id, NEAREST.id)
+"""Specifications that name no encoding."""
 ALL = "*"
 """The pattern that matches every tensor."""
 ALIKE = 0.7
@@ -102,6 +108,15 @@ def _rule(pattern: str | None, text: str) -> Rule:
     return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
 
 
+def with_preset(rules: tuple[Rule, ...], container: Container, model: ModelFacts) -> tuple[Rule, ...]:
+    """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
+    bare = [rule for rule in rules if rule.pattern is None]
+    if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
+        return rules
+    text = container.preset(bare[0].spec.id.lower(), model)
+    return tuple(evolve(rule, spec=parse_spec(text)) if text and rule is bare[0] else rule for rule in rules)
+
+
 def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
     """The last rule that matches a tensor's name."""
     match = None
@@ -165,11 +180,11 @@ def suggest_names(pattern: str, names: Iterable[str]) -> list[str]:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names in any case: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
-    names = {"keep", *registry.codecs, *registry.allocators}
+    names = {*WORDS, *registry.codecs, *registry.allocators}
     name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as in GGUF
     spec = evolve(spec, id=name, inner=inner)
     if spec.id in names:
-        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
+        if spec.id not in WORDS and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
                 "not a tensor codec", found=repr(spec.id), code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
@@ -183,7 +198,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
             return _check_nesting(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     aliases = (name for table in _alias_tables(container, registry) for name in table)
-    legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
+    legal = sorted({*WORDS, *registry.allocators, *encoders, *aliases})
     package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
     suggestion = f"{did_you_mean(spec.id, legal)} `squish codecs` lists all.".lstrip()
     kind = MissingPluginError if package else UsageError
@@ -195,8 +210,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 
 def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
     """The specification; UsageError if its brackets are misplaced."""
-    if spec.id == "keep" and spec.params:
-        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
+    if spec.id in WORDS and spec.params:
+        raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
         return spec
     for codec in (spec, spec.inner):

@@ -13,6 +13,7 @@ from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorS
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.codecs.allocator import ModelFacts
     from squish_core.codecs.code_layout import CodeLayout
     from squish_core.formats.outgoing import OutgoingTensor
     from squish_core.io.sink import Sink
@@ -174,6 +175,36 @@ class Container(Renamed):
             codec cannot encode. Reasons also apply to a rule `*=SPEC`.
         """
         return {spec.name: codec for spec in specs}
+
+    def preset(self, name: str, model: ModelFacts) -> str | None:
+        """What an encoding's bare name means as the rule for all tensors of a model.
+
+        Parameters
+        ----------
+        name, model
+            The name as in `encode=`, in small letters, and the model to write.
+
+        Returns
+        -------
+        str or None
+            Another specification, such as a preset; None: the encoding itself.
+        """
+        return None
+
+    def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
+        """What to encode a tensor as whose shape the codec of a rule with a pattern cannot take; None: nothing else.
+
+        Parameters
+        ----------
+        spec, codec
+            The tensor, and the codec of the rule.
+
+        Returns
+        -------
+        CodecSpec or None
+            The codec to use in its place, as the format's own quantizer does; the step's note names it.
+        """
+        return None
 
     def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
         """Tensors that this format leaves out of a model, such as those of other modalities.

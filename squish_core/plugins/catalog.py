@@ -61,7 +61,7 @@ DISTRIBUTIONS = frozenset(
 SHORT_NAMES = {
     **dict.fromkeys(("int8", "int4", "int3", "int2"), "affine"), "nf4": "palette",
     **dict.fromkeys(("mxfp4", "mxfp8", "nvfp4"), "mx"),
-    **{name: f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0")},
+    **{name: f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "q2_0", "tq1_0", "tq2_0")},
     **{f"q{bits}_k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6)},
     **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("1_s", "1_m", "2_xxs", "2_xs", "2_s")},
     **{f"iq{kind}": f"ggml.iq{kind}" for kind in ("3_xxs", "3_s", "4_nl", "4_xs")},

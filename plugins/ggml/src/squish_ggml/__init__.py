@@ -5,7 +5,7 @@ from __future__ import annotations
 from squish_core.api import BLOCK_TYPES, CodecInfo, hookimpl
 
 SHORT = (
-    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0",
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "q2_0", "tq1_0", "tq2_0",
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
 )  # fmt: skip
 """Block types with an encoder whose short name no other codec has (unlike `mxfp4`)."""

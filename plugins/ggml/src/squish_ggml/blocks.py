@@ -47,7 +47,7 @@ BLOCKS: dict[str, Block] = {
         _block("q6_k", kquants.decode_q6_k),
         _block("q8_k", kquants.decode_q8_k),
         _block("q1_0", small.decode_q1_0, small.encode_q1_0),
-        _block("q2_0", small.decode_q2_0),
+        _block("q2_0", small.decode_q2_0, small.encode_q2_0),
         _block("tq1_0", small.decode_tq1_0, small.encode_tq1_0),
         _block("tq2_0", small.decode_tq2_0, small.encode_tq2_0),
         _block("mxfp4", small.decode_mxfp4, small.encode_mxfp4),

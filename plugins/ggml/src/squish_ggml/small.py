@@ -58,6 +58,14 @@ def decode_q2_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     _write_ternary(codes.reshape(len(panel), 64), half(panel, 0), out)
 
 
+def encode_q2_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The largest magnitude maps to 1; the code for 2 is not used."""
+    digits, step = _ternary(values, scratch)
+    fields = digits.reshape(-1, 16, 4) << np.array([0, 2, 4, 6], np.uint8)
+    panel[:, 2:] = np.bitwise_or.reduce(fields, axis=2)
+    store_half(panel, 0, step)
+
+
 def decode_tq1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 qs[48], qh[4]; f16 d}: five base-3 digits per byte, four in `qh`: d * (digit - 1)."""
     digits = scratch("digits", len(panel), 256)

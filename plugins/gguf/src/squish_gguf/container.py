@@ -20,6 +20,7 @@ from squish_core.api import (
     Index,
     LazyTensors,
     Limits,
+    ModelFacts,
     Options,
     OutgoingTensor,
     Part,
@@ -39,7 +40,7 @@ from squish_core.api import (
 
 from . import writer
 from .kept_files import keeps_files, pack_files, small_files, split_files
-from .presets import read_as_f32
+from .presets import other_type, preset_for, read_as_f32
 from .reader import Head, unknown_type
 from .splits import KEYS, read_set
 from .types import BLOCK_CODES, DENSE_CODES, GLOBAL_SCALE, IK_LLAMA, LAYOUTS, SCALE, SCALED_NVFP4, TYPES, WEIGHT
@@ -106,6 +107,13 @@ class Gguf(Container):
     def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         """Leave vectors and routers of a model as they are, rather than narrow them: llama.cpp runs them in f32."""
         return {spec.name: codec for spec in specs} | read_as_f32(specs, codec)
+
+    def preset(self, name: str, model: ModelFacts) -> str | None:
+        """A type name of llama-quantize is its preset, with its mix and fallbacks, where it would accept the model."""
+        return preset_for(name, model.names, model.metadata)
+
+    def fallback(self, spec: TensorSpec, codec: CodecSpec) -> CodecSpec | None:
+        return other_type(spec.shape, codec)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

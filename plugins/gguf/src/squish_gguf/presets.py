@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import DENSE, CodecSpec, TensorSpec
+from squish_core.api import DENSE, CodecError, CodecSpec, ErrorCode, TensorSpec
+
+from .types import PRESET_NAMES, TYPES
 
 Choice = tuple[tuple[str, str], ...]
 """(condition, type) pairs; the first true condition gives the type. The preset's own type is the default."""
@@ -17,7 +20,7 @@ class Preset:
     """A preset: its `general.file_type` number, its default type, and the kinds of tensors with other types.
 
     `head` is the type of `output.weight`. A `low` preset, of 1 or 2 bits, has its own rules for experts and none for
-    70B models.
+    70B models. `matrices`: the type of all that is not a stack of experts, if only they get the preset's own.
     """
 
     number: int
@@ -25,6 +28,7 @@ class Preset:
     choices: Mapping[str, Choice] = field(factory=dict)
     head: str = "q6_k"
     low: bool = False
+    matrices: str = ""
 
 
 @frozen
@@ -165,14 +169,17 @@ PRESETS: dict[str, Preset] = {
     "iq4_xs": Preset(30, "iq4_xs", _IQ4),
     "tq1_0": Preset(36, "tq1_0", _Q4_K_EMBEDDINGS),
     "tq2_0": Preset(37, "tq2_0", _Q4_K_EMBEDDINGS),
+    "mxfp4_moe": Preset(38, "mxfp4", head="q8_0", matrices="q8_0"),
+    "q1_0": Preset(40, "q1_0"),
+    "q2_0": Preset(41, "q2_0", _Q4_K_EMBEDDINGS),
 }  # fmt: skip
 """Other kinds get the preset's default type; `quantize` has the rules for `output`, 70B models and 8 experts."""
 
 FALLBACKS = {
-    "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
+    **dict.fromkeys(("q2_0", "q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0"), "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
     **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
 }  # fmt: skip
-"""Types with 32-element blocks, for rows that 256-element blocks do not divide; f16 if these do not fit either."""
+"""Types with 32-element blocks, for rows that longer blocks do not divide; f16 if these do not fit either."""
 
 UNTOUCHED = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
@@ -197,6 +204,10 @@ KINDS = (
     ("ffn_gate", "ffn_gate"),
     ("ffn_down", "ffn_down"),
 )
+ALIASES = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
+"""Names of llama-quantize for presets that have another one."""
+FLOATS = ("f32", "f16", "bf16")
+ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
 NEED_STATISTICS = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs")
 """Types that llama.cpp refuses to encode without an importance matrix, except for embeddings and output."""
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
@@ -217,6 +228,46 @@ def quantizable(name: str, shape: tuple[int, ...]) -> bool:
         any(size > 1 for size in shape[:-1]) and name.endswith("weight") and name not in UNTOUCHED_NAMES
         and not any(text in name for text in UNTOUCHED)
     )  # fmt: skip
+
+
+def preset_for(name: str, names: Iterable[str], metadata: Mapping[str, Any]) -> str | None:
+    """Return the rule for a type name of llama-quantize in a model; None for floats and what is not such a model."""
+    if "general.architecture" not in metadata or all(kind_of(each) == "other" for each in names):
+        return None
+    name = ALIASES.get(name, name)
+    if name not in PRESETS or PRESETS[name].type in FLOATS:
+        return None
+    return name if name in PRESET_NAMES else f"llama-quantize:type={name}"
+
+
+def fits(kind: str, columns: int) -> bool:
+    """Return whether the blocks of a type divide a row."""
+    return columns % ELEMENTS[kind] == 0
+
+
+def fallback_type(kind: str, columns: int) -> str:
+    """Return the type, or llama.cpp's fallback if its blocks do not divide the rows; CodecError if it has none."""
+    if fits(kind, columns):
+        return kind
+    if kind not in FALLBACKS and ELEMENTS[kind] > 32:
+        raise CodecError(
+            f"{kind} has no fallback in llama.cpp", found=f"rows of {columns}", code=ErrorCode.PARAMS,
+            expected=f"a multiple of {ELEMENTS[kind]}", hint="Choose another preset; q4_0 has blocks of 32.",
+        )  # fmt: skip
+    fallback = FALLBACKS.get(kind, kind)
+    return fallback if fits(fallback, columns) else "f16"
+
+
+def other_type(shape: tuple[int, ...], codec: CodecSpec) -> CodecSpec | None:
+    """Return the codec of the fallback for a matrix whose rows a block codec does not divide."""
+    kind = codec.id.removeprefix("ggml.")
+    if len(shape) < 2 or kind not in FALLBACKS or fits(kind, shape[-1]):
+        return None
+    other = fallback_type(kind, shape[-1])
+    if other in FLOATS:
+        return CodecSpec(DENSE.id, {"dtype": other})
+    params = {key: codec.params[key] for key in ("search",) if key in codec.params and other != "q8_0"}
+    return CodecSpec(f"ggml.{other}", params)
 
 
 def read_as_f32(specs: Sequence[TensorSpec], codec: CodecSpec) -> dict[str, str]:

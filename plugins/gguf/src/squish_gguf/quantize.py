@@ -24,20 +24,20 @@ from squish_core.api import (
 
 from .presets import (
     CONDITIONS,
+    ELEMENTS,
     EMBEDDINGS,
-    FALLBACKS,
+    FLOATS,
     NEED_STATISTICS,
     PRESETS,
     SEVENTY_B,
     Position,
     Preset,
+    fallback_type,
     kind_of,
     quantizable,
 )  # fmt: skip
-from .types import PRESET_NAMES, TYPES
+from .types import PRESET_NAMES
 
-ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
-DENSE = ("f32", "f16", "bf16")
 WITH_ACTIVATIONS = ("q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
                     *NEED_STATISTICS, "iq3_s")  # fmt: skip
 """Types whose encoders weight errors by activations."""
@@ -146,7 +146,10 @@ def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model:
     types = {}
     for name in names:
         if quantizable(name, shapes[name]):
-            types[name] = state.type_of(name, shapes[name][-1])
+            try:
+                types[name] = state.type_of(name, shapes[name])
+            except CodecError as error:
+                raise error.within(tensor=name) from None
     return types
 
 
@@ -161,27 +164,29 @@ class _State:
         self.counts = {"attn_v": kinds.count("attn_v"), **dict.fromkeys(_FFN, facts.layers)}
         self.n_typed = dict.fromkeys(self.counts, 0)
 
-    def type_of(self, name: str, columns: int) -> str:
+    def type_of(self, name: str, shape: tuple[int, ...]) -> str:
         """Return the type of the next tensor."""
-        request, kind = self.request, kind_of(name)
+        request, kind, columns = self.request, kind_of(name), shape[-1]
         if request.embedding and kind == "token_embd" and not (name == EMBEDDINGS[1] and self._pattern(name)):
             return request.embedding
         if request.output and kind == "output":
             return request.output
-        if request.preset.type in DENSE:
+        if request.preset.type in FLOATS:
             return request.preset.type
         type_name = self._pattern(name)
         if not type_name:
-            type_name = request.preset.type if request.pure else self._preset_type(name, kind, columns)
-        return _with_fallback(type_name, columns)
+            type_name = request.preset.type if request.pure else self._preset_type(name, kind, shape)
+        return fallback_type(type_name, columns)
 
     def _pattern(self, name: str) -> str:
         return next((kind for pattern, kind in self.request.patterns if pattern.search(name)), "")
 
-    def _preset_type(self, name: str, kind: str, columns: int) -> str:
+    def _preset_type(self, name: str, kind: str, shape: tuple[int, ...]) -> str:
         preset, facts = self.request.preset, self.facts
         if kind == "output" or (self.tied and kind == "token_embd"):
-            return self.request.output or self._head(columns)
+            return self.request.output or self._head(shape[-1])
+        if preset.matrices and len(shape) < 3:
+            return preset.matrices
         index = self.n_typed.get(kind, 0)
         if kind in self.n_typed:
             self.n_typed[kind] += 1
@@ -232,14 +237,6 @@ class _Facts:
             layers, value("expert_count", 0), heads // per_head if per_head else 0, architecture == "falcon", large,
             model.statistics is not None,
         )  # fmt: skip
-
-
-def _with_fallback(kind: str, columns: int) -> str:
-    """Return the type, or llama.cpp's fallback if its blocks do not divide the rows."""
-    if columns % ELEMENTS[kind] == 0:
-        return kind
-    fallback = FALLBACKS.get(kind, kind)
-    return fallback if columns % ELEMENTS[fallback] == 0 else "f16"
 
 
 def _layer(name: str) -> int:

@@ -76,8 +76,9 @@ FORKS = {
 """Types that exist only in a llama.cpp fork."""
 PRESET_NAMES = (
     "q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "iq2_m", "iq3_xs", "iq3_m",
+    "mxfp4_moe",
 )  # fmt: skip
-"""Presets that share no name with a codec: `--encode q4_k_m`. The others need `llama-quantize:type=q6_k`."""
+"""Presets that share no name with a codec: `--encode q4_k_m`."""
 Q2_0, PQ2_0 = 42, 142
 WIDE_Q2_0 = 36, 34
 """Bytes per 128 elements of Q2_0 and of PQ2_0, which early files store under the code of Q2_0."""
