@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, LimitError, SquishError
 from squish_core.limits import Limits
 
@@ -275,7 +276,7 @@ def duplicate_key_error(key: str, at: int | None = None) -> FormatError:
     >>> str(duplicate_key_error("w", 12))
     "a key appears twice (at byte 12, found 'w')"
     """
-    return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code="duplicate")
+    return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code=ErrorCode.DUPLICATE)
 
 
 @cache

@@ -255,14 +255,14 @@ def tensor_mutants(base: Folder) -> Iterator[Mutant]:
 RENAMINGS: dict[str, Callable[[str], str]] = {
     "without model.": lambda name: name.removeprefix("model."),
     "in language_model.": lambda name: f"language_model.{name}",
-    "in model.language_model.": lambda name: name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name,
+    "in model.language_model.": lambda name: re.sub(r"^model\.", "model.language_model.", name),
     "in another module": lambda name: f"other.{name}",
     "in module.": lambda name: f"module.{name}",
 }  # fmt: skip
 EXTRA_TENSORS = (
-    "extra", "model.extra.weight", "model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.99.input_layernorm.weight",
-    "model.layers.0.self_attn.q_proj.weight_scale", "lm_head.bias", "score.weight", "model.visual.extra.weight",
-    "vision_tower.extra.weight",
+    "extra", "model.extra.weight", "model.layers.0.self_attn.rotary_emb.inv_freq",
+    "model.layers.99.input_layernorm.weight", "model.layers.0.self_attn.q_proj.weight_scale", "lm_head.bias",
+    "score.weight", "model.visual.extra.weight", "vision_tower.extra.weight",
 )  # fmt: skip
 
 
@@ -306,8 +306,8 @@ def file_mutants(base: Folder) -> Iterator[Mutant]:
                   "model.fp16.safetensors", "model-extra.safetensors"):  # fmt: skip
         yield f"weights as {other}", evolve(base, weights={other: base.tensors})
     half = len(base.tensors) // 2
-    shards = {f"model-0000{n + 1}-of-00002.safetensors": dict(list(base.tensors.items())[n * half : (n + 1) * half + n * 9])
-              for n in range(2)}  # fmt: skip
+    parts = (dict(list(base.tensors.items())[n * half : (n + 1) * half + n * 9]) for n in range(2))
+    shards = {f"model-0000{n + 1}-of-00002.safetensors": part for n, part in enumerate(parts)}
     where = {name: shard for shard, tensors in shards.items() for name in tensors}
     index = json.dumps({"metadata": {}, "weight_map": where}).encode()
     yield "sharded", evolve(base, weights=shards).with_file(INDEX, index)

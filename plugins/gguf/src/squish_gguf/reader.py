@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from attrs import frozen
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Limits,
     Problem,
@@ -141,7 +142,7 @@ def _pairs(cursor: Cursor, count: int) -> dict[str, Typed]:
             raise cursor.wrong("contains NUL" if key else "is empty", at, code="name")
         cursor.what = f"metadata {key[:100]!r}"
         if key in meta:
-            raise cursor.wrong("appears twice", at, code="duplicate")
+            raise cursor.wrong("appears twice", at, code=ErrorCode.DUPLICATE)
         meta[key] = Typed(*cursor.value(cursor.kind()))
     return meta
 
@@ -171,7 +172,7 @@ def _table(cursor: Cursor, count: int, limits: Limits, renumbered: Mapping[int, 
         except UnicodeDecodeError:
             raise cursor.wrong("has a name that is not UTF-8", at, found=raw[:64], code="utf-8") from None
         if name in records:
-            raise FormatError("two tensors have this name", tensor=name, offset=at, code="duplicate")
+            raise FormatError("two tensors have this name", tensor=name, offset=at, code=ErrorCode.DUPLICATE)
         long += len(raw) > _LONGEST_NAME
         (rank,) = cursor.take(_RANK)
         if rank > 4:

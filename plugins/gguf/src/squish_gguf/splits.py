@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from squish_core.api import FormatError, Limits, Problem, Source, SquishError, align_up
+from squish_core.api import ErrorCode, FormatError, Limits, Problem, Source, SquishError, align_up
 
 from .reader import MAGIC, Head, read_head
 
@@ -92,7 +92,7 @@ def _check_set(heads: list[Head]) -> None:
                 )  # fmt: skip
         for name in head.records:
             if names.setdefault(name, head.name) != head.name:
-                raise FormatError(f"also in {names[name]}", file=head.name, tensor=name, code="duplicate")
+                raise FormatError(f"also in {names[name]}", file=head.name, tensor=name, code=ErrorCode.DUPLICATE)
 
 
 def _number(head: Head, key: str, default: int) -> int:

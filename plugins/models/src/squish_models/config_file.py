@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import FormatError, Model, SquishError, Typed
+from squish_core.api import ErrorCode, FormatError, Model, SquishError, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
@@ -28,7 +28,7 @@ def config_keys(family: TextSettings, settings: Mapping[str, Any]) -> tuple[dict
     scaling, constants = gguf_rope(settings, family.architecture)
     if lost := [name for name in constants if name not in family.constants]:
         raise FormatError(
-            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
+            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code=ErrorCode.ROPE,
             expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
         )  # fmt: skip
     keys = {

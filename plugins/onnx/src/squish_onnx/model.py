@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attrs import evolve, field, frozen
 
-from squish_core.api import FormatError, LimitError, Limits, Source, protobuf
+from squish_core.api import ErrorCode, FormatError, LimitError, Limits, Source, protobuf
 
 from .coded import CodedWeight, CodesApart, GraphValues
 from .codes import CODE_DTYPES, coded_weights, codes_apart
@@ -99,7 +99,7 @@ def read_model(source: Source, limits: Limits) -> Model:
     for tensor in reader.tensors(graph, "", 0):
         if tensor.name in reader.names:
             raise FormatError(
-                "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code="duplicate"
+                "two initializers have this name", tensor=tensor.name, offset=tensor.offset, code=ErrorCode.DUPLICATE
             )
         reader.names[tensor.name] = tensor
     weights, apart = _coded_weights(source, graph, reader.names, limits)

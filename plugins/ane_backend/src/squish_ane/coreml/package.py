@@ -63,7 +63,7 @@ class _Reader:
         for operation, constant in self._constants():
             name = check_name(operation.name, self.limits)
             if name in tensors:
-                raise FormatError("duplicate tensor", tensor=name, code="duplicate")
+                raise FormatError("duplicate tensor", tensor=name, code=ErrorCode.DUPLICATE)
             tensors[name] = self._tensor(name, constant)
         files = [FileRef(specification.filename, specification.size)]
         if self.weights is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import FormatError, Typed
+from squish_core.api import ErrorCode, FormatError, Typed
 
 from .gguf_defaults import LINEAR, OLD_FACTOR, REQUIRED, LoadedKeys
 from .keys import shortest
@@ -63,7 +63,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         low, high = (_number(scaling, name) for name in ("low_freq_factor", "high_freq_factor"))
         if low >= high:
             raise FormatError(
-                "has a rope_scaling without frequencies between its factors", part="config.json", code="rope",
+                "has a rope_scaling without frequencies between its factors", part="config.json", code=ErrorCode.ROPE,
                 expected=f"a high_freq_factor above {low}", found=high,
             )  # fmt: skip
         return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
@@ -72,7 +72,7 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
         return _longrope(settings, scaling, key)
     if kind not in ("linear", "yarn"):
         raise FormatError(
-            "has a rope_scaling that GGUF cannot store", part="config.json", code="rope",
+            "has a rope_scaling that GGUF cannot store", part="config.json", code=ErrorCode.ROPE,
             expected="linear, yarn, llama3, longrope or dynamic", found=kind,
         )  # fmt: skip
     keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
@@ -107,7 +107,7 @@ def _scaling_keys(keys: LoadedKeys) -> dict[str, Any]:
         if not (isinstance(value, str) if name == "type" else is_number):
             is_old = name == "factor" and not keys.states(f"{SCALING}{name}")
             raise FormatError(
-                "is not a valid setting of a scaling", found=repr(value)[:60], code="rope",
+                "is not a valid setting of a scaling", found=repr(value)[:60], code=ErrorCode.ROPE,
                 part=f"{keys.architecture}.{OLD_FACTOR if is_old else SCALING + name}",
                 expected="text" if name == "type" else "a finite number",
             )  # fmt: skip
@@ -122,7 +122,10 @@ def _scaling_settings(
     if kind == "longrope" or LONG in vectors:
         if LONG not in vectors or SHORT not in vectors:
             raise FormatError(
-                "has longrope without its tensors", part=f"{key}type", expected=f"{LONG} and {SHORT}", code="rope"
+                "has longrope without its tensors",
+                part=f"{key}type",
+                expected=f"{LONG} and {SHORT}",
+                code=ErrorCode.ROPE,
             )
         _refuse_factor(factor, key, "longrope")
         return _longrope_settings(stored, vectors, settings)
@@ -131,7 +134,7 @@ def _scaling_settings(
         return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
     if kind not in ("none", LINEAR, "yarn"):
         raise FormatError(
-            "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code="rope"
+            "is a scaling that config.json cannot express", part=f"{key}type", found=repr(kind), code=ErrorCode.ROPE
         )
     if factor == 1:
         return {}
@@ -145,7 +148,7 @@ def _scaling_settings(
 def _refuse_factor(factor: float, key: str, beside: str) -> None:
     if factor != 1:
         raise FormatError(
-            f"is beside {beside}, and config.json has one kind of scaling", part=f"{key}factor", code="rope",
+            f"is beside {beside}, and config.json has one kind of scaling", part=f"{key}factor", code=ErrorCode.ROPE,
             expected="none, or 1", found=factor,
         )  # fmt: skip
 
@@ -186,7 +189,7 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
     Llama's own numbers if they fit, else the solution of the equations for a `low_freq_factor` of 1.
     """
     if factors.shape != (head_dim // 2,) or not np.all(np.isfinite(factors)):
-        raise FormatError("needs one finite factor for each pair of a head", tensor=FACTORS, code="rope",
+        raise FormatError("needs one finite factor for each pair of a head", tensor=FACTORS, code=ErrorCode.ROPE,
                           expected=head_dim // 2, found=list(factors.shape))  # fmt: skip
     factor = shortest(float(factors.max()))
     for candidate in (*USUAL, *_solved(factors, factor, theta, head_dim)):
@@ -195,7 +198,7 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
             if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=CLOSE, atol=0):
                 return scaling
     raise FormatError(
-        "contains factors that no llama3 scaling produces", tensor=FACTORS, code="rope",
+        "contains factors that no llama3 scaling produces", tensor=FACTORS, code=ErrorCode.ROPE,
         found=f"a largest factor of {factor}",
         hint="Keep the names with rename='keep'; leaving them out would change the model's output.",
     )  # fmt: skip
@@ -228,13 +231,15 @@ def _longrope(
     most = settings["max_position_embeddings"]
     original = settings.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
     if not isinstance(original, int) or original < 2:
-        raise FormatError("has longrope without original_max_position_embeddings", part="config.json", code="rope")
+        raise FormatError(
+            "has longrope without original_max_position_embeddings", part="config.json", code=ErrorCode.ROPE
+        )
     size = settings["rotary_dim"] // 2
     tensors = {}
     for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
         values = scaling.get(name)
         if not isinstance(values, list) or len(values) != size:
-            raise FormatError(f"has a {name} of the wrong size", part="config.json", code="rope", expected=size,
+            raise FormatError(f"has a {name} of the wrong size", part="config.json", code=ErrorCode.ROPE, expected=size,
                               found=len(values) if isinstance(values, list) else type(values).__name__)  # fmt: skip
         tensors[tensor] = np.array(values, np.float32)
     factor = scaling.get("attention_factor") or attention_factor(most, original)
@@ -249,7 +254,10 @@ def _number(scaling: Scaling, name: str) -> float:
     value = scaling.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise FormatError(
-            f"has a rope_scaling without a usable {name}", part="config.json", found=repr(value)[:60], code="rope"
+            f"has a rope_scaling without a usable {name}",
+            part="config.json",
+            found=repr(value)[:60],
+            code=ErrorCode.ROPE,
         )
     return value
 

@@ -47,7 +47,7 @@ UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
 """Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
-DAMAGE = ("alignment", "bounds", "duplicate", "magic", "overlap", "split", "version")
+DAMAGE = ("alignment", "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -134,7 +134,11 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
         return _check_gguf(model, inventory)
-    if inventory.naming.error is not None and inventory.naming.error.code == "duplicate" and engine in FOLDER_ENGINES:
+    if (
+        inventory.naming.error is not None
+        and inventory.naming.error.code == ErrorCode.DUPLICATE
+        and engine in FOLDER_ENGINES
+    ):
         raise inventory.naming.error.within(file=model.name)  # the engine takes the last one
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
@@ -173,7 +177,7 @@ def _has_whole(model: str | Path) -> bool:
 
 def _is_unsure(problem: Problem) -> bool:
     """Whether Squish cannot read a setting that the engine may not check: all but sizes and types."""
-    if problem.code not in ("config", "rope"):
+    if problem.code not in (ErrorCode.CONFIG, ErrorCode.ROPE):
         return False
     setting = problem.where.removeprefix(CONFIG_FILE).strip()
     is_size = "expected" in problem.message and "positive number" not in problem.message

@@ -178,7 +178,7 @@ class Deepseek(TextModel):
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a scaling with which llama.cpp scales attention by a factor that no other engine applies",
-                part=f"{self.architecture}.rope.scaling.yarn_log_multiplier", code="rope",
+                part=f"{self.architecture}.rope.scaling.yarn_log_multiplier", code=ErrorCode.ROPE,
                 expected="yarn with this multiplier", found=repr(settings["rope_scaling"])[:120],
             )  # fmt: skip
 
@@ -188,11 +188,11 @@ class Deepseek(TextModel):
         if _scales_otherwise(settings):
             raise FormatError(
                 "has a rope_scaling without mscale_all_dim, under which llama.cpp scales attention otherwise",
-                part=CONFIG, code="rope", expected="yarn with a mscale_all_dim", found=repr(scaling)[:120],
+                part=CONFIG, code=ErrorCode.ROPE, expected="yarn with a mscale_all_dim", found=repr(scaling)[:120],
             )  # fmt: skip
         if _scale(settings, "mscale") != _scale(settings, "mscale_all_dim"):
             raise FormatError(
-                "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG, code="rope",
+                "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG, code=ErrorCode.ROPE,
                 expected=_scale(settings, "mscale_all_dim"), found=_scale(settings, "mscale"),
             )  # fmt: skip
         score = settings.get("scoring_func", SCORES[settings["gating_function"]])

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from attrs import frozen
 
-from squish_core.api import FormatError, LimitError, Limits, TruncatedError, check_shape, dtypes
+from squish_core.api import ErrorCode, FormatError, LimitError, Limits, TruncatedError, check_shape, dtypes
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
@@ -134,7 +134,7 @@ def _fields(text: str) -> dict[str, str]:
     while body[:1] == "{" and (item := _ITEM.match(body, place)):
         key = item["key"]
         if key in fields:
-            raise FormatError("duplicate key in the header", found=key, code="duplicate")
+            raise FormatError("duplicate key in the header", found=key, code=ErrorCode.DUPLICATE)
         if key not in _KINDS or item[_KINDS[key]] is None:
             break
         fields[key] = item[_KINDS[key]]

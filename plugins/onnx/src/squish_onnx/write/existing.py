@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from squish_codecs.api import Scheme
 
-from squish_core.api import CodecSpec, FormatError, Limits, Options, TensorSpec, load_json, open_source
+from squish_core.api import CodecSpec, ErrorCode, FormatError, Limits, Options, TensorSpec, load_json, open_source
 
 from ..coded import CodedWeight, CodeUse
 from ..model import OWN_KEYS
@@ -115,7 +115,7 @@ def rewrite(
                 error.hint = f"Encode it: --encode '{error.tensor}={_dtype_of(model, spec.name)}'."
             raise
     if duplicates := sorted((set(result.graph.initializers) - result.replaced) & model.names):
-        raise FormatError("the graph has a value of this name already", tensor=duplicates[0], code="duplicate")
+        raise FormatError("the graph has a value of this name already", tensor=duplicates[0], code=ErrorCode.DUPLICATE)
     return result
 
 

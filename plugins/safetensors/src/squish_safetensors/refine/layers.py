@@ -145,7 +145,7 @@ def refine_layers(
             spec = _layer_tensor(make, layer, layers[layer], layer + base, findings, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "stored twice, quantized and dense; the second one is ignored"
-            findings.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
+            findings.append(Problem(code=ErrorCode.DUPLICATE, severity="error", where=spec.name, message=message))
     return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *findings))
 
 

@@ -114,7 +114,7 @@ def _add(tensors: dict[str, TensorSpec], more: Iterable[TensorSpec]) -> list[Pro
     for spec in more:
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "duplicate tensor name; only the first is read"
-            problems.append(Problem(code="duplicate", severity="warning", where=spec.name, message=message))
+            problems.append(Problem(code=ErrorCode.DUPLICATE, severity="warning", where=spec.name, message=message))
     return problems
 
 

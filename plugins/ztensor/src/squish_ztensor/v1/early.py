@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import FormatError
+from squish_core.api import ErrorCode, FormatError
 
 from ..names import LONG_NAMES
 
@@ -20,7 +20,9 @@ def from_0_1(root: Any, offset: int) -> dict[str, Any]:
             raise FormatError("each entry of the manifest must be a map with a name", offset=offset, code="schema")
         name = entry["name"]
         if name in objects:
-            raise FormatError("duplicate tensor name in the manifest", tensor=name, offset=offset, code="duplicate")
+            raise FormatError(
+                "duplicate tensor name in the manifest", tensor=name, offset=offset, code=ErrorCode.DUPLICATE
+            )
         data = {
             "dtype": _short(entry.get("dtype")), "offset": entry.get("offset"), "length": entry.get("size"),
             "encoding": entry.get("encoding"), "digest": entry.get("checksum"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from squish_core.api import File, Problem, TensorSpec, Typed
+from squish_core.api import ErrorCode, File, Problem, TensorSpec, Typed
 
 from .graph import graph_problems
 from .keys import ARCHITECTURES, GENERAL, Hyperparameters, key_problem, problem
@@ -160,8 +160,8 @@ def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
         elif need.required:
             missing.append(need.name)
     reason = f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not load files with others"
-    yield from _grouped("unmapped", [name for name in tensors if name not in wanted], reason)
-    yield from _grouped("unmapped", missing, "is missing, and llama.cpp does not load without it")
+    yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in wanted], reason)
+    yield from _grouped(ErrorCode.UNMAPPED, missing, "is missing, and llama.cpp does not load without it")
     yield from _shape_problems(wanted, tensors)
     yield from operation_problems({name: tensors[name] for name in wanted})
 
@@ -175,7 +175,7 @@ def _shape_problems(wanted: Mapping[str, Need], tensors: Mapping[str, TensorSpec
             numbers = f"(expected {list(reversed(need.sizes))}, found {list(shape)})"
             groups.setdefault(f"has a shape that llama.cpp does not read with these keys {numbers}", []).append(name)
     for message, names in groups.items():
-        yield from _grouped("contradiction", names, message)
+        yield from _grouped(ErrorCode.CONTRADICTION, names, message)
 
 
 def _padded(sizes: Iterable[int]) -> tuple[int, ...]:
