@@ -146,10 +146,11 @@ def bases(place: Path, only: str) -> Iterator[tuple[str, Folder]]:
 
 def respell(config: dict[str, Any]) -> None:
     """Spell a config.json that Transformers 5 wrote as engines of any release read it."""
-    families = squish.registry().families.values()
+    families: Any = squish.registry().families.values()
     known = next(entry.id for entry in families if config["model_type"] in entry.info.model_types)
     if "text_config" not in config:
-        spelled = squish.registry().family(known).spelled(config)
+        family: Any = squish.registry().family(known)
+        spelled = family.spelled(config)
         config.clear()
         config.update(spelled)
 

@@ -68,8 +68,13 @@ def run(root: str, sources: dict[str, str], targets: dict[str, str], pre: dict[s
     import torch
 
     sys.path[:0] = [root, f"{root}/gguf-py"]
-    from conversion import ModelBase, TextModel, get_model_architecture, get_model_class
-    from conversion.base import ModelType, gguf
+    from conversion import (  # type: ignore[import-not-found]
+        ModelBase,
+        TextModel,
+        get_model_architecture,
+        get_model_class,
+    )
+    from conversion.base import ModelType, gguf  # type: ignore[import-not-found]
 
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)

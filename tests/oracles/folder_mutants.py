@@ -157,7 +157,7 @@ EXTRA_SETTINGS: tuple[tuple[str, Any], ...] = (
 def json_mutants(base: Folder, name: str, skip: tuple[str, ...] = ()) -> Iterator[Mutant]:
     """Each member of a JSON file and of the objects in it: removed, of another type, out of range."""
     document = json.loads(base.files[name])
-    places = [(key,) for key in document if key not in skip]
+    places: list[tuple[str, ...]] = [(key,) for key in document if key not in skip]
     places += [(key, inner) for key, value in document.items() if isinstance(value, dict) and key not in skip
                for inner in list(value)[:40]]  # fmt: skip
     short = name.removesuffix(".json")

@@ -15,7 +15,7 @@ Mutant = tuple[str, Gguf]
 """What was changed, and the file."""
 TOKENS = "tokenizer.ggml."
 LATER = 2_000_000_000
-ABSENT: tuple[tuple[str, int, Any], ...] = (
+ABSENT: tuple[tuple[str, int | str, Any], ...] = (
     ("{arch}.attention.causal", BOOL, True), ("{arch}.pooling_type", U32, 1), ("{arch}.pooling_type", U32, 99),
     ("{arch}.embedding_length_out", U32, 32), ("{arch}.nextn_predict_layers", U32, 0),
     ("{arch}.nextn_predict_layers", U32, 1), ("{arch}.nextn_predict_layers", U32, 1000),
@@ -205,8 +205,8 @@ def _of_tokens(base: Gguf) -> Iterator[Mutant]:
         yield what, _with(base, evolve(tokens, value=value))
     for key in base.keys:
         if key.name.endswith("_token_id"):
-            for value in (len(tokens.value) - 1, len(tokens.value), 4294967295):
-                yield f"{key.name} is the id {value}", _with(base, evolve(key, value=value))
+            for number in (len(tokens.value) - 1, len(tokens.value), 4294967295):
+                yield f"{key.name} is the id {number}", _with(base, evolve(key, value=number))
         if key.name == f"{TOKENS}token_type":
             for number in (0, 2, 3, 5, 6, 7, 99, -1):
                 value = [number, *key.value[1:]]

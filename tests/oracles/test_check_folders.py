@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ SAMPLE = 24
 @pytest.mark.oracle
 @pytest.mark.parametrize("engine", SAMPLES)
 def test_check_model_promises_nothing_that_the_engine_refuses(engine: str, tmp_path: Path) -> None:
-    results = []
+    results: list[Any] = []
     for wanted in SAMPLES[engine]:
         for family, base in check_folders.bases(tmp_path, wanted):
             if family == wanted:

@@ -192,8 +192,8 @@ class Deepseek(TextModel):
             )  # fmt: skip
         if _scale(settings, "mscale") != _scale(settings, "mscale_all_dim"):
             raise FormatError(
-                "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG, code=ErrorCode.ROPE,
-                expected=_scale(settings, "mscale_all_dim"), found=_scale(settings, "mscale"),
+                "has a mscale that differs from mscale_all_dim, for which GGUF has no key", part=CONFIG,
+                code=ErrorCode.ROPE, expected=_scale(settings, "mscale_all_dim"), found=_scale(settings, "mscale"),
             )  # fmt: skip
         score = settings.get("scoring_func", SCORES[settings["gating_function"]])
         if score != SCORES[settings["gating_function"]]:

@@ -81,7 +81,8 @@ def merge(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) ->
             elif name not in repeatable:
                 raise FormatError(
                     "appears in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
-                    found=shard.source.filename, code=ErrorCode.DUPLICATE, hint="The shards belong to different models.",
+                    found=shard.source.filename, code=ErrorCode.DUPLICATE,
+                    hint="The shards belong to different models.",
                 )  # fmt: skip
             elif files.read(stored_part(spec), name) != files.read(stored_part(tensors[name]), name):
                 raise FormatError(
