@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve
 
@@ -231,7 +231,7 @@ def _set_keys(base: Gguf) -> Iterator[Mutant]:
         elif kind == "array":
             key = Key(full, ARRAY, value[1], value[0])
         else:
-            key = Key(full, kind, value)
+            key = Key(full, cast(int, kind), value)
         if key is not None:
             yield f"{full} = {kind} {str(value)[:30]}", _with(base, key)
 
