@@ -57,7 +57,7 @@ def test_the_predicted_size_counts_the_config_that_is_written(to: str, tmp_path:
     assert planned.size == squish.convert(path, tmp_path / "target", to, "f32").size
 
 
-@pytest.mark.parametrize(("to", "encode"), [("mlx", "f16"), ("hf:method=gptq", "f16"), ("uqff:version=0.1.3", "q8_0")])
+@pytest.mark.parametrize(("to", "encode"), [("mlx", "f16"), ("hf", "f16"), ("uqff:version=0.1.3", "q8_0")])
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_checkpoint_without_quantized_layers_declares_none(source: str, to: str, encode: str, tmp_path: Path) -> None:
     path, keys = SOURCES[source]
@@ -80,7 +80,7 @@ def test_a_declaration_of_a_part_of_the_model_is_left_out(part: str, tmp_path: P
     for key in reversed(part.split(".")):
         inner = {key: inner}
     (path / "config.json").write_text(json.dumps({**config, **inner}))
-    for to in ("safetensors:max_shard_size=1MB", "hf:method=gptq", "mlx"):
+    for to in ("safetensors:max_shard_size=1MB", "hf", "mlx"):
         target = tmp_path / to.partition(":")[0]
         report = squish.convert(path, target, to, "f32")
         assert declared(report.dropped) == {("config.json", f"{part}.quantization_config")}
@@ -122,7 +122,7 @@ def test_a_declaration_goes_with_the_tensors_as_they_are_stored(tmp_path: Path) 
 
 def test_raw_tensors_whose_declaration_is_not_written_are_reported(tmp_path: Path) -> None:
     with squish.open(SOURCES["gptq"][0], "safetensors") as file:
-        report = squish.convert(file, tmp_path / "target", "mlx")
+        report = squish.convert(file, tmp_path / "target", "mlx", rename="keep")
     assert declared(report.dropped) == {("config.json", "quantization_config")}
 
 

@@ -106,7 +106,7 @@ def test_the_error_about_a_folder_says_what_it_is(case: str, tmp_path: Path) -> 
         assert re.search(text, str(caught.value)), str(caught.value)
 
 
-def test_an_unfinished_snapshot_names_the_command_that_completes_it(tmp_path: Path) -> None:
+def test_the_message_about_an_unfinished_snapshot_has_the_command(tmp_path: Path) -> None:
     fill(tmp_path, {f"{SNAPSHOT}/config.json": b"{}", "models--org--tiny/blobs/ff.incomplete": b""})
     (tmp_path / SNAPSHOT / "model.safetensors").symlink_to("../../blobs/ff")
     with pytest.raises(UnknownFormatError, match=r"incomplete.*model.safetensors.*`hf download org/tiny`"):
@@ -137,7 +137,7 @@ def test_an_unfinished_snapshot_names_the_command_that_completes_it(tmp_path: Pa
          + DIGEST.encode() + b'"', b"", f"manifest of Ollama.*blobs/sha256-{DIGEST}"),
     ],
 )  # fmt: skip
-def test_a_lookalike_is_called_by_its_name(head: bytes, tail: bytes, text: str) -> None:
+def test_the_message_calls_a_lookalike_by_its_name(head: bytes, tail: bytes, text: str) -> None:
     with pytest.raises(UnknownFormatError, match=text) as caught:
         squish.open(head.ljust(300 if head[:1] == b"\0" else 0, b" ") + tail, registry=toys.registry())
     assert caught.value.code == "lookalike"
@@ -155,7 +155,7 @@ def test_a_lookalike_is_called_by_its_name(head: bytes, tail: bytes, text: str) 
         ("m.gguf.001", "$(ls -v m.gguf.*)", "m.gguf"),
     ],
 )
-def test_a_piece_of_a_file_says_how_to_join_it(name: str, pieces: str, whole: str, tmp_path: Path) -> None:
+def test_the_message_about_a_piece_of_a_file_says_how_to_join_it(name: str, pieces: str, whole: str, tmp_path: Path) -> None:
     assert piece_hint(name) == f"Join its pieces: `cat {pieces} > {whole}`."
     for data in (BOX[: len(BOX) // 2], BOX[len(BOX) // 2 :], b"\x93\x94\x95\x96"):
         (tmp_path / name).write_bytes(data)

@@ -58,7 +58,7 @@ def test_print_shows_what_the_command_line_shows(path: Path, other: Path, capsys
     difference = shown(capsys, "diff", path, other, "--quiet")
     assert str(squish.diff(path, other)).replace("\x1b", r"\x1b") == difference
     with squish.open(path) as file:
-        assert str(file["norm"].plan()).split("\n")[1:] == shown(capsys, "plan", path, "norm").split("\n")[1:4] + [
+        assert str(file["norm"].plan()).split("\n")[1:] == shown(capsys, "plan", path, "norm").split("\n")[1:5] + [
             line for line in str(file["norm"].plan()).split("\n") if line.startswith("  not")
         ]
     report = squish.convert(path, path.with_name("out.box"), dry_run=True)

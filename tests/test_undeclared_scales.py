@@ -162,19 +162,19 @@ def test_other_processes_read_under_the_same_options(form: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("form", "known"),
+    ("form", "choice"),
     [
         ("safetensors:scale=ignore", "scales"), ("safetensors:scales=apply", "ignore"),
         ("hf:quant_method=fp8", "method"),
         ("hf:method=fp9", "fbgemm_fp8"), ("hf:method=gptq,bits=four", "number"), ("mlx:bits=7", "8"),
     ],
 )  # fmt: skip
-def test_unknown_read_options_list_the_known_ones(form: str, known: str, tmp_path: Path) -> None:
+def test_unknown_read_options_list_the_known_ones(form: str, choice: str, tmp_path: Path) -> None:
     file = safetensors(tmp_path / "model.safetensors", FP8)
     with pytest.raises(squish.UsageError) as caught:
         squish.open(file, form)
     assert caught.value.code == "option"
-    assert known in str(caught.value.expected)
+    assert choice in str(caught.value.expected)
 
 
 def test_the_command_line_refuses_and_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

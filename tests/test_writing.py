@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from squish_core.errors import FormatError, MissingFileError, WriteError
+from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
 from squish_core.io import fsync
 from squish_core.io.atomic import atomic_file, atomic_folder
@@ -123,9 +123,13 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [atomic_file, atomic_folder])
-def test_the_folder_around_must_exist(tmp_path: Path, make: object) -> None:
-    with expect_error(MissingFileError, code="missing"), make(tmp_path / "gone" / "out"):  # type: ignore[operator]
+def test_missing_folders_around_are_made_and_go_again_after_a_failure(tmp_path: Path, make: Any) -> None:
+    with make(tmp_path / "new" / "folder" / "out"):
         pass
+    assert (tmp_path / "new" / "folder" / "out").exists()
+    with pytest.raises(ZeroDivisionError), make(tmp_path / "other" / "folder" / "out"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("make", [atomic_file, atomic_folder])

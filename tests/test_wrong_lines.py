@@ -92,7 +92,6 @@ WRONG = [
     ("owner/repo", "squish info hf://owner/repo"),
     ("ls huggingface.co/owner/repo", "squish ls hf://owner/repo"),
     ("convert owner/repo out.gguf", "squish convert hf://owner/repo out.gguf"),
-    ("ls one", "squish ls one/a.gguf"),
     ("info two", "squish info two/a.gguf"),
     # targets
     ("convert m.gguf out.bin", "squish convert m.gguf out.bin --to gguf"),
@@ -130,7 +129,8 @@ def test_a_wrong_line_is_answered_with_a_command_that_runs(run: Any, line: str, 
 
 
 RIGHT = [
-    ("m.gguf", "info m.gguf"), ("./m.gguf", "info ./m.gguf"), ("--json m.gguf", "info m.gguf --json"),
+    ("m.gguf", "info m.gguf"), ("ls one", "ls one/a.gguf"), ("./m.gguf", "info ./m.gguf"),
+    ("--json m.gguf", "info m.gguf --json"),
     ("m.gguf *ffn*", "info m.gguf *ffn*"), ("help", "--help"), ("help ls", "ls --help"), ("-V", "--version"),
     ("version", "--version"), ("cache", "cache list"), ("cache --json", "cache list --json"),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Apart from `check`, which collects findings, because it knows nothing of files, 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -92,7 +93,7 @@ def name_problem(path: Path) -> Problem | None:
 
     `sha256-<64 digits>` anywhere; in a store, 64 digits of SHA-256, or 40 of the SHA-1 of a Git blob.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # Path.resolve would also ask for its status, and ignore the answer
     match = _DIGEST_NAME.fullmatch(path.name)
     if match is None or (match[1] is None and path.parent.name not in _STORES) or (match[1] and len(match[2]) == 40):
         return None

@@ -20,7 +20,7 @@ COMMANDS: dict[str, str] = {
     **dict.fromkeys(("check", "validate", "test", "fsck", "hash", "sha256", "checksum"), "verify"),
     **dict.fromkeys(("compare", "cmp"), "diff"),
     **dict.fromkeys(
-        ("quantize", "quantise", "quant", "merge", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
+        ("quantize", "quant", "merge", "split", "export", "save", "dequantize", "pack", "shard"), "convert"
     ),
     **dict.fromkeys(("copy", "extract", "download", "pull", "get", "fetch"), "cp"),
     **dict.fromkeys(("benchmark", "speed"), "bench"),

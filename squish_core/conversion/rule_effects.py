@@ -57,7 +57,8 @@ def size_notes(rules: tuple[Rule, ...], steps: Sequence[Step]) -> Iterator[str]:
             yield f"{rule.spec}: {bits:.2f} bits per weight, {reason}"
     grown: dict[str, list[Step]] = {}
     for step in steps:
-        if step.action == "encode" and step.origin.codec == DENSE != step.codec and step.size > step.stored:
+        is_encoded = step.action == "encode" and step.origin.codec == DENSE != step.codec
+        if is_encoded and step.spec.elements and step.size > step.stored:
             grown.setdefault(step.codec.id, []).append(step)
     for codec, larger in grown.items():
         worst = max(larger, key=lambda step: step.bits)

@@ -185,7 +185,7 @@ def test_the_consumer_affects_the_mode(options, mode):
 
 
 @pytest.mark.parametrize(
-    "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2",
+    "options", ["device=A9", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2",
      "device=M1,padding=1", "device=M1,padding=-1,size=4", "device=M1,activation=cosine"],
 )  # fmt: skip
 def test_invalid_options_are_refused(options):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_gguf.file_type import KEY, most_common_type, with_file_type
+from squish_gguf.file_type import KEY, VERSION_KEY, most_common_type, with_file_type
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, TensorSpec, Typed
@@ -31,15 +31,19 @@ def model(path: Path, stated: int | None) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("encode", "number"), [("q8_0", 7), ("q4_0", 2), ("f32", 0), ("bf16", 32), ("mxfp4", 38), (None, 1)]
+    ("encode", "number", "version"),
+    [("q8_0", 7, 2), ("q4_0", 2, 2), ("f32", 0, None), ("bf16", 32, None), ("mxfp4", 38, None), (None, 1, None)],
 )
-def test_the_most_common_matrix_type_is_written(encode: str | None, number: int, tmp_path: Path) -> None:
+def test_the_most_common_matrix_type_is_written(
+    encode: str | None, number: int, version: int | None, tmp_path: Path
+) -> None:
     source = model(tmp_path / "m.gguf", 1)
     done = squish.convert(source, tmp_path / "o.gguf", encode=None if encode is None else {"*ffn*": encode})
     assert not done.dropped
     with squish.open(tmp_path / "o.gguf") as file:
-        assert file.index.meta == {KEY: Typed("u32", number), "general.name": Typed("str", "m")}
-        assert list(file.index.meta) == [KEY, "general.name"]
+        stated = {} if version is None else {VERSION_KEY: Typed("u32", version)}
+        assert file.index.meta == {KEY: Typed("u32", number), "general.name": Typed("str", "m"), **stated}
+        assert list(file.index.meta) == [KEY, "general.name", *stated]
 
 
 def test_a_file_without_the_key_gets_none(tmp_path: Path) -> None:

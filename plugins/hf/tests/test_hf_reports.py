@@ -107,7 +107,7 @@ def transform(*arguments: dict[str, Any]) -> dict[str, Any]:
         ({"targets": ["a.down"], "location": "input"}, False),
     ],
 )  # fmt: skip
-def test_weights_that_are_rotated_at_run_time_are_no_values(
+def test_the_message_about_weights_that_are_rotated_at_run_time(
     arguments: dict[str, Any], refused: bool, tmp_path: Path
 ) -> None:
     config = compressed({}, transform_config=transform(arguments))

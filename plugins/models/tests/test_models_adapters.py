@@ -275,7 +275,7 @@ def test_the_bases_own_weights_are_left_out_and_listed(base: Path, tmp_path: Pat
         ("model.layers.0.mlp.experts.base_layer.lora_A.weight", "fused experts"),
     ],
 )  # fmt: skip
-def test_what_an_adapter_in_gguf_cannot_have_is_refused_by_name(
+def test_the_message_names_what_an_adapter_in_gguf_cannot_have(
     name: str, reason: str, base: Path, tmp_path: Path
 ) -> None:
     source = peft(tmp_path / "lora", {**matrices(), f"base_model.model.{name}": np.ones((64, 32), "f4")})

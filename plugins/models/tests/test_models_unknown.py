@@ -68,13 +68,13 @@ def test_what_an_engine_will_refuse_is_not_written(
 
 
 @pytest.mark.parametrize(("to", "code"), [("hf", "family"), ("mlx", "family"), ("uqff", "engine")])
-def test_a_gguf_of_an_unknown_architecture_becomes_no_folder(gguf: Path, to: str, code: str, tmp_path: Path) -> None:
+def test_the_message_about_a_gguf_of_an_unknown_architecture(gguf: Path, to: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(squish.UsageError) as caught:
         squish.convert(gguf, tmp_path / "out", to)
     assert (caught.value.code, "strange" in str(caught.value)) == (code, True)
 
 
-def test_experts_one_by_one_in_a_gguf_are_no_part_of_a_model(tmp_path: Path) -> None:
+def test_the_message_about_experts_one_by_one_in_a_gguf(tmp_path: Path) -> None:
     tensors = {f"blk.0.ffn_up.{expert}.weight": ONE[UP] for expert in range(2)}
     squish.save(tmp_path / "m.gguf", tensors, metadata={"general.architecture": "qwen3moe", "qwen3moe.expert_count": 2})
     with pytest.raises(squish.UsageError, match=r"blk\.0\.ffn_up\.0\.weight is not a tensor of the family") as caught:

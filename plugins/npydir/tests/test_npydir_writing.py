@@ -168,7 +168,7 @@ def test_damaged_metadata_is_a_problem_and_the_tensors_are_read(tmp_path: Path) 
 def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
     weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
     weights["layers__1__up__weight"][3, 3] = 100
-    weights["embed__weight"] = RNG.normal(size=(64, 128)).astype(np.float32)
+    weights |= {f"{name}__weight": RNG.normal(size=(64, 128)).astype(np.float32) for name in ("embed", "lm_head")}
     model_file = source(tmp_path / "s.safetensors", **weights)
     rules = ["mixed:bpw=6", "layers.3.*=int8"]
     report = squish.convert(model_file, tmp_path / "out", "npydir", rules)

@@ -143,8 +143,8 @@ def test_codes_of_other_operators_are_noted(tmp_path, operator, domain, position
     inputs[position] = "w_quantized"
     arrays = {"data": np.ones((ROWS, COLUMNS), "u1"), "scales": SCALES}
     names = {"data": "w_quantized", "scales": "scale"}
-    made = node(operator, inputs, ["y"], *([message(7, domain)] if domain else []))
-    with squish.open(write(tmp_path / "m.onnx", arrays, names, made)) as file:
+    operation = node(operator, inputs, ["y"], *([message(7, domain)] if domain else []))
+    with squish.open(write(tmp_path / "m.onnx", arrays, names, operation)) as file:
         (note,) = file.problems
         assert (note.code, note.where) == ("codes", "w_quantized")
         assert operator in note.message

@@ -124,7 +124,7 @@ def error(model, **changes) -> squish.SquishError:
 
 def test_a_family_without_a_graph_is_refused_by_name(model, tmp_path):
     refusal = error(model, config={"model_type": "mamba"})
-    assert (refusal.code, refusal.part, refusal.found) == ("family", "config.json", "'mamba'")
+    assert (refusal.code, refusal.part, refusal.found) == ("graph-family", "config.json", "'mamba'")
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[dict[str, bytes], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_folder_that_does_not_say_what_to_open_is_an_error(case: str, tmp_path: Path) -> None:
+def test_the_message_about_a_folder_that_does_not_say_what_to_open(case: str, tmp_path: Path) -> None:
     files, code, text = REFUSED[case]
     with pytest.raises(FormatError) as caught:
         squish.open(fill(tmp_path, files))

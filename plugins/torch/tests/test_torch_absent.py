@@ -37,7 +37,7 @@ def test_the_commands_exist_and_say_what_to_install(words: list[str], capsys: py
     assert main([*words, "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["code"] == "not-installed"
-    assert "`pip install torch`" in error["hint"]
+    assert "`pip install torch transformers`" in error["hint"]
 
 
 def test_other_names_are_attribute_errors() -> None:
@@ -48,8 +48,10 @@ def test_other_names_are_attribute_errors() -> None:
 def test_the_message_is_as_a_user_reads_it() -> None:
     with pytest.raises(squish.MissingPluginError) as caught:
         squish_torch.from_pretrained
-    message = "squish-torch needs torch, which is not installed. Run `pip install torch` (a CPU build is enough)."
-    assert str(caught.value) == message
+    assert str(caught.value) == (
+        "squish-torch needs torch, which is not installed. "
+        "Run `pip install torch transformers` (a CPU build of torch is enough)."
+    )
 
 
 def test_the_tensors_of_a_file_need_torch(tmp_path: Path) -> None:

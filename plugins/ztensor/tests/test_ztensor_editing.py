@@ -29,7 +29,7 @@ def values(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [{}, {"wire": "2"}])
-def test_a_read_only_disk_is_named(
+def test_the_message_names_a_read_only_disk(
     zt: Any, tmp_path: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.zt"
