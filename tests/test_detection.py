@@ -307,7 +307,7 @@ def test_a_mark_in_the_names_names_the_missing_plugin(name: str, tensors: dict[s
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("absent", ["-hf", "-hf,-safetensors,-mlx,-uqff"])
-def test_the_message_about_every_declaration_names_the_missing_plugin(name: str, content: Any, absent: str, tmp_path: Path) -> None:
+def test_the_message_names_the_plugin_of_a_declaration(name: str, content: Any, absent: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(SAMPLES.joinpath("sample.safetensors").read_bytes())
     (tmp_path / name).write_text(json.dumps(content))
     registry = squish.Registry(plugins=absent)

@@ -155,7 +155,7 @@ def test_the_message_calls_a_lookalike_by_its_name(head: bytes, tail: bytes, tex
         ("m.gguf.001", "$(ls -v m.gguf.*)", "m.gguf"),
     ],
 )
-def test_the_message_about_a_piece_of_a_file_says_how_to_join_it(name: str, pieces: str, whole: str, tmp_path: Path) -> None:
+def test_the_message_says_how_to_join_pieces_of_a_file(name: str, pieces: str, whole: str, tmp_path: Path) -> None:
     assert piece_hint(name) == f"Join its pieces: `cat {pieces} > {whole}`."
     for data in (BOX[: len(BOX) // 2], BOX[len(BOX) // 2 :], b"\x93\x94\x95\x96"):
         (tmp_path / name).write_bytes(data)

@@ -49,8 +49,7 @@ def test_the_message_is_as_a_user_reads_it() -> None:
     with pytest.raises(squish.MissingPluginError) as caught:
         squish_torch.from_pretrained
     assert str(caught.value) == (
-        "squish-torch needs torch, which is not installed. "
-        "Run `pip install torch transformers` (a CPU build of torch is enough)."
+        "squish-torch needs torch, which is not installed. Run `pip install torch` (a CPU build of torch is enough)."
     )
 
 
