@@ -162,8 +162,10 @@ def npcl(rng: random.Random, shape: tuple[int, ...], dtype_code: int = 0, **more
 
 
 def tcaw(rng: random.Random, rows: int, columns: int, **more: Any) -> Tensor:
-    bits = [  # any finite values, and those whose exponents are near
-        rng.choice((rng.randrange(2) << 15 | rng.randrange(255 << 7), rng.randrange(120, 128) << 7 | rng.randrange(128)))
+    bits = [  # any finite values, and positive ones whose exponents are near
+        rng.choice(
+            (rng.randrange(2) << 15 | rng.randrange(255 << 7), rng.randrange(120, 128) << 7 | rng.randrange(128))
+        )
         for _ in range(rows * columns)
     ]
     return Tensor("TCAW", (rows, columns), bits, group=119, **more)

@@ -325,14 +325,15 @@ LLAMA_TENSORS = dense(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize(
-    ("changes", "code"),
+    ("changes", "rename", "code"),
     [
-        ({"intermediate_size": 256}, "names"), ({"hidden_size": 128}, "names"), ({"num_hidden_layers": 0}, "names"),
-        ({"model_type": "unknown"}, "engine"),
+        ({"intermediate_size": 256}, None, "names"), ({"hidden_size": 128}, None, "names"),
+        ({"num_hidden_layers": 0}, None, "names"), ({"model_type": "unknown"}, None, "engine"),
+        ({"model_type": "unknown"}, "keep", "names"),
     ],
 )  # fmt: skip
 def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
-    changes: dict[str, Any], code: str, dry_run: bool, tmp_path: Path, uqff: Any
+    changes: dict[str, Any], rename: str | None, code: str, dry_run: bool, tmp_path: Path, uqff: Any
 ) -> None:
     assets = tmp_path / "assets"
     assets.mkdir()
@@ -340,8 +341,9 @@ def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
     with pytest.raises(squish.SquishError) as refused:
         squish.convert(
-            tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", "q8_0", assets=assets, dry_run=dry_run
-        )
+            tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", "q8_0", assets=assets, rename=rename,
+            dry_run=dry_run,
+        )  # fmt: skip
     assert refused.value.code == code
     assert (refused.value.tensor is not None) == (code == "names")
     assert not (tmp_path / "out").exists()
