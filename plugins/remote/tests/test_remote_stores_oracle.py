@@ -238,7 +238,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     values = np.arange(100_000, dtype="f4").reshape(100, 1000)
     squish.save(folder / "model.safetensors", {"w": values})
-    (folder / "config.json").write_text('{"model_type": "acme"}')
+    (folder / "config.json").write_text('{"vocab_size": 8}')
     return folder
 
 

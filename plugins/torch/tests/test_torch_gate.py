@@ -35,7 +35,7 @@ def build(folder: Path, tier: str, bound: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tier", "label", "bound"), [("4bit", "squish_4bit", "kl=1e-4"), ("int4", "int4", "top1=0.999")]
+    ("tier", "label", "bound"), [("4bit", "squish_4bit", "kl=1e-4"), ("int4a", "int4", "top1=0.999")]
 )
 def test_a_tier_that_fails_leaves_nothing(
     folder: Path, tier: str, label: str, bound: str, capsys: pytest.CaptureFixture[str]

@@ -55,7 +55,7 @@ def test_push_to_hub_uploads_the_codes_of_a_file(tmp_path: Path, uploads: Upload
 
 
 def test_push_to_hub_uploads_a_folder_that_loads_again(tmp_path: Path, uploads: Uploads) -> None:
-    squish.convert(tiny_llama(tmp_path / "hf"), tmp_path / "gptq", "hf:method=gptq", ["*_proj.weight=int4", "keep"])
+    squish.convert(tiny_llama(tmp_path / "hf"), tmp_path / "gptq", "hf:method=gptq", ["keep", "*_proj.weight=int4"])
     model = squish_torch.from_pretrained(tmp_path / "gptq")
     model.push_to_hub("me/tiny")
     assert {"config.json", "README.md"} <= uploads.names

@@ -21,6 +21,8 @@ _UNFILLED = (
     "mlp_only_layers", TEXT, VISION,
 )  # fmt: skip
 """Settings whose default depends on others."""
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""One setting of Transformers, under any of these names."""
 LAYER_TYPES = (
     "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
     "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
@@ -151,7 +153,7 @@ def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name
 
 def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
     used = config.get("num_experts_per_tok")
-    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+    for name in EXPERT_COUNTS:
         count = config.get(name)
         if type(count) is int and type(used) is int and used > count:
             yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
@@ -173,6 +175,8 @@ def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
     """What mistral.rs does not parse."""
     for name, expected in refused_settings(config):
         yield _refused(name, f"is {json.dumps(config[name])[:40]}, which mistral.rs does not read: not {expected}")
+    if config.get("num_hidden_layers") == 0:
+        yield _refused("num_hidden_layers", "is 0, and mistral.rs makes no model without layers")
     classes = config.get("architectures", [""])
     if not isinstance(classes, list) or len(classes) != 1 or not isinstance(classes[0], str):
         yield _refused("architectures", "are not a list of one class, as mistral.rs expects")
@@ -254,11 +258,11 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
     """The file with the engine's defaults in place of settings that config.json leaves out."""
     filled = dict(config)
     if isinstance(inner := config.get(TEXT), dict):
-        filled[TEXT] = _defaults(model_type, TEXT, engine) | inner
+        filled[TEXT] = _defaults(model_type, TEXT, engine, inner) | inner
         if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
             filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
     else:
-        filled = _defaults(model_type, "", engine) | filled
+        filled = _defaults(model_type, "", engine, config) | filled
     if filled == config:
         return file
     data = json.dumps(filled).encode()
@@ -266,15 +270,16 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
     return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
 
 
-def _defaults(model_type: str, part: str, engine: str) -> dict[str, Any]:
+def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     if engine == "mistralrs":
         return {}
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
         return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
     settings = settings_of(model_type, part) or {}
+    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
     return {
         name: setting.default
         for name, setting in settings.items()
-        if setting.default is not None and name not in _UNFILLED and not name.endswith("_token_id")
+        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
     }
