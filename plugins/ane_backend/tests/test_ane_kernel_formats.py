@@ -125,6 +125,7 @@ def test_the_registry_states_the_tables_that_plans_show():
 
 
 def test_the_command_shows_the_tables(capsys):
+    pytest.importorskip("typer")
     assert main(("formats", "mlpackage")) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for title, text in squish.registry().containers["mlpackage"].info.facts.items():

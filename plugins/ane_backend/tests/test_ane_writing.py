@@ -244,6 +244,7 @@ def test_short_names_encode_with_the_expected_error(tmp_path, name, bytes_of_cod
 
 @pytest.fixture
 def bf16_model(tmp_path):
+    pytest.importorskip("squish_safetensors")
     rng = np.random.default_rng(4)
     arrays = {
         "model.layers.0.mlp.up_proj.weight": rng.standard_normal((64, 32)),

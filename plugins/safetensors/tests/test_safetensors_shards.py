@@ -211,9 +211,9 @@ def test_an_unreadable_declaration_is_an_error_and_tensors_are_read_as_stored(
 ) -> None:
     (model / name).write_text(text)
     with squish.open(model) as file:
-        assert [(problem.code, problem.severity, problem.where) for problem in file.problems] == [
-            ("json", "error", name)
-        ]
+        found = [(problem.code, problem.severity, problem.where) for problem in file.problems]
+        # without squish-hf, a file of a quantization's method is also a mark of its plugin
+        assert [each for each in found if each[0] != "not-installed"] == [("json", "error", name)]
         assert bytes(file["a"].numpy()) == b"aa"
     assert not squish.verify(model).ok
     with pytest.raises(FormatError):

@@ -335,6 +335,7 @@ LLAMA_TENSORS = dense(
 def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
     changes: dict[str, Any], rename: str | None, code: str, dry_run: bool, tmp_path: Path, uqff: Any
 ) -> None:
+    pytest.importorskip("squish_models")
     assets = tmp_path / "assets"
     assets.mkdir()
     (assets / "config.json").write_text(json.dumps({**LLAMA, **changes}))
@@ -363,6 +364,7 @@ def test_a_config_that_cannot_be_parsed_is_refused_before_writing_0_1_3(config: 
 
 def test_names_from_an_option_are_not_written_without_a_config(tmp_path: Path, uqff: Any) -> None:
     """A 0.x file opened with `arch=` has layer names that could not be read back without a config."""
+    pytest.importorskip("squish_models")
     assets, old = tmp_path / "assets", tmp_path / "old"
     assets.mkdir()
     (assets / "config.json").write_text(json.dumps(LLAMA))
@@ -378,6 +380,7 @@ def test_names_from_an_option_are_not_written_without_a_config(tmp_path: Path, u
 
 
 def test_assets_give_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
+    pytest.importorskip("squish_models")
     assets = tmp_path / "assets"
     assets.mkdir()
     (assets / "config.json").write_text(json.dumps(LLAMA))
