@@ -21,8 +21,8 @@ DATA = ROOT / "tests" / "data"
 
 
 FAMILIES = frozenset((
-    "deepseek2", "gemma2", "gemma3", "glm4", "gpt-oss", "gpt2", "granite", "lfm2", "llama", "mixtral", "mlx-lm", "olmo2", "phi3",
-    "qwen2", "qwen2vl", "qwen3", "qwen3moe", "starcoder2",
+    "deepseek2", "gemma2", "gemma3", "glm4", "gpt-oss", "gpt2", "granite", "lfm2", "llama", "mixtral", "mlx-lm",
+    "olmo2", "phi3", "qwen2", "qwen2vl", "qwen3", "qwen3moe", "starcoder2",
 ))  # fmt: skip
 """Families of squish-models."""
 
