@@ -37,16 +37,16 @@ def check_settings() -> None:
         from squish_core.plugins.sources import options_from_environment
 
         options_from_environment()
-    known = (*PATTERNS, *OTHERS)
+    names_in_use = (*PATTERNS, *OTHERS)
     for name in names:
-        if name not in known:
-            _warn(name, known)
+        if name not in names_in_use:
+            _warn(name, names_in_use)
 
 
-def _warn(name: str, known: tuple[str, ...]) -> None:
+def _warn(name: str, names_in_use: tuple[str, ...]) -> None:
     import difflib
 
     from squish_core.cli.output import show_warning
 
-    if near := difflib.get_close_matches(name, known, 1, 0.85):
+    if near := difflib.get_close_matches(name, names_in_use, 1, 0.85):
         show_warning(f"{name} is not used; did you mean {near[0]}?")

@@ -80,12 +80,12 @@ def file_of(folder: Source, suffixes: Collection[str]) -> Source:
 def unrecognized(folder: Source, installed: Iterable[str]) -> SquishError:
     """Return the error for a folder that no format recognizes, which says what it is."""
     names, subfolders = folder.members(), folder.subfolders()
-    known = (
+    description = (
         _of_other_software(names) or _of_ollama(folder, names, subfolders) or _of_the_hub(folder, subfolders)
         or _with_weights_below(folder, names, subfolders) or _without_weights(folder, names)
     )  # fmt: skip
-    if known is not None:
-        what, found, hint = known
+    if description is not None:
+        what, found, hint = description
         return UnknownFormatError(
             f"is {what}", file=folder.name, found=found or None, code=ErrorCode.UNKNOWN, hint=hint
         )

@@ -81,7 +81,7 @@ class Safetensors(Container):
         assets = [_member(main, path) for path in model_assets(main, members)] if standard else []
         files = [file.filename for file in (*(shard.source for shard in shards), *assets)]
         ignored = not_read(main, members, files) if source.is_dir else ()
-        beside = ignored if source.is_dir else members if INDEX.fullmatch(name) else ()
+        others = ignored if source.is_dir else members if INDEX.fullmatch(name) else ()
         index = Index(
             format="safetensors",
             version="",
@@ -94,7 +94,7 @@ class Safetensors(Container):
             },
             problems=(
                 *choice.problems, *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *_restored(shared), *unlisted(files, beside), *unreadable(assets, limits),
+                *contradictions, *_restored(shared), *unlisted(files, others), *unreadable(assets, limits),
             ),
             ignored=ignored,
         )  # fmt: skip

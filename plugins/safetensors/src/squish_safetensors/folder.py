@@ -215,8 +215,8 @@ def _file_or_index(folder: Source, file: str, index: str, limits: Limits) -> Cho
 def _without_variants(names: Iterable[str]) -> list[str]:
     """Names without variants (`model.fp16.safetensors`) of a file or index that is there, too."""
     listed = list(names)
-    plain = {_set_of(name) for name in listed}
-    return [name for name in listed if _set_of(_main_variant(name)) not in plain or _main_variant(name) == name]
+    sets = {_set_of(name) for name in listed}
+    return [name for name in listed if _set_of(_main_variant(name)) not in sets or _main_variant(name) == name]
 
 
 def _main_variant(name: str) -> str:

@@ -73,11 +73,11 @@ def _any(values: tuple[object, ...]) -> str:
 
 def encoding_for(operation: str, **features: Any) -> Encoding | Refusal:
     """Return the encoding that an operation and its features stand for, or why there is none."""
-    given = {name: single_value(name, value) for name, value in features.items() if value is not None}
-    numbers = {name: int(given[name]) for name in ("bits", "vector", "codebooks") if name in given}
+    values = {name: single_value(name, value) for name, value in features.items() if value is not None}
+    numbers = {name: int(values[name]) for name in ("bits", "vector", "codebooks") if name in values}
     query = Features(
-        bits=numbers.get("bits"), zero_points=given.get("zero_points") == "true", granularity=given.get("granularity"),
-        vector=numbers.get("vector", 1), codebooks=numbers.get("codebooks"),
+        bits=numbers.get("bits"), zero_points=values.get("zero_points") == "true",
+        granularity=values.get("granularity"), vector=numbers.get("vector", 1), codebooks=numbers.get("codebooks"),
     )  # fmt: skip
     form = FORMS[operation]
     complete = form.complete(query)

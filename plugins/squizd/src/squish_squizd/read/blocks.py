@@ -131,9 +131,9 @@ def _astw(at: _At) -> Block | None:
     width, height, code = words
     footprint = FOOTPRINTS.get(code)
     if footprint is None:
-        known = ", ".join(f"{own:#04x} for {x}x{y}" for (x, y), own in FOOTPRINT_CODES.items())
+        codes = ", ".join(f"{own:#04x} for {x}x{y}" for (x, y), own in FOOTPRINT_CODES.items())
         at.findings.error(
-            "P5", at.where, "unknown ASTC footprint code", offset=at.start + 12, expected=known, found=f"{code:#04x}"
+            "P5", at.where, "unknown ASTC footprint code", offset=at.start + 12, expected=codes, found=f"{code:#04x}"
         )
         return None
     if not width or not height:

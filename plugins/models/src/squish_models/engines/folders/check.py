@@ -128,13 +128,13 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
 
 def _prefix_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
     model_type, family = inventory.naming.model_type or "", inventory.family
-    known = tuple(family.prefixes) if family is not None else ()
+    prefixes = tuple(family.prefixes) if family is not None else ()
     if engine.id == "transformers":  # which loads the names of a model without a head, too
-        known = tuple(prefix for prefix in known if "language_model" in prefix)
+        prefixes = tuple(prefix for prefix in prefixes if "language_model" in prefix)
     legal = engine.prefixes.get(model_type, ())
     required = engine.required.get(model_type)
     for name in file.index.tensors:
-        prefix = next((each for each in known if name.startswith(each)), None)
+        prefix = next((each for each in prefixes if name.startswith(each)), None)
         if prefix is not None and not prefix.startswith(legal):
             yield _tensor(name, f"begins with {prefix}, which {engine.title} does not read for {model_type}")
             return

@@ -152,24 +152,24 @@ def _tensor_problems(file: File, numbers: Hyperparameters) -> Iterator[Problem]:
     if tokens is not None and tokens != rows:
         message = f"are {tokens}, and {EMBEDDINGS} has {rows} rows"
         yield Problem(code="tokenizer", severity="error", where=f"{PREFIX}tokens", message=message)
-    wanted: dict[str, Need] = {}
+    found: dict[str, Need] = {}
     missing: list[str] = []
     for need in needs(numbers, rows or 0, tensors.keys()):
         if need.name in tensors:
-            wanted[need.name] = need
+            found[need.name] = need
         elif need.required:
             missing.append(need.name)
     reason = f"is not a tensor that llama.cpp reads for {numbers.architecture}, and it does not load files with others"
-    yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in wanted], reason)
+    yield from _grouped(ErrorCode.UNMAPPED, [name for name in tensors if name not in found], reason)
     yield from _grouped(ErrorCode.UNMAPPED, missing, "is missing, and llama.cpp does not load without it")
-    yield from _shape_problems(wanted, tensors)
-    yield from operation_problems({name: tensors[name] for name in wanted})
+    yield from _shape_problems(found, tensors)
+    yield from operation_problems({name: tensors[name] for name in found})
 
 
-def _shape_problems(wanted: Mapping[str, Need], tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
+def _shape_problems(found: Mapping[str, Need], tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
     """Tensors of other sizes than the keys imply, grouped by the sizes."""
     groups: dict[str, list[str]] = {}
-    for name, need in wanted.items():
+    for name, need in found.items():
         shape = tensors[name].shape
         if _padded(reversed(shape)) != _padded(need.sizes):
             numbers = f"(expected {list(reversed(need.sizes))}, found {list(shape)})"
