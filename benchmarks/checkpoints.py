@@ -16,7 +16,7 @@ import squish_core as squish
 from benchmarks.data import FOLDER, write_header
 from benchmarks.table import Row, markdown
 from squish_core.api import open_source
-from squish_core.testing import CountingSource
+from squish_testing import CountingSource
 
 SHARDS, LAYERS, GROUP = 4, 100, 128
 SHAPE = (4096, 14336)

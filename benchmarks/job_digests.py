@@ -18,10 +18,10 @@ import numpy as np
 import oracles
 
 import squish_core as squish
-from squish_core.api import output_image, plan_conversion
-from squish_core.conversion import job_run, worker
-from squish_core.conversion.journal import Journal, journal_path
-from squish_core.conversion.tasks import JobLayout
+from squish_convert.api import output_image, plan_conversion
+from squish_convert.job import run as job_run, worker
+from squish_convert.job.journal import Journal, journal_path
+from squish_convert.job.tasks import JobLayout
 
 TASK = 1 << 20
 KILLED = "killed"

@@ -20,7 +20,7 @@ import squish_core as squish
 from benchmarks.data import write_header
 from benchmarks.job_model import Rates
 from squish_core.api import CodecSpec
-from squish_core.conversion.journal import Journal
+from squish_convert.job.journal import Journal
 
 SHAPE = (8192, 4096)
 TASK = 20 << 20
@@ -140,7 +140,7 @@ def memory_of(process: int) -> tuple[int, int] | None:
 
 def imported_memory() -> int:
     """Anonymous bytes of a process that has imported what a worker imports."""
-    from squish_core.conversion import worker
+    from squish_convert.job import worker
 
     registry = worker.registry()
     registry.container("gguf")

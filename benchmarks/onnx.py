@@ -30,7 +30,7 @@ for path in source.iterdir():
         os.fsync(written.fileno())
 """
 IMPORTS = (
-    "import squish_core.cli.app, squish_core.conversion.convert, squish_gguf.container, squish_ggml.codec, "
+    "import squish_cli.app, squish_convert.convert, squish_gguf.container, squish_ggml.codec, "
     "squish_models.family, squish_onnx.container"
 )
 PACKAGED = {"SmolLM2-135M Q4_1": "smollm2", "Gemma-3 270M Q4_K_M": "gemma"}

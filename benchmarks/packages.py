@@ -15,7 +15,7 @@ from squish_codecs.api import Palette
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
 from squish_core.plugins.registry import registry
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 # Runs in a process of its own, which reports how far its resident set grew (Linux; the peak is reset first, because a
 # new process inherits that of its parent).
@@ -64,7 +64,7 @@ def package(size: int, layers: int, name: str) -> Row:
         file = model(size, layers)
 
         def ours() -> None:
-            from squish_core.conversion.convert import convert
+            from squish_convert.convert import convert
 
             convert(file, Path(folder) / f"{next(count)}.mlpackage", encode=name)
 
@@ -85,7 +85,7 @@ def model(size: int, layers: int) -> Any:
 
 def memory(size: int, layers: int) -> str:
     """How far the resident set of a process grows that builds a package, beside the bytes of the model."""
-    from squish_core.conversion.convert import convert
+    from squish_convert.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "plain.safetensors"

@@ -184,7 +184,7 @@ def virtual_calls(folder: Path) -> dict[str, Any]:
 
         def read(rule: str | None = rule, places: Any = places) -> None:
             with squish.open(folder / "weights.safetensors") as file:
-                source: Any = file.as_format("gguf", encode=rule)
+                source: Any = squish.as_format(file, "gguf", encode=rule)
                 for share in places:
                     source.read(int(share * (source.size - 4096)), 4096)
 

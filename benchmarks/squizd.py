@@ -19,7 +19,7 @@ from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
-from squish_core.testing.codecs import read_region
+from squish_testing.codecs import read_region
 
 SHAPE = (2048, 4096)
 CODECS = {

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import squish_core as squish
-from squish_core.cli import main as command
+from squish_cli import main as command
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "demo-data"

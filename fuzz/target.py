@@ -21,8 +21,8 @@ PACKAGES = [
 
 with atheris.instrument_imports(include=PACKAGES):
     import squish_core as squish
-    from squish_core.testing.hostile import probe
-    from squish_core.testing.sources import DamagedFolder, source_of
+    from squish_testing.hostile import probe
+    from squish_testing.sources import DamagedFolder, source_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {

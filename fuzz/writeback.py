@@ -1,7 +1,7 @@
 """Damage real files, and convert each that still opens with every writer: `python fuzz/writeback.py [--seconds N]`.
 
 What is written must verify and be what the report states, or be refused and leave nothing behind
-(`squish_core.testing.writeback`). Findings are lines of JSON in `.fuzz/writeback/findings-SEED.jsonl`; each says how to
+(`squish_testing.writeback`). Findings are lines of JSON in `.fuzz/writeback/findings-SEED.jsonl`; each says how to
 run its case again (`--replay`). Totals are printed at the end.
 """
 
@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 import writeback_samples as samples  # noqa: E402
 
 import squish_core as squish  # noqa: E402
-from squish_core.testing.mutations import mutant  # noqa: E402
-from squish_core.testing.writeback import WritebackError, check_conversion  # noqa: E402
+from squish_testing.mutations import mutant  # noqa: E402
+from squish_testing.writeback import WritebackError, check_conversion  # noqa: E402
 
 HOME = ROOT / ".fuzz" / "writeback"
 SECONDS_PER_CASE = 20

@@ -1,8 +1,29 @@
-"""`python -m squish_core` is the `squish` command."""
+"""The script `squish`, and `python -m squish_core`: both run the command line of squish-core-cli."""
+
+from __future__ import annotations
 
 import sys
 
-from squish_core.cli import process
+
+def main() -> int:
+    """Run the command line, or say how to install it.
+
+    Returns
+    -------
+    int
+        The exit code; 2 if squish-core-cli is not installed.
+    """
+    try:
+        from squish_cli import process
+    except ModuleNotFoundError as error:
+        if error.name != "squish_cli":
+            raise
+        from squish_core.plugins.catalog import install_command
+
+        print(f"error: the command line is not installed. Run `{install_command('squish-core-cli')}`.", file=sys.stderr)
+        return 2
+    return process()
+
 
 if __name__ == "__main__":
-    sys.exit(process())
+    sys.exit(main())

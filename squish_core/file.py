@@ -14,24 +14,21 @@ from squish_core.formats.metadata import untyped
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.reader import Assets, Reader
-from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
 from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.analysis.summary import Summary
+    from squish_core.summary import Summary
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.plan import FilePlan
     from squish_core.backends.whole import WholeModel
     from squish_core.io.source import Source
 
 
-class File(Reader, Mapping[str, "Tensor"], Renamed):
+class File(Reader, Mapping[str, "Tensor"]):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
-
-    renamed = {"file": "source_for", "originals": "without_caches"}  # noqa: RUF012
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -74,7 +71,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> summary.format, summary.tensors, [kind.stored_as for kind in summary.codecs]
         ('gguf', 3, ['ggml.q8_0', 'f32'])
         """
-        from squish_core.analysis.summary import summarize
+        from squish_core.summary import summarize
 
         return summarize(self)
 
@@ -190,37 +187,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
-
-    def as_format(self, format: str, encode: Any = None, **options: Any) -> Source:  # noqa: A002
-        """Present the file in another format without writing it.
-
-        Parameters
-        ----------
-        format, encode
-            `to` and `encode` of `squish.convert`.
-        **options
-            `only`, `rename` and `requantize` of `squish.convert`; `activations`, an open file.
-
-        Returns
-        -------
-        Source
-            What `open` and `convert` take. Its bytes are those that `convert` would write, made as they are read; this
-            file must stay open.
-
-        Raises
-        ------
-        UsageError
-            The format's layout depends on the data (code `image`).
-
-        Examples
-        --------
-        >>> with squish.open("model.safetensors") as file, squish.open(file.as_format("gguf")) as virtual:
-        ...     print(virtual.format, virtual.source.size == squish.convert(file, "copy.gguf").size)
-        gguf True
-        """
-        from squish_core.conversion.virtual import as_format
-
-        return as_format(self, format, encode, **options)
 
     def __getitem__(self, name: str) -> Tensor:
         try:

@@ -26,15 +26,7 @@ from squish_core.plugins.registry import Registry
 class Reader:
     """Reads the parts in an Index; the base of `File`."""
 
-    def __init__(
-        self, source: Source, index: Index, registry: Registry | None = None, limits: Limits = DEFAULT,
-        *, known: Registry | None = None,
-    ) -> None:  # fmt: skip
-        if known is not None:
-            warnings.warn("File(known=) is now File(registry=)", DeprecationWarning, stacklevel=2)
-            registry = known
-        if registry is None:
-            raise TypeError("File() needs registry=, what is installed")
+    def __init__(self, source: Source, index: Index, registry: Registry, limits: Limits = DEFAULT) -> None:
         self.source, self.index, self.registry, self.limits = source, index, registry, limits
         self._is_loading = False
 

@@ -68,18 +68,6 @@ class Statistics:
         """The largest magnitude of a finite value."""
         return None if self.min is None or self.max is None else max(-self.min, self.max)
 
-    @property
-    def least(self) -> float | None:
-        """Deprecated: `min`."""
-        warnings.warn("Statistics.least is now Statistics.min", DeprecationWarning, stacklevel=2)
-        return self.min
-
-    @property
-    def greatest(self) -> float | None:
-        """Deprecated: `max`."""
-        warnings.warn("Statistics.greatest is now Statistics.max", DeprecationWarning, stacklevel=2)
-        return self.max
-
     def __repr__(self) -> str:
         nonfinite = (("nan", self.nan), ("infinite", self.infinite))
         counts = "".join(f" {name}={count}" for name, count in nonfinite if count)

@@ -270,24 +270,13 @@ class Tensor(TensorFacts):
                         raise
                     chain = chain.without_chosen(error.message)
 
-    def readable(self) -> Encoding:
-        """Deprecated: use `bound.encoding`."""
-        warnings.warn("Tensor.readable() is now Tensor.bound.encoding", DeprecationWarning, stacklevel=2)
-        return self.bound.encoding
-
-    def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
-        """Deprecated: use `file.bind(spec, encoding).arrays`."""
-        what = "Tensor.arrays(encoding) is now Tensor.file.bind(Tensor.spec, encoding).arrays"
-        warnings.warn(what, DeprecationWarning, stacklevel=2)
-        return self.file.bind(self.spec, encoding).arrays
-
     def _load(self, chain: Chain) -> Weight:
-        from squish_core.backends.base import chosen_backend, load_weight
+        from squish_core.backends.base import chosen_backend
         from squish_core.backends.weight import Weight
 
         implementation = chosen_backend(chain, self.file.registry)
         bound = self.file.bind(self.spec, chain.chosen.encoding)
-        return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
+        return Weight(self, chain, bound, implementation, implementation.load(chain, bound))
 
     def statistics(self) -> Statistics:
         """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.

@@ -8,7 +8,7 @@ from pathlib import Path
 from squish_models import squish_families
 
 import squish_core as squish
-from squish_core.families.base import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
+from squish_convert.families.base import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 START, END = "<!-- families: python tests/family_table.py -->", "<!-- end of the families -->"
@@ -53,7 +53,7 @@ def table() -> str:
             continue
         types = ", ".join(f"`{model_type}`" for model_type in info.model_types)
         architecture = f"`{info.architecture}`" + (" with `expert_count`" if info.experts else "")
-        besides = "; ".join(changes(registry.family(info.id))) or "-"
+        besides = "; ".join(changes(registry.implementation("family", info.id))) or "-"
         rows.append(f"| `{info.id}` | {info.title} | {types} | {architecture} | {besides} |\n")
     return HEAD + "".join(rows)
 

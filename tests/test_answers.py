@@ -18,7 +18,7 @@ from squish_core.backends import answers
 from squish_core.backends.answers import kind_of
 from squish_core.file import File
 from squish_core.plugins.registry import Registry
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 SHAPES = {"a": (4, 6), "b": (4, 6), "c": (4, 8), "d": (4, 6)}
 

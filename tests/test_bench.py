@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from squish_core.analysis import benchmark, machine_rates
-from squish_core.cli.app import run
+from squish_cli import benchmark, machine_rates
+from squish_cli.app import run
 from squish_core.plugins import registry
 
 DATA = Path(__file__).with_name("data")

@@ -112,8 +112,8 @@ def test_a_plugin_imports_declared_interfaces_alone(package: str) -> None:
             if top not in PACKAGES or top == package:
                 continue
             target = f"{base}.{name}" if base == top else base
-            interfaces = ("squish_core.api", "squish_core.testing") if top == "squish_core" else (f"{top}.api",)
-            if target not in interfaces and not target.startswith("squish_core.testing."):
+            interfaces = ("squish_core.api", "squish_testing") if top == "squish_core" else (f"{top}.api",)
+            if target not in interfaces and not target.startswith("squish_testing."):
                 violations.append(f"{path.relative_to(ROOT)}:{line} {target}")
     assert not violations
 

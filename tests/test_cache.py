@@ -9,7 +9,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import atomic_folder
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.io import cache
 
 

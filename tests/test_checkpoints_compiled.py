@@ -13,7 +13,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 pytest.importorskip("squish_cpu")
 

@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("typer")
 
-from squish_core.analysis import diagnosis
-from squish_core.analysis.summary import abbreviate
+from squish_cli import diagnosis
+from squish_core.summary import abbreviate
 from squish_core.api import (
     DENSE,
     Container,
@@ -36,7 +36,7 @@ from squish_core.api import (
     dropped_assets,
     hookimpl,
 )
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.display.data import to_json
 from squish_core.errors import ConflictError, SquishError
 from squish_core.formats.write_plan import WritePlan
@@ -333,7 +333,7 @@ def test_an_error_does_not_end_in_two_periods() -> None:
 
 
 def test_verify_names_the_path_as_typed_and_the_shard_at_fault(tmp_path: Path) -> None:
-    from squish_core.analysis.verify import verify
+    from squish_core.checking.verify import verify
 
     (tmp_path / "empty.toy").touch()
     assert verify(tmp_path / "empty.toy").file == str(tmp_path / "empty.toy")

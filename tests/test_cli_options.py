@@ -14,9 +14,9 @@ pytest.importorskip("typer")
 import typer.main
 
 import squish_core as squish
-from squish_core.cli import main
-from squish_core.cli.app import build
-from squish_core.cli.words import OLD_OPTIONS, understood
+from squish_cli import main
+from squish_cli.app import build
+from squish_cli.words import OLD_OPTIONS, understood
 
 OWN_TEXTS = {
     ("diff", "--names"), ("activations", "--names"), ("tune", "--encode"), ("tune", "--to"), ("needs", "--backend"),

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("typer")
 
-from squish_core.cli import main, progress
+from squish_cli import main, progress
 
 DATA = Path(__file__).with_name("data")
 
@@ -29,7 +29,7 @@ def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("command", ["formats", "codecs", "backends", "plugins"])
 def test_listings_import_nothing_heavy(command: str) -> None:
     heavy = "{'numpy', 'ml_dtypes', 'rich', 'cbor2', 'pydantic'} & set(sys.modules)"
-    ran = run("-c", f"import sys; from squish_core.cli import main; main(['{command}']); print('loaded', {heavy})")
+    ran = run("-c", f"import sys; from squish_cli import main; main(['{command}']); print('loaded', {heavy})")
     assert ran.stdout.splitlines()[-1] == "loaded set()"
 
 
@@ -44,7 +44,7 @@ def test_listings_import_nothing_heavy(command: str) -> None:
 )
 def test_text_and_switches_need_no_pydantic(command: list[str]) -> None:
     argv = [word.format(model=DATA / "sample.safetensors") for word in command]
-    ran = run("-c", f"import sys; from squish_core.cli import main; code = main({argv}); "
+    ran = run("-c", f"import sys; from squish_cli import main; code = main({argv}); "
                     "print('ended', code, 'pydantic' in sys.modules)")  # fmt: skip
     assert ran.stdout.splitlines()[-1] == "ended 0 False", ran.stderr
 
@@ -57,7 +57,7 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_only_a_process_of_its_own_leaves_its_garbage() -> None:
-    script = "import gc, sys; from squish_core.cli import main, process; sys.argv = ['squish', '--version']"
+    script = "import gc, sys; from squish_cli import main, process; sys.argv = ['squish', '--version']"
     frozen = run("-c", f"{script}; main(); kept = gc.get_freeze_count(); process(); print(kept, gc.get_freeze_count())")
     kept, left = map(int, frozen.stdout.splitlines()[-1].split())
     assert kept == 0 < left

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 for needed in ("squish_ggml", "squish_gguf"):
     pytest.importorskip(needed)

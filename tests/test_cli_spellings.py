@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
-from squish_core.cli.spellings import graph_target, mlx_rules, preset_rules
+from squish_cli import main
+from squish_cli.spellings import graph_target, mlx_rules, preset_rules
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import squish_core as squish
 from squish_core import api
 from squish_core.api import CodecSpec, CodeLayout, Codes, Exactness, SquishError, TensorSpec, dtypes
 from squish_core.plugins.registry import Registry
-from squish_core.testing import CodecSuite
-from squish_core.testing.sources import memory_file
+from squish_testing import CodecSuite
+from squish_testing.sources import memory_file
 
 NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (64, 128)
 LAYOUTS = {

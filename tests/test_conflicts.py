@@ -12,7 +12,7 @@ from attrs import evolve
 
 import squish_core as squish
 from squish_core import api
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.errors import ConflictError, SquishError
 from squish_core.plugins import registry as registry_module
 from squish_core.plugins.registry import Registry

@@ -14,12 +14,12 @@ import toys
 
 import squish_core as squish
 from squish_core import api
-from squish_core.conversion import report as conversion_report
-from squish_core.conversion.rules import suggest_names
+from squish_convert import report as conversion_report
+from squish_convert.rules import suggest_names
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format, parse_spec
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -83,7 +83,7 @@ def test_the_repr_of_a_report_is_one_line(run: Any) -> None:
 
 
 def test_the_same_codec_with_other_parameters_is_not_a_copy() -> None:
-    from squish_core.conversion.compatible import can_widen
+    from squish_convert.compatible import can_widen
 
     def stored(index: str, **params: Any) -> api.Encoding:
         parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}

@@ -12,7 +12,7 @@ import writeback_samples as samples
 
 import squish_core as squish
 from squish_core.api import Dropped
-from squish_core.testing.writeback import check_conversion
+from squish_testing.writeback import check_conversion
 
 HF = samples.ROOT / "plugins/hf/tests/data"
 MLX = samples.ROOT / "plugins/mlx_format/tests/data"

@@ -12,10 +12,10 @@ from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import SquishError, Typed
-from squish_core.cli import main
-from squish_core.conversion import delete_source
+from squish_cli import main
+from squish_convert import delete_source
 from squish_core.io import sink
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a.weight": RNG.normal(size=(32, 64)).astype(np.float32), "norm": np.ones(64, np.float32)}
@@ -147,7 +147,7 @@ def test_a_wrongly_written_target_keeps_the_source(
         "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
     }[damage]
     delete = delete_source.delete
-    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
+    monkeypatch.setattr("squish_convert.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
     with expect_error(SquishError, code="delete"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
@@ -169,7 +169,7 @@ def test_the_source_stays_when_the_target_differs_in_one_bit(
         target.write_bytes(content)
         delete(*args)
 
-    monkeypatch.setattr("squish_core.conversion.convert.delete", damage_and_delete)
+    monkeypatch.setattr("squish_convert.convert.delete", damage_and_delete)
     with pytest.raises(SquishError) as caught:
         squish.convert(source, target, delete_source=True)
     assert caught.value.code == "delete"

@@ -30,7 +30,7 @@ from squish_core.detect import detect
 from squish_core.io.source import BytesSource
 from squish_core.plugins import catalog
 from squish_core.plugins.catalog import lookalike
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 EMPTY = toys.box({})
 SAMPLES = Path(__file__).parent / "data"

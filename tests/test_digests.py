@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core import api
-from squish_core.analysis.verify import report_lines
+from squish_core.checking.verify import report_lines
 from squish_core.file import File
 from squish_core.io.crc32c import Crc32c, crc32c
 from squish_core.io.digest import Digest, check_digest

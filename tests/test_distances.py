@@ -7,8 +7,8 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from squish_core.analysis import metrics
-from squish_core.analysis.metrics import Distance
+from squish_convert.compare import metrics
+from squish_convert.compare.metrics import Distance
 
 
 def test_panels_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

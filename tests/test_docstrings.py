@@ -47,7 +47,7 @@ PLUGINS = {
 }  # fmt: skip
 """Plugin -> what its interface loads first."""
 MODULES = [
-    "squish_core", "squish_core.api", "squish_core.testing",
+    "squish_core", "squish_core.api", "squish_testing",
     *(f"{plugin}.api" for plugin, library in PLUGINS.items() if find_spec(plugin) and find_spec(library)),
 ]  # fmt: skip
 """What programs, plugins and their tests import."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.errors import MissingPluginError, SquishError
 
 ADDRESS = "https://user:pass/word@example.org:8080/model.gguf?signature=secret#fragment"

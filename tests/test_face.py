@@ -12,7 +12,7 @@ import pytest
 
 import squish_core as squish
 from squish_core import api
-from squish_core.cli.app import run
+from squish_cli.app import run
 from squish_core.display.tables import fit_all
 from squish_core.model import CodecSpec, Encoding, Index
 

@@ -16,9 +16,9 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.api import MissingPluginError, SquishError
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.plugins.catalog import SHORT_NAMES, install_command
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 FORMATS = sorted(squish.registry().containers)
 BACKENDS = (None, "cpu", "numpy", "metal", "ane:device=M1", "ane:device=M4")

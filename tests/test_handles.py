@@ -26,7 +26,7 @@ from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.io.source import BytesSource
 from squish_core.limits import Limits
 from squish_core.model import Typed
-from squish_core.testing import CountingSource, expect_error
+from squish_testing import CountingSource, expect_error
 
 VALUES = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
 BOX = toys.box({"w": VALUES, "q": toys.rows(VALUES), "bias": VALUES[0]}, {"name": "toy"}, {"config.json": b"{}"})

@@ -11,7 +11,7 @@ from attrs import evolve
 
 import squish_core as squish
 from squish_core.codecs.permuted import PermutedRows
-from squish_core.conversion.arrays import in_memory
+from squish_convert.arrays import in_memory
 from squish_core.errors import CodecError
 from squish_core.io import sink
 from squish_core.io.atomic import atomic_file

@@ -16,7 +16,7 @@ import pytest
 import squish_core as squish
 from squish_core.errors import MissingPluginError
 from squish_core.plugins import catalog, environment
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
 INSTALLER: Any = environment.installer

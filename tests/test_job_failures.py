@@ -19,11 +19,11 @@ from inline_scheduler import inline_registry
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, UsageError, WriteError
-from squish_core.cli import main
-from squish_core.cli.progress import Progress
-from squish_core.conversion import worker
-from squish_core.conversion.journal import Journal
-from squish_core.io.staging import Staging
+from squish_cli import main
+from squish_cli.progress import Progress
+from squish_convert.job import worker
+from squish_convert.job.journal import Journal
+from squish_convert.job.staging import Staging
 from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 
@@ -212,7 +212,7 @@ def test_damage_beyond_the_sample_is_found_before_the_end(
     with output.open("r+b") as file:
         file.seek(last["output"][0][1] + 5)
         file.write(b"damage")
-    monkeypatch.setattr("squish_core.conversion.job_run.SAMPLE", 1)  # the first task
+    monkeypatch.setattr("squish_convert.job.run.SAMPLE", 1)  # the first task
     report = job(source, tmp_path / "out.gguf", resume=True)
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
     assert [note for note in report.notes if "damaged" in note] == ["1 finished tasks were damaged, and done again"]
@@ -298,7 +298,7 @@ def kill_worker_always(message: Any) -> Any:
 def test_a_killed_worker_costs_its_tasks(
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_once)
+    monkeypatch.setattr("squish_convert.job.run.write_task", kill_worker_once)
     report = job(source, tmp_path / "out.gguf", "local:2")
     assert ((tmp_path / "out.gguf").read_bytes(), facts(report)) == serial
 
@@ -306,7 +306,7 @@ def test_a_killed_worker_costs_its_tasks(
 def test_a_task_that_kills_every_worker_ends_the_job_resumably(
     source: Path, serial: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squish_core.conversion.job_run.write_task", kill_worker_always)
+    monkeypatch.setattr("squish_convert.job.run.write_task", kill_worker_always)
     with pytest.raises(SquishError) as caught:
         job(source, tmp_path / "out.gguf", "local:2")
     assert caught.value.code == "worker"

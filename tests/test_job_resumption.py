@@ -15,10 +15,10 @@ from inline_scheduler import inline_registry
 
 import squish_core as squish
 from squish_core.api import FormatError, WriteError
-from squish_core.conversion.job_run import VERIFY, JobRun
-from squish_core.conversion.journal import Journal
-from squish_core.conversion.worker import opened_job
-from squish_core.io.staging import Staging
+from squish_convert.job.run import VERIFY, JobRun
+from squish_convert.job.journal import Journal
+from squish_convert.job.worker import opened_job
+from squish_convert.job.staging import Staging
 from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 

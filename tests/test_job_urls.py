@@ -14,7 +14,7 @@ import pytest
 from inline_scheduler import inline_registry
 
 import squish_core as squish
-from squish_core.conversion.worker import opened_job
+from squish_convert.job.worker import opened_job
 from squish_core.errors import TensorError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

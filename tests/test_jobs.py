@@ -12,11 +12,12 @@ import pytest
 from toys import files_of
 
 import squish_core as squish
-from squish_core.api import UsageError, output_image, plan_conversion
-from squish_core.cli.app import run
-from squish_core.cli.words import understood
-from squish_core.conversion.tasks import JobLayout
-from squish_core.conversion.worker import Message
+from squish_convert.api import output_image, plan_conversion
+from squish_core.api import UsageError
+from squish_cli.app import run
+from squish_cli.words import understood
+from squish_convert.job.tasks import JobLayout
+from squish_convert.job.worker import Message
 
 RANDOM = np.random.default_rng(5)
 WIDE = "model.layers.0.mlp.up_proj.weight"

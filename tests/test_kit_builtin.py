@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from squish_core.api import TensorSpec, dtypes
-from squish_core.testing import BackendSuite, CodecSuite
+from squish_testing import BackendSuite, CodecSuite
 
 
 class TestDense(CodecSuite):

@@ -13,7 +13,7 @@ from acme_source import ShelfSource, Shelves
 
 from squish_core.api import Pin, Source, SourceInfo
 from squish_core.errors import MissingFileError, SquishError
-from squish_core.testing import SourceSuite
+from squish_testing import SourceSuite
 
 FILES = {"model.box": bytes(range(256)) * 1000, "config.json": b"{}"}
 PASSWORD = "passw0rd"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import squish_core.testing as kit
+import squish_testing as kit
 
 MODULES = sorted(Path(kit.__path__[0]).glob("*.py"))
 

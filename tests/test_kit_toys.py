@@ -11,9 +11,9 @@ import toys
 
 from squish_core.api import FormatError, Signature, TensorSpec
 from squish_core.plugins.registry import Registry
-from squish_core.testing import ByteCodecSuite, CodecSuite, ContainerSuite
-from squish_core.testing.hostile import HostileInput
-from squish_core.testing.memory import EVERY
+from squish_testing import ByteCodecSuite, CodecSuite, ContainerSuite
+from squish_testing.hostile import HostileInput
+from squish_testing.memory import EVERY
 
 VALUES = np.random.default_rng(0).standard_normal((6, 5), np.float32)
 

@@ -9,7 +9,7 @@ import pytest
 import squish_core as squish
 from squish_core.errors import LimitError, SquishError
 from squish_core.limits import DEFAULT, Limits, default
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 SAMPLE = Path(__file__).parent / "data" / "sample.gguf"
 

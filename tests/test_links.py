@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import squish_core as squish
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 @pytest.fixture

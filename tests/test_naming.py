@@ -13,9 +13,9 @@ import toys
 
 import squish_core as squish
 from squish_core.errors import FormatError, UsageError
-from squish_core.mapping.mapped import naming_of
+from squish_convert.mapping.mapped import naming_of
 from squish_core.plugins.registry import Registry
-from squish_core.testing import model_arrays
+from squish_testing import model_arrays
 
 REGISTRY = Registry("", extra=[toys, squish_models], entry_points=list)
 QWEN2 = {
@@ -27,7 +27,7 @@ QWEN2 = {
 
 def model(**settings: Any) -> bytes:
     """A whole model in a container of any names."""
-    arrays = model_arrays(squish.registry().family("qwen2"), QWEN2, "f32")
+    arrays = model_arrays(squish.registry().implementation("family", "qwen2"), QWEN2, "f32")
     return toys.box(arrays, assets={"config.json": json.dumps({**QWEN2, **settings}).encode()})
 
 

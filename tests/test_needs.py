@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("typer")
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.plugins import catalog
 from squish_core.plugins import registry as plugins
 

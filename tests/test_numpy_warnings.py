@@ -16,7 +16,7 @@ from squish_core import api, dtypes
 from squish_core.codecs.base import Codec
 from squish_core.errors import SquishError
 from squish_core.plugins.registry import Registry
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 SHAPE = 64, 256
 AFFINE = api.CodecSpec("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16", "offset": "bias"})

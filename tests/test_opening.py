@@ -11,11 +11,11 @@ import toys
 
 import squish_core as squish
 from squish_core import api
-from squish_core.analysis.verify import verify
+from squish_core.checking.verify import verify
 from squish_core.errors import FormatError, UsageError
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 VALUES = np.ones((2, 3), np.float32)
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from toys import files_of
 
 import squish_core as squish
-from squish_core.api import UsageError, plan_conversion
-from squish_core.conversion.image import PartExtent, output_image
-from squish_core.conversion.panels import EncodedPanels
-from squish_core.conversion.ranges import ImageReader
-from squish_core.conversion.virtual import as_format
+from squish_convert.api import plan_conversion
+from squish_core.api import UsageError
+from squish_convert.image import PartExtent, output_image
+from squish_convert.panels import EncodedPanels
+from squish_convert.ranges import ImageReader
+from squish_convert.virtual import as_format
 from squish_core.errors import ClosedError
 
 RANDOM = np.random.default_rng(7)
@@ -132,7 +133,7 @@ def test_a_checkpoint_opens_as_another_format_without_being_written(
 
 def test_a_virtual_file_of_an_absent_format_is_refused(source: Path) -> None:
     with squish.open(source) as file, pytest.raises(squish.SquishError) as caught:
-        file.as_format("nosuch")
+        squish.as_format(file, "nosuch")
     assert caught.value.code == "not-installed"
 
 
@@ -161,7 +162,7 @@ def test_parts_that_are_made_together_are_written_at_their_places(
         raise AssertionError("a part went through a temporary file")
 
     monkeypatch.setenv("SQUISH_THREADS", threads)
-    monkeypatch.setattr("squish_core.conversion.panel_parts.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("squish_convert.panel_parts.tempfile.TemporaryFile", refuse)
     squish.convert(tmp_path / "model.safetensors", tmp_path / "out", to, encode="int4")
     with squish.open(tmp_path / "model.safetensors") as file:
         virtual: Any = as_format(file, to, "int4")

@@ -14,7 +14,7 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.codecs.base import Codec
-from squish_core.conversion.rules import expand, parse_spec
+from squish_convert.rules import expand, parse_spec
 from squish_core.errors import CodecError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
 

@@ -13,15 +13,15 @@ import toys
 from attrs import fields, has
 
 import squish_core as squish
-from squish_core.analysis.metrics import Distance
+from squish_convert.compare.metrics import Distance
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_core.conversion.execute import execute
-from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import ConversionPlan, plan_conversion
+from squish_convert.execute import execute
+from squish_convert.observer import ConversionObserver
+from squish_convert.plan import ConversionPlan, plan_conversion
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.limits import DEFAULT
-from squish_core.testing.sources import CountingSource, memory_file, open_source
+from squish_testing.sources import CountingSource, memory_file, open_source
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 TENSORS = {

@@ -13,9 +13,9 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import FormatError, UsageError
-from squish_core.cli.app import run
-from squish_core.conversion.job import JobFile
-from squish_core.conversion.plan import plan_conversion
+from squish_cli.app import run
+from squish_convert.job.document import JobFile
+from squish_convert.plan import plan_conversion
 
 WEIGHT = "model.layers.0.mlp.up_proj.weight"
 RULES = {WEIGHT: "q8_0"}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
-from squish_core.cli.wording import command_line
+from squish_cli import main
+from squish_cli.wording import command_line
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.formats.validate import check_extents, check_name, check_shape
 from squish_core.limits import DEFAULT
 from squish_core.model import FileRef
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 SHAPES = st.lists(st.integers(0, 9), min_size=0, max_size=4).map(tuple)
 

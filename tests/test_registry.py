@@ -16,11 +16,11 @@ import toys
 
 import squish_core as squish
 from squish_core import api
-from squish_core.conversion.compatible import encoder_for
-from squish_core.conversion.rules import expand
+from squish_convert.compatible import encoder_for
+from squish_convert.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 def point(name: str, load: Any, dist: str | None = None) -> Any:

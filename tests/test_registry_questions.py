@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.errors import SquishError, UsageError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 PAGE = Path(__file__).parent.parent / "docs" / "registry.md"
 QUESTION = re.compile(r"^\*\*(\d+)\. (.+?\?)\*\*", re.MULTILINE)

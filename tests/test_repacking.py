@@ -12,8 +12,8 @@ from squish_codecs.affine import repack
 
 import squish_core as squish
 from squish_core.api import Codec, CodecSpec, SquishError, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 ROOT = Path(__file__).resolve().parents[1]
 HF, MLX = (ROOT / "plugins" / name / "tests" / "data" for name in ("hf", "mlx_format"))

@@ -13,9 +13,9 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core.cli import main
-from squish_core.conversion.rule_effects import ineffective_rules
-from squish_core.conversion.rules import Rule
+from squish_cli import main
+from squish_convert.rule_effects import ineffective_rules
+from squish_convert.rules import Rule
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec
 

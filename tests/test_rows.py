@@ -12,7 +12,7 @@ import pytest
 import squish_core as squish
 from squish_core.errors import RangeError
 from squish_core.io.local import open_source
-from squish_core.testing.sources import CountingSource
+from squish_testing.sources import CountingSource
 
 ROWS, COLUMNS = 96, 512
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.analysis import maps
+from squish_core.checking import maps
 from squish_core.api import UsageError
-from squish_core.cli.app import run
+from squish_cli.app import run
 
 RANDOM = np.random.default_rng(9)
 ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((96, 256), np.float32)

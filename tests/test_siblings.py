@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from squish_core.errors import WriteError
-from squish_core.io.siblings import atomic_siblings
+from squish_convert.siblings import atomic_siblings
 
 
 def write(target: Path, *, weights: bytes = b"weights", config: bytes = b"{}") -> tuple[Path, ...]:

@@ -14,7 +14,7 @@ import squish_core as squish
 from squish_core.api import ClosedError, FormatError, MissingFileError, Source, SquishError, TruncatedError
 from squish_core.io.local import open_source
 from squish_core.io.source import BytesSource
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 DATA = bytes(range(256)) * 40
 

@@ -10,7 +10,7 @@ import toys
 from attrs import evolve
 
 import squish_core as squish
-from squish_core.analysis.stacks import complete_stacks, rows_of
+from squish_convert.compare.stacks import complete_stacks, rows_of
 from squish_core.api import Encoding, File, Segment
 
 VALUES = np.arange(24, dtype="<f4").reshape(4, 3, 2)

@@ -18,7 +18,7 @@ from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
 from squish_core.statistics import LOWEST, Statistics, Tally
-from squish_core.testing import CountingSource, expect_error
+from squish_testing import CountingSource, expect_error
 
 
 def counted(*panels: np.ndarray) -> Statistics:

@@ -178,7 +178,7 @@ def test_unknown_read_options_list_the_known_ones(form: str, choice: str, tmp_pa
 
 
 def test_the_command_line_refuses_and_obeys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from squish_core.cli import main
+    from squish_cli import main
 
     file, target = str(safetensors(tmp_path / "model.safetensors", FP8)), str(tmp_path / "out.safetensors")
     assert main(["convert", file, target, "--encode", "bf16"]) == 2

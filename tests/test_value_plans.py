@@ -14,10 +14,10 @@ from attrs import evolve
 
 import squish_core as squish
 from squish_core import api
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.errors import CodecError, SquishError, UsageError
-from squish_core.testing import expect_error
-from squish_core.testing.sources import CountingSource, open_source
+from squish_testing import expect_error
+from squish_testing.sources import CountingSource, open_source
 
 COUNT = "ane:device=M1,zeros=count"
 VALUES = np.tri(64, dtype=np.float32)

@@ -14,8 +14,8 @@ import writeback_samples as samples
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
 from squish_core.file import File
-from squish_core.testing.sources import memory_file
-from squish_core.testing.writeback import WritebackError, check_conversion
+from squish_testing.sources import memory_file
+from squish_testing.writeback import WritebackError, check_conversion
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
 Edit = Mapping[str, Any]

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("typer")
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 COMMAND = re.compile(r"`(?:cat > (?P<input>\S+) && )?(?P<command>squish .+?)(?: && cat (?P<output>\S+))?`")
 

@@ -311,18 +311,3 @@ def chosen_backend(chain: Chain, registry: Any) -> Backend:
     """The backend that a chain chose, with its options."""
     backend: Backend = registry.backend(chain.chosen.backend)
     return backend.configured(chain.options) if chain.options else backend
-
-
-def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
-    """Call a backend's `load`, possibly with the old signature `load(chain, parts, registry)`."""
-    load: Any = backend.load
-    return load(chain, bound.parts, registry) if _takes_registry(type(backend).load) else load(chain, bound)
-
-
-@lru_cache
-def _takes_registry(load: Callable[..., Any]) -> bool:
-    is_old = len(inspect.signature(load).parameters) > 3
-    if is_old:
-        message = f"{load.__qualname__}(chain, parts, registry) is now load(chain, bound)"
-        warnings.warn(message, DeprecationWarning, stacklevel=4)
-    return is_old

@@ -49,7 +49,7 @@ class Cost:
     mapped: int = 0
 
 
-@frozen(kw_only=True, init=False)
+@frozen(kw_only=True)
 class Request:
     """An encoding of a tensor and an operation; without a file, of an example tensor of 256 x 256.
 
@@ -59,57 +59,11 @@ class Request:
 
     spec: TensorSpec | None
     encoding: Encoding
-    codec: Codec | None
+    codec: Codec | None = None
     op: str = "linear"
-
-    def __init__(
-        self, *, spec: TensorSpec | None, encoding: Encoding, codec: Codec | None = None, op: str = "linear",
-        use: Use | None = None, registry: Any = None,
-    ) -> None:  # fmt: skip
-        if use is not None:
-            warnings.warn("Request(use=Use(op=...)) is now Request(op=...)", DeprecationWarning, stacklevel=2)
-            op = use.op
-        if registry is not None:
-            warnings.warn("Request(registry=) is now Request(codec=)", DeprecationWarning, stacklevel=2)
-            codec = registry.codec(encoding.codec)
-        self.__attrs_init__(spec=spec, encoding=encoding, codec=codec, op=op)
-
-    @property
-    def use(self) -> Use:
-        """Deprecated: use `op`."""
-        warnings.warn("Request.use.op is now Request.op", DeprecationWarning, stacklevel=2)
-        return Use(op=self.op)
-
-    @property
-    def registry(self) -> RequestRegistry:
-        """Deprecated: use `codec`; the core refuses encodings that are not installed."""
-        warnings.warn("Request.registry.codec(...) is now Request.codec", DeprecationWarning, stacklevel=2)
-        return RequestRegistry(self)
 
 
 @frozen(kw_only=True)
-class Use:
-    """Deprecated: the operation of a `Request`, which is now its `op`."""
-
-    op: str = "linear"
-
-
-@frozen
-class RequestRegistry:
-    """Deprecated: the registry that requests had instead of a codec."""
-
-    request: Request
-
-    def missing(self, encoding: Encoding) -> Refusal | None:
-        """Always None: the core refuses encodings that are not installed."""
-        return None
-
-    def codec(self, spec: str | CodecSpec) -> Codec | None:
-        """The request's codec."""
-        return self.request.codec
-
-
-@frozen(kw_only=True, init=False)
 class Offer:
     """A backend's way to run an encoding.
 
@@ -126,27 +80,6 @@ class Offer:
     cost: Cost | None = None
     exact: bool = True
     facts: Mapping[str, Any] = field(factory=dict, hash=False)
-
-    def __init__(
-        self, *, backend: str, encoding: Encoding, mode: str, ops: tuple[str, ...], storage: str | None = None,
-        cost: Cost | None = None, exact: bool = True, facts: Mapping[str, Any] | None = None,
-        layout: str | None = None,
-    ) -> None:  # fmt: skip
-        if layout is not None:
-            warnings.warn("Offer(layout=) is now Offer(storage=)", DeprecationWarning, stacklevel=2)
-            storage = layout
-        if storage is None:
-            raise TypeError("Offer() needs storage=, a description of the weights in memory")
-        self.__attrs_init__(
-            backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact,
-            facts=facts or {},
-        )  # fmt: skip
-
-    @property
-    def layout(self) -> str:
-        """Deprecated: use `storage`."""
-        warnings.warn("Offer.layout is now Offer.storage", DeprecationWarning, stacklevel=2)
-        return self.storage
 
     def about(self, encoding: Encoding) -> Offer:
         """The same offer for an equivalent encoding."""

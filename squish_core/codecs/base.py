@@ -9,7 +9,6 @@ from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
-from squish_core.renamed import Renamed, adapt_encode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +137,7 @@ class Wraps:
         return None
 
 
-class Codec(Encodes, Repacks, Wraps, Renamed):
+class Codec(Encodes, Repacks, Wraps):
     """A tensor codec. Parameters are plain data from the file; `parts` declares shapes for the core to check.
 
     A codec overrides `parts`, `grain` and `decode`. If it also encodes, has stored integers or wraps another codec, it
@@ -179,16 +178,6 @@ class Codec(Encodes, Repacks, Wraps, Renamed):
     >>> out.tolist()
     [[1.0, 1.0, 1.0]]
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "around": "wrap", "for_encoding": "encoder_only_params", "measure": "fit_params",
-        "panel_params": "params_of_panel", "reorder": "permute_columns", "reordered": "column_permuted",
-        "scanned": "unsliced_parts", "weighs": "needs_activations",
-    }  # fmt: skip
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        adapt_encode(cls)
 
     unsliced_parts: tuple[str, ...] = ()
     """Roles that every region may read as a whole: they locate the bytes of the other parts."""

@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from squish_core.codecs.base import Params
-from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     from squish_core.io.source import Source
     from squish_core.limits import Limits
 
 
-class ByteCodec(Renamed):
+class ByteCodec:
     """A byte codec, such as zstd, for `Part.filters` and for compressed files.
 
     Parameters
@@ -43,7 +42,6 @@ class ByteCodec(Renamed):
     bytearray(b'bytes')
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"measure": "decoded_size"}
     id: str = ""
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:

@@ -134,7 +134,7 @@ class CodeLayout:
         return prod(sizes) if contiguous else None
 
 
-@frozen(kw_only=True, eq=False, init=False)
+@frozen(kw_only=True, eq=False)
 class Codes:
     """Codes of a region: a `CodeLayout` with its arrays, for repacking without floats.
 
@@ -155,19 +155,6 @@ class Codes:
     global_scale: np.ndarray | None = None
     unpack: Callable[[], np.ndarray]
     pack: Callable[[], np.ndarray | None] = lambda: None
-
-    def __init__(
-        self, *, layout: CodeLayout | None = None, bits: int | None = None, signed: bool = False,
-        offset_kind: str = "none", **arrays: Any,
-    ) -> None:  # fmt: skip
-        if layout is None:
-            if bits is None:
-                raise TypeError("Codes() needs layout=, what the codes look like")
-            warnings.warn(
-                "Codes(bits=, ...) is now Codes(layout=CodeLayout(bits=, ...))", DeprecationWarning, stacklevel=2
-            )
-            layout = _layout_of(bits, signed, offset_kind, arrays)
-        self.__attrs_init__(layout=layout, **arrays)
 
     @group.default
     def _group_of_layout(self) -> tuple[int, ...]:

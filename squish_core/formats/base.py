@@ -10,7 +10,6 @@ from squish_core.formats.write_plan import WritePlan
 from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
-from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     from squish_core.codecs.allocator import ModelFacts
@@ -22,7 +21,7 @@ Options = Mapping[str, str]
 """Options of a format as text, from `ID:key=value`."""
 
 
-class Container(Renamed):
+class Container:
     """A file format: a function from bytes to an Index, and back.
 
     A read-only format implements `read_index`; a writable one also `accepts`, `plan_file` and `write`.
@@ -44,7 +43,6 @@ class Container(Renamed):
     (2,)
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"layout": "plan_file", "recipes": "encodings_for"}
     id: str = ""
     statistics_prefix: ClassVar[str | None] = None
     """Prefix of the metadata in which the format records activation statistics; None if it does not."""

@@ -15,7 +15,6 @@ from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer, write_at
 from squish_core.io.source import Source, check_file_name
 from squish_core.io.space import allocate
-from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
@@ -46,15 +45,13 @@ def align_up(offset: int, alignment: int) -> int:
     return offset + -offset % alignment
 
 
-class Sink(Renamed):
+class Sink:
     """Output of a container: sequential bytes of one file, or the files of a folder.
 
     `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
     the umask. `name`: path of the file in its folder, "" for a single file. `siblings`: files that were
     written beside the file, when the write ends. `check_member`: called with the name of each member that is complete.
     """
-
-    renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -145,17 +142,8 @@ class Sink(Renamed):
             self.write(_ZEROS[:rest])
             rest -= min(rest, len(_ZEROS))
 
-    def copy(self, source: Any, offset: int | None = None, length: int = 0) -> None:
-        """Append a byte range of a source, copied in the kernel if the file system supports it.
-
-        Deprecated: a stored array as the only argument.
-        """
-        if offset is None:
-            what = "Sink.copy(array) is now Sink.copy(*run) for each of array.runs()"
-            warnings.warn(what, DeprecationWarning, stacklevel=2)
-            for run in source.runs():
-                self.copy(*run)
-            return
+    def copy(self, source: Source, offset: int, length: int) -> None:
+        """Append a byte range of a source, copied in the kernel if the file system supports it."""
         descriptor = source.descriptor()
         if length <= _PIECE:
             self.write(source.view(offset, length))

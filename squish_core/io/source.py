@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from squish_core.errors import ClosedError, FormatError, TruncatedError
-from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     from squish_core.io.pin import Pin, Traffic
@@ -30,13 +29,12 @@ class Backing(Protocol):
         """Raise TruncatedError if the file has become shorter than its mapping."""
 
 
-class Source(Renamed):
+class Source:
     """Bytes by offset. `name` is for messages, `size` in bytes; `read` copies, `view` does not.
 
     Subclasses implement `_read` and `_view`; both are called with ranges inside the file only.
     """
 
-    renamed = {"lend": "overlay"}  # noqa: RUF012
     is_dir = False
     cheap_views = False
     """Whether views are free until used (mappings, memory); otherwise each view reads its bytes."""

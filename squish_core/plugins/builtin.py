@@ -1,4 +1,4 @@
-"""The core's own codecs, backend and scheduler, declared like a plugin's."""
+"""The core's own codec, backend and scheduler, declared like a plugin's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, SchedulerInfo,
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec with its short names for `--encode`, and those that permute, cut, stack,
-    interleave and transpose."""
+    """The dense codec, with its short names for `--encode`."""
     return [
         CodecInfo(
             id="dense",
@@ -17,31 +16,7 @@ def squish_codecs() -> list[CodecInfo]:
             lossless=True,
             aliases={name: f"dense:dtype={name}" for name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")},
         ),
-        CodecInfo(
-            id="deinterleave", title="rows that alternate with those of others in a tensor of another codec",
-            factory="squish_core.codecs.interleave:Deinterleave", lossless=True,
-        ),
-        CodecInfo(
-            id="interleave", title="tensors of another codec whose rows alternate",
-            factory="squish_core.codecs.interleave:Interleave", lossless=True,
-        ),
-        CodecInfo(
-            id="heads", title="another codec with the rows of each head permuted",
-            factory="squish_core.codecs.heads:Heads", lossless=True,
-        ),
-        CodecInfo(
-            id="slice", title="rows of a tensor of another codec, or one tensor of a stack",
-            factory="squish_core.codecs.slice:Slice", lossless=True,
-        ),
-        CodecInfo(
-            id="stack", title="tensors of another codec, stacked along a new first axis",
-            factory="squish_core.codecs.stack:Stack", lossless=True,
-        ),
-        CodecInfo(
-            id="transpose", title="another codec with the last two axes swapped",
-            factory="squish_core.codecs.transpose:Transpose", lossless=True,
-        ),
-    ]  # fmt: skip
+    ]
 
 
 @hookimpl

@@ -27,6 +27,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
         "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-codecs",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
+        **dict.fromkeys(("deinterleave", "heads", "interleave", "slice", "stack", "transpose"), "squish-convert"),
     },
     "allocator": {
         "mixed": "squish-codecs", "llama-quantize": "squish-gguf",
@@ -57,14 +58,20 @@ COMMANDS = {
 # command -> the extra of its package with the libraries that it needs
 COMMAND_EXTRAS = {"serve": "[serve]", **dict.fromkeys(("run", "eval", "tune", "activations"), "[transformers]")}
 
-DISTRIBUTIONS = frozenset(
-    {"squish-core", *COMMANDS.values(), *(package for table in PACKAGES.values() for package in table.values())}
-)
+RELEASED_TOGETHER = {
+    "squish_convert": "squish-convert", "squish_cli": "squish-core-cli", "squish_testing": "squish-testing",
+}  # fmt: skip
+"""Import package -> distribution of this repository, of those that are no plugins: one release with squish-core."""
+
+DISTRIBUTIONS = frozenset({
+    "squish-core", *RELEASED_TOGETHER.values(), *COMMANDS.values(),
+    *(package for table in PACKAGES.values() for package in table.values()),
+})  # fmt: skip
 """The distributions of this repository."""
 
 FOLDERS = {
     "squish-core": "", "squish-cpu": "plugins/cpu_backend", "squish-metal": "plugins/metal_backend",
-    "squish-ane": "plugins/ane_backend", "squish-mlx": "plugins/mlx_format",
+    "squish-ane": "plugins/ane_backend", "squish-mlx": "plugins/mlx_format", "squish-core-cli": "plugins/cli",
 }  # fmt: skip
 """Folders of this repository whose names differ from their packages'."""
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def lazy_exports(
-    interface: str, names: Mapping[str, tuple[str, ...]], renamed: Mapping[str, str] | None = None
+    interface: str, names: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make `__getattr__`, `__dir__` and `__all__` for a module that re-exports names from other modules.
 
@@ -20,8 +20,6 @@ def lazy_exports(
         Name of the module, `__name__`.
     names
         Absolute name of a module -> names to export from it; a name may be a submodule.
-    renamed
-        Old name -> new name, possibly an attribute (`Owner.NAME`). Old names work with a DeprecationWarning.
 
     Returns
     -------
@@ -32,6 +30,8 @@ def lazy_exports(
     ------
     AttributeError
         From `__getattr__`, for a name that is not exported.
+    MissingPluginError
+        From `__getattr__`, for a name from a package of this repository that is not installed.
 
     Examples
     --------
@@ -45,23 +45,31 @@ def lazy_exports(
     cache: dict[str, Any] = {}
 
     def load(name: str) -> Any:
-        if renamed and name in renamed:
-            import warnings
-
-            warnings.warn(f"{interface}.{name} is now {renamed[name]}", DeprecationWarning, stacklevel=2)
-            name = renamed[name]
-        owner, dot, member = name.partition(".")
-        if dot:
-            return getattr(load(owner), member)
         if name not in homes:
             raise AttributeError(f"module {interface!r} has no attribute {name!r}")
         if name not in cache:
             from importlib import import_module
 
             try:
-                cache[name] = getattr(import_module(homes[name]), name)
-            except AttributeError:
-                cache[name] = import_module(f"{homes[name]}.{name}")
+                module = import_module(homes[name])
+                cache[name] = getattr(module, name) if hasattr(module, name) else import_module(f"{homes[name]}.{name}")
+            except ModuleNotFoundError as error:
+                raise _missing(f"{interface}.{name}", error) from error
         return cache[name]
 
     return load, lambda: sorted(homes), sorted(homes)
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> Exception:
+    """The MissingPluginError for a name whose package is not installed; the error itself for any other module."""
+    from squish_core.codes import ErrorCode
+    from squish_core.errors import MissingPluginError
+    from squish_core.plugins.catalog import RELEASED_TOGETHER, install_command
+
+    package = RELEASED_TOGETHER.get(error.name or "")
+    if package is None:
+        return error
+    return MissingPluginError(
+        f"{name} needs {package}, which is not installed", code=ErrorCode.NOT_INSTALLED,
+        hint=f"Run `{install_command(package)}`.",
+    )  # fmt: skip

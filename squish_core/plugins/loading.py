@@ -53,7 +53,7 @@ class Plugins:
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
-        from squish_core import __version__
+        from squish_core.version import __version__
         from squish_core.plugins import builtin
 
         self.register(builtin, dist="squish-core", version=__version__)
@@ -166,13 +166,4 @@ class Plugins:
                     for info in cast(Iterable[Any], implementation.function()):
                         if not isinstance(info, info_type):
                             raise TypeError(f"{hook.name} must return {info_type.__name__}, not {type(info).__name__}")
-                        yield _allocator(info) if getattr(info, "kind", "") == "policy" else (kind, info)
-
-
-def _allocator(info: CodecInfo) -> tuple[str, AllocatorInfo]:
-    """Convert the deprecated declaration of a policy as a codec."""
-    warnings.warn(
-        f'CodecInfo(id={info.id!r}, kind="policy") is now AllocatorInfo, of the hook squish_allocators',
-        DeprecationWarning, stacklevel=2,
-    )  # fmt: skip
-    return "allocator", AllocatorInfo(id=info.id, title=info.title, factory=info.factory)
+                        yield kind, info

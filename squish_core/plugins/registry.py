@@ -16,7 +16,6 @@ from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import INFOS, PLURALS, Signature
 from squish_core.plugins.loading import Plugins
-from squish_core.renamed import Renamed, adapt_encode
 from squish_core.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -27,16 +26,13 @@ if TYPE_CHECKING:
     from squish_core.codecs.allocator import Allocator
     from squish_core.codecs.base import Codec, Encoder
     from squish_core.codecs.byte_codec import ByteCodec
-    from squish_core.families.base import Family
     from squish_core.formats.base import Container
     from squish_core.plugins.providers import Providers
     from squish_core.plugins.requirements import Requirement
 
 
-class Registry(Plugins, Renamed):
+class Registry(Plugins):
     """The installed plugins; queries return plain data and import no implementations."""
-
-    renamed = {"policy": "allocator"}  # noqa: RUF012
 
     def __repr__(self) -> str:
         counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
@@ -59,13 +55,13 @@ class Registry(Plugins, Renamed):
 
     def container(self, name: str) -> Container:
         """Implementation of a format; a MissingPluginError names the package to install."""
-        return self._implementation("container", name)
+        return self.implementation("container", name)
 
     def codec(self, spec: str | CodecSpec) -> Codec:
         """Implementation of a tensor codec, by id or specification; a wrapping codec is bound to the wrapped one."""
         if isinstance(spec, str):
-            return self._implementation("codec", spec)
-        codec: Codec = self._implementation("codec", spec.id)
+            return self.implementation("codec", spec)
+        codec: Codec = self.implementation("codec", spec.id)
         return codec if spec.inner is None else codec.wrap(self.codec(spec.inner), spec.inner.params)
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
@@ -74,15 +70,14 @@ class Registry(Plugins, Renamed):
             return one == other
         if one.id != other.id or one.id not in self.codecs or not self.same_codec(one.inner, other.inner):
             return False
-        codec: Codec = self._implementation("codec", one.id)
+        codec: Codec = self.implementation("codec", one.id)
         return codec.canonical(one.params) == codec.canonical(other.params)
 
     def encoder(self, spec: CodecSpec) -> Encoder:
         """The encoder for a codec: an alternative encoder that can run here, or the codec itself."""
         if spec.inner is None and spec.id in self._tables["encoder"]:
             try:
-                encoder: Encoder = self._implementation("encoder", spec.id)
-                adapt_encode(type(encoder))
+                encoder: Encoder = self.implementation("encoder", spec.id)
                 return encoder
             except MissingPluginError:  # it cannot run here, but the codec may
                 return self.codec(spec)
@@ -98,13 +93,9 @@ class Registry(Plugins, Renamed):
         """Installed model families by id."""
         return self._tables["family"]
 
-    def family(self, name: str) -> Family:
-        """Implementation of a model family."""
-        return self._implementation("family", name)
-
     def byte_codec(self, name: str) -> ByteCodec:
         """Implementation of a byte codec."""
-        return self._implementation("codec", name)
+        return self.implementation("codec", name)
 
     @property
     def sources(self) -> Mapping[str, Entry]:
@@ -123,7 +114,7 @@ class Registry(Plugins, Renamed):
 
     def framework(self, name: str) -> Framework:
         """Implementation of a framework; a MissingPluginError names the package to install."""
-        return self._implementation("framework", name)
+        return self.implementation("framework", name)
 
     @property
     def allocators(self) -> Mapping[str, Entry]:
@@ -132,11 +123,11 @@ class Registry(Plugins, Renamed):
 
     def allocator(self, name: str) -> Allocator:
         """Implementation of an allocator; a MissingPluginError names the package to install."""
-        return self._implementation("allocator", name)
+        return self.implementation("allocator", name)
 
     def backend(self, name: str) -> Backend:
         """Implementation of a backend."""
-        return self._implementation("backend", name)
+        return self.implementation("backend", name)
 
     def writing_options(self, container: str) -> Mapping[str, str] | None:
         """Write options of a format (`--to ID:key=value`) with descriptions; None if it is not installed."""
@@ -269,7 +260,7 @@ class Registry(Plugins, Renamed):
         if codec not in self.codecs:
             return self._absent("codec", codec)
         try:
-            self._implementation("codec", codec)
+            self.implementation("codec", codec)
         except SquishError as error:
             why = error.reason() if error.code == ErrorCode.CONFLICT else error.message
             return Refusal(why=why, code=error.code or ErrorCode.IMPORT)
@@ -354,7 +345,33 @@ class Registry(Plugins, Renamed):
         columns = (None, *sorted(self.backends)) if backends is None else tuple(backends)
         return feature_matrix(self, container, columns, policy=policy, op=op)
 
-    def _implementation(self, kind: str, name: str) -> Any:
+    def implementation(self, kind: str, name: str) -> Any:
+        """Import and return the implementation of an id.
+
+        Parameters
+        ----------
+        kind
+            "container", "codec", "backend", "encoder", "allocator", "family", "source", "scheduler" or "framework".
+        name
+            The id.
+
+        Returns
+        -------
+        object
+            One instance for the registry.
+
+        Raises
+        ------
+        MissingPluginError
+            Nothing installed provides it, or it cannot be imported; the hint names the package.
+        ConflictError
+            Several distributions provide it.
+
+        Examples
+        --------
+        >>> squish.registry().implementation("codec", "dense").id
+        'dense'
+        """
         if conflict := self._claims.conflicts.get((kind, name)):
             raise conflict.error()
         entry = self._tables[kind].get(name)

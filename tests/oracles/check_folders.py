@@ -149,7 +149,7 @@ def respell(config: dict[str, Any]) -> None:
     families: Any = squish.registry().families.values()
     known = next(entry.id for entry in families if config["model_type"] in entry.info.model_types)
     if "text_config" not in config:
-        family: Any = squish.registry().family(known)
+        family: Any = squish.registry().implementation("family", known)
         spelled = family.spelled(config)
         config.clear()
         config.update(spelled)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # ane_samples is a module of these tests
 

@@ -15,8 +15,8 @@ from squish_ane.coreml.archive import extract
 
 import squish_core as squish
 from squish_core.api import Availability, CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 
 def contents(folder):

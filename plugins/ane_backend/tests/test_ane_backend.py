@@ -8,8 +8,8 @@ from squish_ane.ane.backend import Ane
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec
-from squish_core.testing import BackendSuite, expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import BackendSuite, expect_error
+from squish_testing.sources import memory_file
 
 MATRIX = np.random.default_rng(0).standard_normal((64, 128), np.float32)
 

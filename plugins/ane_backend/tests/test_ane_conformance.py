@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from squish_core.testing import ContainerSuite
+from squish_testing import ContainerSuite
 
 FOLDER = tempfile.TemporaryDirectory()
 with zipfile.ZipFile(Path(__file__).parent / "data" / "packages.zip") as archive:

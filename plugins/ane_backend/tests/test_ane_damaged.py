@@ -12,8 +12,8 @@ from squish_ane.coreml.program import Kind, Operation, Value
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
-from squish_core.testing.mutations import mutant
-from squish_core.testing.suite import typed_errors_only
+from squish_testing.mutations import mutant
+from squish_testing.suite import typed_errors_only
 
 DATA = Path(__file__).parent / "data"
 MODEL, MANIFEST = "Data/com.apple.CoreML/model.mlmodel", "Manifest.json"

@@ -4,7 +4,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 AFFINE, BLOCKS = "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale"
 LUT, SPARSE = "constexpr_lut_to_dense", "constexpr_sparse_to_dense"

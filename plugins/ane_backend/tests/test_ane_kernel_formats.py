@@ -12,8 +12,8 @@ from squish_ane.ane.planner import Weights
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_core.cli import main
-from squish_core.testing import expect_error
+from squish_cli import main
+from squish_testing import expect_error
 
 
 def test_the_enum_has_the_ranges_of_its_guards():

@@ -8,7 +8,7 @@ from squish_codecs.api import Palette
 from squish_codecs.palette.codec import nearest
 
 import squish_core as squish
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 pytestmark = pytest.mark.oracle
 

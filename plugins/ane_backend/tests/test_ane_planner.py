@@ -8,7 +8,7 @@ from squish_ane.ane import activation, facts, kernel_formats, planner, structure
 from squish_ane.ane.planner import Consumer, Weights, plan
 
 from squish_core.api import SquishError, UsageError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

@@ -15,7 +15,7 @@ from squish_ane.coreml.program import _value as program_value
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
 from squish_core.formats.protobuf import Message, message, number
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))

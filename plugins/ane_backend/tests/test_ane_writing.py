@@ -13,8 +13,8 @@ from squish_ane.coreml.writer import draft
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Limits, Part, SquishError, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 
 def written(file, tmp_path, target="iOS18", **options):

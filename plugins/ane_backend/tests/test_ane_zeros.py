@@ -6,8 +6,8 @@ from ane_samples import stored
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecError, CodecSpec, SquishError, TensorSpec, UsageError, dtypes
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 COUNT = "ane:device=M1,zeros=count"
 SPARSE = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)

@@ -8,7 +8,7 @@ from squish_codecs.api import Affine
 
 from squish_core.api import Exactness, TensorSpec
 from squish_core.codecs.regions import full
-from squish_core.testing.codecs import read_region
+from squish_testing.codecs import read_region
 
 CODEC = Affine()
 SHAPE = (16, 128)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from squish_core.api import TensorSpec, dtypes
-from squish_core.testing import CodecSuite
+from squish_testing import CodecSuite
 
 PARAMS = {
     "int8_row": {"bits": 8, "word": "i8"},

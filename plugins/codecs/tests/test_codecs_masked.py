@@ -5,8 +5,8 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, full
-from squish_core.testing.codecs import check_arrays, dequantized
-from squish_core.testing.sources import memory_file
+from squish_testing.codecs import check_arrays, dequantized
+from squish_testing.sources import memory_file
 
 INNER = {
     "int4": CodecSpec("squizd.int4", {"group_size": 64}),

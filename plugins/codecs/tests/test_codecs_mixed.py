@@ -10,7 +10,7 @@ from squish_codecs.allocate.mixed import Mixed
 from squish_codecs.api import Affine
 
 from squish_core.api import CodecError, CodecSpec, ModelFacts, SquishError, TensorSpec, dtypes
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(64, 128)).astype(np.float32)

@@ -15,8 +15,8 @@ from squish_codecs.palette.tables import NAMED
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full
-from squish_core.testing import CodecSuite
-from squish_core.testing.codecs import read_region
+from squish_testing import CodecSuite
+from squish_testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
 CODEC = Palette()

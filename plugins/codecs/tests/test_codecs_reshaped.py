@@ -5,7 +5,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 
 def reshaped(shape, stored):

@@ -18,7 +18,7 @@ from squish_cpu import library
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, ErrorCode, SquishError, UsageError
-from squish_core.testing import BackendSuite, expect_error
+from squish_testing import BackendSuite, expect_error
 
 
 class TestCpuConformance(BackendSuite):

@@ -15,7 +15,7 @@ from squish_cpu import code_encoders, library
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 FLOATS = ("f32", "f16", "bf16")
 SCHEMES: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from squish_cpu.layouts.base import UncoveredError
 from squish_cpu.library import library
 
 from squish_core.api import CodecSpec, SquishError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 WISH = "cpu:activations=int8"
 

@@ -14,7 +14,7 @@ from squish_cpu import library
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
 from squish_core.tensor import Tensor
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 
 def dense_file(values: np.ndarray) -> Tensor:

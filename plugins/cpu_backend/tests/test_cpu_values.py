@@ -12,7 +12,7 @@ from squish_cpu.layouts import layout_of
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 CASES = list(every())
 

@@ -23,7 +23,7 @@ from squish_dask.scheduler import DaskScheduler
 
 import squish_core as squish
 from squish_core.api import SquishError, WriteError, workers
-from squish_core.conversion import job_run, worker
+from squish_convert.job import run as job_run, worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

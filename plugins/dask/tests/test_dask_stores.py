@@ -22,8 +22,8 @@ from squish_remote.store import Store
 
 import squish_core as squish
 from squish_core.api import RemoteTarget, SquishError
-from squish_core.conversion import job_run, worker
-from squish_core.io.remote_staging import RemoteStaging as Staged
+from squish_convert.job import run as job_run, worker
+from squish_convert.job.remote_staging import RemoteStaging as Staged
 from squish_core.schedulers import local
 
 pytestmark = pytest.mark.filterwarnings("ignore")

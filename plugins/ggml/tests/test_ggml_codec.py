@@ -11,7 +11,7 @@ from squish_ggml.codec import COMPILED, GgmlBlocks
 from squish_ggml.endian import PAIRS, BigEndian
 
 from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full, install_command
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 

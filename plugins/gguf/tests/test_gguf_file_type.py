@@ -11,7 +11,7 @@ from squish_gguf.file_type import KEY, VERSION_KEY, most_common_type, with_file_
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, TensorSpec, Typed
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 
 def model(path: Path, stated: int | None) -> Path:

@@ -14,7 +14,7 @@ from squish_gguf import kept_files
 
 import squish_core as squish
 from squish_core.api import Part, Typed
-from squish_core.conversion.arrays import in_memory
+from squish_convert.arrays import in_memory
 
 FILES = {
     "config.json": b'{"model_type": "acme"}\r\n',

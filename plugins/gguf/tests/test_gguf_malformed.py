@@ -18,7 +18,7 @@ from squish_core.errors import (
     UnknownFormatError,
     UnsupportedVersionError,
 )  # fmt: skip
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 MiB = 1 << 20
 HUGE = (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)

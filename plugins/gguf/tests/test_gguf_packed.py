@@ -9,10 +9,10 @@ import zstandard
 
 import squish_core as squish
 from squish_core.errors import FormatError
-from squish_core.testing import expect_error
-from squish_core.testing.hostile import probe
-from squish_core.testing.mutations import mutants
-from squish_core.testing.suite import typed_errors_only
+from squish_testing import expect_error
+from squish_testing.hostile import probe
+from squish_testing.mutations import mutants
+from squish_testing.suite import typed_errors_only
 
 DATA = Path(__file__).parent / "data"
 

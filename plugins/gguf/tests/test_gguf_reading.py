@@ -14,7 +14,7 @@ from squish_gguf.values import GgufArray
 
 import squish_core as squish
 from squish_core.io.source import BytesSource
-from squish_core.testing import CountingSource
+from squish_testing import CountingSource
 
 VALUES = [
     ("u8", 255), ("i8", -128), ("u16", 65535), ("i16", -32768), ("u32", (1 << 32) - 1), ("i32", -(1 << 31)),

@@ -9,7 +9,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import FormatError, MissingFileError, TruncatedError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 @pytest.fixture

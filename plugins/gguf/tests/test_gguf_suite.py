@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.testing import ContainerSuite
+from squish_testing import ContainerSuite
 
 DATA = Path(__file__).parent / "data"
 

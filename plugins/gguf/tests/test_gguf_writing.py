@@ -16,7 +16,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.model import DENSE, CodecSpec
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 DEFAULT = squish.Limits()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from squish_core.testing import Fingerprint, RefinementSuite
+from squish_testing import Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")
 EXPECTED = json.loads((DATA / "expected.json").read_text())

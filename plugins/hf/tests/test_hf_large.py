@@ -10,7 +10,7 @@ from pathlib import Path
 
 import squish_core as squish
 from squish_core.api import open_source
-from squish_core.testing import CountingSource
+from squish_testing import CountingSource
 
 ROWS, COLUMNS, GROUP = 4096, 14336, 128
 SHARDS, LAYERS = 4, 100

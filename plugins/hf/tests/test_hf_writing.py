@@ -10,7 +10,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 DATA = Path(__file__).with_name("data")
 LAYER = "model.layers.0.self_attn.k_proj"

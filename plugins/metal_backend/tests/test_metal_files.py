@@ -9,7 +9,7 @@ from squish_metal.modules import fill, packed
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec
-from squish_core.testing.sources import memory_file
+from squish_testing.sources import memory_file
 
 NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (32, 128)
 

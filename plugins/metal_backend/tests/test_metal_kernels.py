@@ -19,8 +19,8 @@ from squish_metal.layouts import HELPERS, layout_of
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 SHAPES = [(1, 1), (5, 3), (33, 2)]
 """Rows, and blocks of a row: one, fewer than a simdgroup has lanes, and more rows than lanes."""

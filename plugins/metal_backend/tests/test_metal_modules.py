@@ -8,8 +8,8 @@ from squish_metal.modules import fill, packed
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 
 class Tree(nn.Module):

@@ -10,8 +10,8 @@ from squish_metal import device, textures
 
 import squish_core as squish
 from squish_core.api import Availability, CodecError, CodecSpec, TensorSpec
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 BY_GPU = "decoded once by the GPU's texture units"
 BY_CPU = "decoded once by the CPU library"

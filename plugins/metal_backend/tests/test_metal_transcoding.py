@@ -11,8 +11,8 @@ from squish_metal.backend import Metal
 
 import squish_core as squish
 from squish_core.api import Availability, BoundEncoding, CodecSpec, Encoding, SquishError, TensorSpec, full
-from squish_core.testing import expect_error
-from squish_core.testing.sources import memory_file
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 

@@ -11,14 +11,14 @@ import pytest
 import test_models_conformance as conformance
 
 import squish_core as squish
-from squish_core.conversion.arrays import in_memory
+from squish_convert.arrays import in_memory
 from squish_core.errors import SquishError
-from squish_core.families.base import Expression, Family, Permute, Rule, source_names
+from squish_convert.families.base import Expression, Family, Permute, Rule, source_names
 from squish_core.file import File
-from squish_core.mapping.coverage import shape_of
-from squish_core.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
-from squish_core.mapping.names import fill, members
-from squish_core.testing import FamilySuite, model_arrays
+from squish_convert.mapping.coverage import shape_of
+from squish_convert.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
+from squish_convert.mapping.names import fill, members
+from squish_testing import FamilySuite, model_arrays
 
 Config = Mapping[str, Any]
 SUITES = [each for each in vars(conformance).values() if isinstance(each, type) and issubclass(each, FamilySuite)]
@@ -31,7 +31,7 @@ FIRST = {name.partition(":")[0]: config for name, config in reversed(CONFIGS.ite
 
 
 def family_of(name: str) -> Family:
-    return squish.registry().family(name.partition(":")[0])
+    return squish.registry().implementation("family", name.partition(":")[0])
 
 
 def opened(arrays: Mapping[str, np.ndarray], config: Config) -> File:

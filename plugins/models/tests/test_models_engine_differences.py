@@ -17,8 +17,8 @@ from squish_models.tokenizer import Tokenizer, Vocabulary, huggingface_files
 from test_models_conformance import SMALL
 
 import squish_core as squish
-from squish_core.cli.app import run
-from squish_core.testing import write_model
+from squish_cli.app import run
+from squish_testing import write_model
 
 BASE = {**SMALL, "intermediate_size": 64, "torch_dtype": "float32", "rope_theta": 10000.0, "hidden_act": "silu"}
 HEADS = {**BASE, "hidden_size": 64, "head_dim": 16, "attention_bias": False}
@@ -77,7 +77,7 @@ UNKNOWN = {"rope_scaling": {"rope_type": "acme", "type": "acme", "factor": 2.0}}
 def written(name: str, settings: dict[str, Any], folder: Path, files: Any = TOKENIZER) -> Path:
     family, config = MODELS[name]
     config = {"eos_token_id": 3, "architectures": ["Own"], **config, **settings}
-    model = write_model(folder / "model", squish.registry().family(family), config, dtype="f32", files=files)
+    model = write_model(folder / "model", squish.registry().implementation("family", family), config, dtype="f32", files=files)
     return with_biases(model) if family in ("qwen2", "qwen2vl") else model
 
 

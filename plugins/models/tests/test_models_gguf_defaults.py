@@ -14,7 +14,7 @@ from squish_models.config.gguf_defaults import ARCHITECTURES, COMMON, REQUIRED, 
 
 import squish_core as squish
 from squish_core.model import Typed
-from squish_core.testing import write_model
+from squish_testing import write_model
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def changed(family: str, changes: dict[str, Any], folder: Path) -> Path:
     """A GGUF of a family with other keys; None removes one."""
     config = {**SMALL, "model_type": family, **MODELS[family]}
-    write_model(folder / "hf", squish.registry().family(family), config, dtype="f32", files=TOKENIZER)
+    write_model(folder / "hf", squish.registry().implementation("family", family), config, dtype="f32", files=TOKENIZER)
     squish.convert(folder / "hf", folder / "own.gguf", "gguf:keep=no")
     with squish.open(folder / "own.gguf") as file:
         meta = {**file.index.meta, **{f"{family}.{name}": typed(value) for name, value in changes.items()}}
@@ -143,7 +143,7 @@ def test_a_scale_that_is_no_number_is_named_by_its_own_key(value: Any) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_table_has_the_keys_of_every_family(family: str) -> None:
-    implementation = squish.registry().family(family)
+    implementation = squish.registry().implementation("family", family)
     architecture = implementation.architecture
     defaults = {**COMMON, **ARCHITECTURES[architecture]}
     own = {key.gguf for key in implementation.keys}

@@ -13,9 +13,9 @@ from squish_models.tokenizer.gguf import NONE
 from squish_safetensors import writer
 
 import squish_core as squish
-from squish_core.api import with_names
+from squish_convert.api import with_names
 from squish_core.model import Typed
-from squish_core.testing import write_model
+from squish_testing import write_model
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -27,7 +27,7 @@ LLAMA = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     files = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
-    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA, files=files)
+    return write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), LLAMA, files=files)
 
 
 def gguf(folder: Path, target: Path, **keys: Typed) -> Path:
@@ -308,7 +308,7 @@ def test_tensors_of_images_beside_the_text_model_are_left_out_and_listed(folder:
 def test_whether_embeddings_are_tied_is_a_setting_of_the_whole_model(
     outer: bool | None, inner: bool, tied: bool
 ) -> None:
-    family: Any = squish.registry().family("qwen2vl")
+    family: Any = squish.registry().implementation("family", "qwen2vl")
     config = {"model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {"tie_word_embeddings": inner}}
     config |= {} if outer is None else {"tie_word_embeddings": outer}
     assert family.spelled(config)["tie_word_embeddings"] is tied

@@ -11,7 +11,7 @@ from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
 
 import squish_core as squish
-from squish_core.testing import FamilySuite, write_model
+from squish_testing import FamilySuite, write_model
 
 
 class TestAcme(FamilySuite):
@@ -32,7 +32,7 @@ def test_the_check_does_not_know_whether_an_engine_supports_the_family(tmp_path:
     registry = squish.Registry()
     registry.register(acme_models)
     config = TestAcme().configs()["small"]
-    folder = write_model(tmp_path / "acme", registry.family("acme.lm"), config, files=TOKENIZER)
+    folder = write_model(tmp_path / "acme", registry.implementation("family", "acme.lm"), config, files=TOKENIZER)
     with squish.open(folder, registry=registry) as file:
         check = check_model(file, "transformers")
     assert check.loads

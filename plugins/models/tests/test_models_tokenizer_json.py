@@ -13,7 +13,7 @@ from squish_models.tokenizer.json_file import Merges, TokenIds, dump_tokenizer, 
 
 import squish_core as squish
 from squish_core.api import SquishError, parse_object
-from squish_core.testing import write_model
+from squish_testing import write_model
 
 NAME = "tokenizer.json"
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"ensure_ascii": False}, {"ensure_ascii": False, "indent": 2})
@@ -138,7 +138,7 @@ def test_a_file_is_written_as_json_writes_it(content: dict[str, Any]) -> None:
 
 
 def test_a_whole_model_comes_back_byte_for_byte(way: str, tmp_path: Path) -> None:
-    family = squish.registry().family("llama")
+    family = squish.registry().implementation("family", "llama")
     tokenizer = read_huggingface({NAME: json.dumps(document()).encode()}, LLAMA)
     assert tokenizer is not None
     for name, data in (

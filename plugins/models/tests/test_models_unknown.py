@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli.app import run
+from squish_cli.app import run
 
 UP = "model.layers.0.mlp.up_proj.weight"
 ONE = {UP: np.ones((64, 64), np.float32)}

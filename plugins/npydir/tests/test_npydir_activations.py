@@ -10,7 +10,7 @@ from npydir_samples import source
 
 import squish_core as squish
 from squish_core.api import SquishError, TensorError
-from squish_core.cli import main
+from squish_cli import main
 
 RNG = np.random.default_rng(6)
 WEIGHT = (RNG.standard_t(6, (64, 256)) * 0.02).astype(np.float32)

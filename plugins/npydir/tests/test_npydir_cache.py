@@ -14,7 +14,7 @@ from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, WriteError
-from squish_core.cli import main
+from squish_cli import main
 
 RNG = np.random.default_rng(4)
 

@@ -13,7 +13,7 @@ from npydir_samples import int8, make
 from squish_npydir.tiers import cache
 
 from squish_core.api import TensorSpec
-from squish_core.testing import CodecSuite, ContainerSuite
+from squish_testing import CodecSuite, ContainerSuite
 
 
 @once

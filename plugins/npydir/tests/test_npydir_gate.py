@@ -13,7 +13,7 @@ from squish_npydir.gate import Gate
 from squish_npydir.write.replace import delete_tier
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from squish_npydir.tiers import background, cache, choice, resources
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
-from squish_core.cli import main
+from squish_cli import main
 
 RNG = np.random.default_rng(11)
 
@@ -336,7 +336,7 @@ import sys
 import squish_core as squish
 arrays = squish.open({str(folder)!r}).numpy()
 prefixes = (
-    "squish_codecs.", "squish_core.backends", "squish_core.conversion", "squish_core.display", "squish_core.io.atomic",
+    "squish_codecs.", "squish_core.backends", "squish_convert", "squish_core.display", "squish_core.io.atomic",
     "squish_core.io.pin", "email", "hashlib", "importlib_metadata", "shutil", "lzma",
 )
 print(len(arrays), *(name for name in sys.modules if name.startswith(prefixes) or name.endswith(".writer")))

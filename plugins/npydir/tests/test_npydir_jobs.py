@@ -14,7 +14,7 @@ from squish_npydir.tiers import cache
 
 import squish_core as squish
 from squish_core.api import UsageError
-from squish_core.cli import main
+from squish_cli import main
 
 RANDOM = np.random.default_rng(7)
 TASK = {"scheduler": "local:1", "task_bytes": 3000}

@@ -24,10 +24,10 @@ from squish_core.api import (
     TruncatedError,
     UnknownFormatError,
 )
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.io.local import open_source
-from squish_core.testing.mutations import mutant
-from squish_core.testing.sources import DamagedFolder
+from squish_testing.mutations import mutant
+from squish_testing.sources import DamagedFolder
 
 PICKLE = b"cos\nsystem\n(S'echo'\ntR."
 

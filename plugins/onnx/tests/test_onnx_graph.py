@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli.app import run
+from squish_cli.app import run
 from squish_core.formats.protobuf import message, number
 
 ROWS, COLUMNS = 32, 64

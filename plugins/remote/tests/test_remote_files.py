@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli import main
-from squish_core.testing import expect_error
+from squish_cli import main
+from squish_testing import expect_error
 
 
 @pytest.fixture

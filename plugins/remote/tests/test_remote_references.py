@@ -12,7 +12,7 @@ from squish_remote.references import manifest
 
 import squish_core as squish
 from squish_core.api import UsageError
-from squish_core.cli.app import run
+from squish_cli.app import run
 
 ARRAYS = {"layers/0.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "scalar": np.array(2.5)}
 
@@ -98,7 +98,7 @@ def test_copied_parts_of_a_virtual_file_are_ranges_of_its_source(tmp_path: Path)
     squish.save(tmp_path / "m.gguf", {"w": np.ones((2, 64), np.float32)}, encode="q8_0")
     with squish.open(tmp_path / "m.gguf") as file:
         stored = manifest(file, "https://example.org/m.gguf")
-        with squish.open(file.as_format("ztensor:digest=none")) as virtual:
+        with squish.open(squish.as_format(file, "ztensor:digest=none")) as virtual:
             document = manifest(virtual, "https://example.org/m.gguf")
     assert document["refs"]["w/data/c/0"] == stored["refs"]["w/data/c/0"]
     assert json.loads(document["refs"]["zarr.json"])["attributes"]["squish"]["files"][0]["name"] == "m.gguf"
@@ -106,7 +106,7 @@ def test_copied_parts_of_a_virtual_file_are_ranges_of_its_source(tmp_path: Path)
 
 def test_computed_parts_of_a_virtual_file_have_no_range(tmp_path: Path) -> None:
     squish.save(tmp_path / "m.safetensors", {"w": np.ones((2, 64), np.float32)})
-    virtual = squish.open(tmp_path / "m.safetensors").as_format("gguf", encode="q8_0")
+    virtual = squish.as_format(squish.open(tmp_path / "m.safetensors"), "gguf", encode="q8_0")
     with squish.open(virtual) as file, pytest.raises(UsageError) as caught:
         manifest(file, "https://example.org/m.safetensors")
     assert (caught.value.code, caught.value.tensor) == ("reference", "w")

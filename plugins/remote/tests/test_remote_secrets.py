@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli import app, main
+from squish_cli import app, main
 
 NAME = "model.safetensors"
 SECRETS = ("hunter2", "s1gnature", "fragm3nt")

@@ -19,8 +19,8 @@ from aiohttp import web
 from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish
-from squish_core.cli.app import run
-from squish_core.conversion.ranges import ImageReader
+from squish_cli.app import run
+from squish_convert.ranges import ImageReader
 
 PATIENCE = 120
 """Seconds for what takes a moment, however loaded the machine is."""
@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
     with squish.open(folder / "model.safetensors") as file:
-        server = Served(ImageServer(file, file.as_format("gguf", "q4_0")))
+        server = Served(ImageServer(file, squish.as_format(file, "gguf", "q4_0")))
         yield server
         server.close()
 
@@ -166,7 +166,7 @@ def test_our_own_reader_opens_the_address(served: Served, folder: Path) -> None:
 
 def test_each_file_of_a_folder_has_an_address(folder: Path) -> None:
     with squish.open(folder / "model.safetensors") as file:
-        server = Served(ImageServer(file, file.as_format("safetensors:max_shard_size=40KB")))
+        server = Served(ImageServer(file, squish.as_format(file, "safetensors:max_shard_size=40KB")))
         try:
             assert len(server.names) == 3
             assert all(server.get(f"/{name}")[0] == 200 for name in server.names)
@@ -177,7 +177,7 @@ def test_each_file_of_a_folder_has_an_address(folder: Path) -> None:
 def test_a_source_that_changes_is_an_error_and_never_other_bytes(tmp_path: Path) -> None:
     squish.save(tmp_path / "model.safetensors", ARRAYS)
     with squish.open(tmp_path / "model.safetensors") as file:
-        server = Served(ImageServer(file, file.as_format("gguf")))
+        server = Served(ImageServer(file, squish.as_format(file, "gguf")))
         try:
             assert server.get("/model.gguf", "HEAD")[0] == 200
             os.utime(tmp_path / "model.safetensors", ns=(1, 1))
@@ -198,7 +198,7 @@ def test_an_answer_under_way_is_cut_where_the_source_changes(tmp_path: Path, mon
 
     monkeypatch.setattr(ImageReader, "chunks", changed_after_one)
     with squish.open(tmp_path / "model.safetensors") as file:
-        server = Served(ImageServer(file, file.as_format("gguf")))
+        server = Served(ImageServer(file, squish.as_format(file, "gguf")))
         try:
             with pytest.raises((http.client.IncompleteRead, ConnectionError)):
                 server.get("/model.gguf")

@@ -12,7 +12,7 @@ import numpy as np
 from squish_safetensors.header import TAGS
 
 from squish_core import dtypes
-from squish_core.testing import ContainerSuite
+from squish_testing import ContainerSuite
 
 
 def packed(tensors: Mapping[str, tuple[str, list[int]]]) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import FormatError, LimitError, SquishError, TruncatedError, UnknownFormatError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 def sized(raw: bytes, data: bytes = b"") -> bytes:

@@ -12,7 +12,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 def pack(header: object, data: bytes = b"", pad: int = 0) -> bytes:

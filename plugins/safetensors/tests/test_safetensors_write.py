@@ -20,7 +20,7 @@ from squish_core.errors import FormatError
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 CONTAINER = squish.registry().container("safetensors")
 SUB_BYTE = {"f4_e2m1": 4, "f6_e2m3": 6, "f6_e3m2": 6}

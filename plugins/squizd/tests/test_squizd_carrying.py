@@ -15,7 +15,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import SquishError, Typed
-from squish_core.cli import main
+from squish_cli import main
 
 
 @pytest.fixture

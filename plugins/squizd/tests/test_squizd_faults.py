@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.testing import expect_error
-from squish_core.testing.suite import typed_errors_only
+from squish_testing import expect_error
+from squish_testing.suite import typed_errors_only
 
 Build = Callable[[Any], bytes]
 

@@ -11,7 +11,7 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import MissingPluginError, SquishError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 OK, WARNING, NOTE = "ok", "warning", "note"
 # file -> what opening gives: ok, a note, a warning (strict refuses), or the rule of the error

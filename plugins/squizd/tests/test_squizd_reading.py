@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 
 def same(actual: np.ndarray, expected: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import squish_torch
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed here")
 

@@ -11,7 +11,7 @@ import torch
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 WINDOW = 64
 UP = "model.layers.1.mlp.up_proj.weight"

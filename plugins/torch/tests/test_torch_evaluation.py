@@ -12,7 +12,7 @@ import torch
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 ENCODE = ["q4_0", "*norm*=keep", "*embed*=q8_0"]
 WINDOW = 64

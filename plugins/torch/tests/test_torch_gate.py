@@ -11,7 +11,7 @@ import squish_torch
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_core.cli import main
+from squish_cli import main
 
 
 @pytest.fixture(scope="module")

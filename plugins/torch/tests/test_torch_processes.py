@@ -19,7 +19,7 @@ from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
 from squish_core.api import SquishError, UsageError
-from squish_core.cli import main
+from squish_cli import main
 from squish_core.schedulers.local import LocalScheduler
 
 WINDOW = 32

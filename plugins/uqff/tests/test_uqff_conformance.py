@@ -10,7 +10,7 @@ import numpy as np
 
 import squish_core as squish
 from squish_core.api import TensorSpec, open_source
-from squish_core.testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
+from squish_testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")
 EXPECTED = json.loads((DATA / "expected.json").read_text())

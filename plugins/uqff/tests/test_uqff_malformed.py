@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import squish_core as squish
-from squish_core.testing import expect_error, mutants
-from squish_core.testing.suite import typed_errors_only
+from squish_testing import expect_error, mutants
+from squish_testing.suite import typed_errors_only
 
 
 def u32(*numbers: int) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
 

@@ -17,7 +17,7 @@ import pytest
 import squish_core as squish
 from squish_core.io.local import open_source
 from squish_core.limits import Limits
-from squish_core.testing import CountingSource, expect_error
+from squish_testing import CountingSource, expect_error
 
 Q4K = "1.0.0-q4k/q4k-0.uqff"
 SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]

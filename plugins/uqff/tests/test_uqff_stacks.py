@@ -121,7 +121,7 @@ def test_delete_source_accepts_experts_in_rows(model: Callable[..., Path], tmp_p
 def test_delete_source_keeps_the_source_if_a_row_is_damaged(
     model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from squish_core.conversion import convert as conversion
+    from squish_convert import convert as conversion
 
     source, delete = model(), conversion.delete
 

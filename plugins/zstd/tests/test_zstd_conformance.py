@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.testing import ByteCodecSuite
+from squish_testing import ByteCodecSuite
 
 
 class TestZstd(ByteCodecSuite):

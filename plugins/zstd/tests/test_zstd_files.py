@@ -17,8 +17,8 @@ from squish_zstd.api import Zstd
 from squish_zstd.files import FRAME, Unpacked
 
 from squish_core.api import CodecError, FormatError, LimitError, Limits, SquishError, open_source
-from squish_core.testing import expect_error
-from squish_core.testing.mutations import mutants
+from squish_testing import expect_error
+from squish_testing.mutations import mutants
 
 CONTENT = random.Random(1).randbytes(2000) * 1200  # 2.4 MB: two and a half frames
 SMALL = random.Random(2).randbytes(3000)

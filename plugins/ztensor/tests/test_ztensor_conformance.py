@@ -11,7 +11,7 @@ import zstandard
 
 from squish_core.formats.metadata import dump_meta
 from squish_core.model import Typed
-from squish_core.testing import ByteCodecSuite, ContainerSuite
+from squish_testing import ByteCodecSuite, ContainerSuite
 
 DATA = Path(__file__).with_name("data")
 

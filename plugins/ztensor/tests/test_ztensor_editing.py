@@ -16,7 +16,7 @@ from squish_ztensor.edit import edit
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError, UnsupportedVersionError, WriteError
 from squish_core.model import Typed
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True), "c": np.arange(4, dtype=np.int8)}
 WIRES: list[dict[str, str]] = [{}, {"encoding": "zstd"}, {"wire": "2"}, {"wire": "2", "encoding": "zstd"}]
@@ -179,7 +179,7 @@ def test_a_link_is_not_written_through(zt: Any, tmp_path: Path, options: dict[st
 
 
 def run(*words: str) -> int:
-    from squish_core.cli import app
+    from squish_cli import app
 
     return app.run(words)
 

@@ -16,7 +16,7 @@ from squish_core.codecs.regions import full
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 from squish_core.plugins.registry import registry
-from squish_core.testing.codecs import read_region
+from squish_testing.codecs import read_region
 
 SHAPE = (16, 32)
 RNG = np.random.default_rng(3)

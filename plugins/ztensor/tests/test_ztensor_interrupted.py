@@ -19,7 +19,7 @@ import pytest
 from squish_ztensor.edit import edit
 
 import squish_core as squish
-from squish_core.cli import app
+from squish_cli import app
 from squish_core.errors import FormatError, SquishError, WriteError
 from squish_core.io import append
 from squish_core.io.journal import Journal, journal_path, write_journal

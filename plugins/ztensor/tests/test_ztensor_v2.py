@@ -23,7 +23,7 @@ from squish_ztensor.v1.cbor import _check_memory
 import squish_core as squish
 from squish_core.api import Dropped
 from squish_core.errors import CodecError, FormatError, LimitError, SquishError, TensorError, TruncatedError
-from squish_core.testing import expect_error
+from squish_testing import expect_error
 
 pytestmark = pytest.mark.usefixtures("little_memory")
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, FormatError, Model, SquishError, Typed
+from squish_convert.api import Model
+from squish_core.api import ErrorCode, FormatError, SquishError, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Carried, Family, Model, Options
+from squish_convert.api import Carried, Family, Model
+from squish_core.api import Options
 
 from .adapters import Adapter
 from .layouts import carry_gguf, carry_to_folder, carry_to_gguf

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from squish_core.api import Model, Typed, parse_object
+from squish_convert.api import Model
+from squish_core.api import Typed, parse_object
 
 from .settings import CONFIG, HEAD, TextSettings
 

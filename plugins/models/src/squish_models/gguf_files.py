@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from squish_core.api import ErrorCode, FormatError, Model, SquishError, check_assets
+from squish_convert.api import Model
+from squish_core.api import ErrorCode, FormatError, SquishError, check_assets
 
 from .config.gguf_defaults import LoadedKeys
 from .config_file import (

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from squish_gguf.api import FILE, pack_files, pack_pair, unpack_files
 
-from squish_core.api import FormatError, Model, Typed
+from squish_convert.api import Model
+from squish_core.api import FormatError, Typed
 
 from .tokenizer import CONFIG_KEYS
 

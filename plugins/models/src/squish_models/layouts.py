@@ -9,7 +9,8 @@ from typing import Any
 from attrs import evolve
 from squish_gguf.api import FILE
 
-from squish_core.api import Carried, Dropped, Model, Options, SquishError, TensorSpec, check_assets
+from squish_convert.api import Carried, Model
+from squish_core.api import Dropped, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts
 from .config_file import OUTPUT, STORAGE, config_keys, respelled, undeclared, with_null_dtype

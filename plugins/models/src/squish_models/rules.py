@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from squish_core.api import Join, Permute, Rule, Stack
+from squish_convert.api import Join, Permute, Rule, Stack
 
 from .tables import BLOCK, LAYER
 

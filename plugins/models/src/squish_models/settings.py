@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from squish_core.api import ErrorCode, Family, FamilyTensor, FormatError, LimitError, Model, Rule, source_names
+from squish_convert.api import Family, FamilyTensor, Model, Rule, source_names
+from squish_core.api import ErrorCode, FormatError, LimitError
 
 from .config.gguf_defaults import LoadedKeys
 from .config.keys import Key, check_settings, settings_of

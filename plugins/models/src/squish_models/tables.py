@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from squish_core.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack, Transpose
+from squish_convert.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack, Transpose
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
 SWITCH = ("gate_proj", "up_proj", "down_proj")

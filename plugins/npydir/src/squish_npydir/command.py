@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from attrs import evolve
 
-from squish_core.api import Answer, Progress, counted, options
+from squish_cli.api import Answer, Progress, options
+from squish_core.api import counted
 
 from .gate import Gate, evaluator
 from .tiers import cache

@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, MissingPluginError, atomic_file, install_command, options
+from squish_cli.api import Answer, options
+from squish_convert.api import as_format
+from squish_core.api import ErrorCode, MissingPluginError, atomic_file, install_command
 from squish_core.api import open as open_file
 
 EXAMPLES = {
@@ -43,7 +45,7 @@ def serve(
             hint=f"Run `{install_command('squish-remote', extra='[serve]')}`.",
         ) from None  # fmt: skip
     with open_file(src) as source:
-        server = ImageServer(source, source.as_format(to, encode, rename=names, requantize=requantize))
+        server = ImageServer(source, as_format(source, to, encode, rename=names, requantize=requantize))
 
         def ready(address: str) -> None:
             urls = [f"{address}/{quote(name)}" for name in server.files]

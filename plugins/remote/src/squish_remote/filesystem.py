@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from squish_core.api import OutputFile, VirtualSource
+from squish_convert.api import OutputFile, VirtualSource, as_format
 from squish_core.api import open as open_file
 
 
 class SquishFileSystem(AbstractFileSystem):
-    """Files of `source` as `format`; `encode` and further options as in `File.as_format`."""
+    """Files of `source` as `format`; `encode` and further options as in `squish.as_format`."""
 
     protocol = "squish"
     cachable = False
@@ -22,7 +22,7 @@ class SquishFileSystem(AbstractFileSystem):
         format_options = {key: options.pop(key) for key in self.options if key in options}
         super().__init__(**options)
         self._source = open_file(source)
-        virtual = self._source.as_format(format, encode, **format_options)
+        virtual = as_format(self._source, format, encode, **format_options)
         assert isinstance(virtual, VirtualSource)
         self._reader = virtual.reader
         self._files = {file.name or virtual.filename: file for file in virtual.reader.image.files}

@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any
 
-from squish_core.api import DENSE, File, Part, SquishError, Tensor, UsageError, VirtualSource, dtypes, redact
+from squish_convert.api import VirtualSource
+from squish_core.api import DENSE, File, Part, SquishError, Tensor, UsageError, dtypes, redact
 
 ZARR_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",

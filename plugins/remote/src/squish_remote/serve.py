@@ -13,7 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from squish_core.api import File, Source, UsageError, VirtualSource, job_document, job_id, source_pins
+from squish_convert.api import VirtualSource, job_document, job_id, source_pins
+from squish_core.api import File, Source, UsageError
 
 PIECE = 256 << 10
 """Bytes per send."""
@@ -33,7 +34,7 @@ class ImageServer:
     source
         The open file that is presented; it must not change.
     virtual
-        `source.as_format(...)`.
+        `squish.as_format(source, ...)`.
     """
 
     def __init__(self, source: File, virtual: Source) -> None:

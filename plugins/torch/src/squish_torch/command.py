@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, Chain, ErrorCode, UsageError, counted, options
+from squish_cli.api import Answer, options
+from squish_core.api import Chain, ErrorCode, UsageError, counted
 
 from .libraries import required
 

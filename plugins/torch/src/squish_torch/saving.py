@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import torch
 
-from squish_core.api import ContainerInfo, ErrorCode, File, TensorError, UsageError, convert
+from squish_convert.api import convert
+from squish_core.api import ContainerInfo, ErrorCode, File, TensorError, UsageError
 
 from .state import LazyState
 

@@ -37,12 +37,6 @@ class WriteOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> WriteOptions:
         """Parse the options; FormatError for an invalid value or combination."""
-        options = dict(options)
-        if "flavour" in options:
-            warnings.warn("the zTensor option flavour is now flavor", DeprecationWarning, stacklevel=2)
-            if "flavor" in options:
-                raise FormatError("flavour is the old spelling of flavor; give only flavor", code=ErrorCode.OPTION)
-            options["flavor"] = options.pop("flavour")
         return cls._checked(tuple(options.items()))
 
     @classmethod

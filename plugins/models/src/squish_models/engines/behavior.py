@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from squish_core.api import Inventory, Problem
+from squish_convert.api import Inventory
+from squish_core.api import Problem
 
 from ..config.rope import rope_kind
 from ..settings import TextSettings

@@ -9,17 +9,8 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import (
-    ErrorCode,
-    File,
-    FormatError,
-    Inventory,
-    Naming,
-    Problem,
-    SquishError,
-    UsageError,
-    take_inventory,
-)
+from squish_convert.api import Inventory, Naming, take_inventory
+from squish_core.api import ErrorCode, File, FormatError, Problem, SquishError, UsageError
 from squish_core.api import open as open_file
 
 from ..layouts import EMBEDDINGS

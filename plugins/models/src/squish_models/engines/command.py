@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from attrs import asdict
 
-from squish_core.api import Answer, options
+from squish_cli.api import Answer, options
 
 from .check import check_model
 from .requirements import ENGINES

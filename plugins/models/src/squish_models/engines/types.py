@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from squish_core.api import File, Inventory, Problem, TensorSpec
+from squish_convert.api import Inventory
+from squish_core.api import File, Problem, TensorSpec
 
 from .requirements import Engine, Reading
 

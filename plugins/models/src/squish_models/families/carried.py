@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Carried, Family, Model, Options, check_assets
+from squish_convert.api import Carried, Family, Model
+from squish_core.api import Options, check_assets
 
 from ..config.spelling import QUANTIZATION, both_spellings
 from ..gguf_files import REPORTS, VOCABULARIES

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, FormatError, Interleave, Model, Rule, Transpose
+from squish_convert.api import Interleave, Model, Rule, Transpose
+from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, VOCABULARY, Key
 from ..config.rope import rope_kind

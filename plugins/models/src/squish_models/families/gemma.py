@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import Model
+from squish_convert.api import Model
 
 from ..config.keys import COMMON, VOCABULARY, Key
 from ..family import TextModel

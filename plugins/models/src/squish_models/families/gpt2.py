@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from squish_core.api import Model, Rule
+from squish_convert.api import Model, Rule
 
 from ..config.keys import Key
 from ..family import TextModel

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from attrs import evolve
 
-from squish_core.api import Carried, Interleave, Model, Options, Rule, Transpose
+from squish_convert.api import Carried, Interleave, Model, Rule, Transpose
+from squish_core.api import Options
 
 from ..config.keys import COMMON, MIXTURE, Key
 from ..config.rope import rope_kind

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import ErrorCode, FormatError, Model
+from squish_convert.api import Model
+from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, SIZES_LIST, VOCABULARY, Key, check_settings
 from ..family import TextModel

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from squish_core.api import Rule
+from squish_convert.api import Rule
 
 from ..config.keys import COMMON, MIXTURE, VOCABULARY, Key
 from ..family import TextModel

@@ -13,7 +13,8 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import Conversion, ErrorCode, File, FormatError, UsageError, convert
+from squish_convert.api import Conversion, convert
+from squish_core.api import ErrorCode, File, FormatError, UsageError
 
 from ..read.manifest import MANIFEST
 

@@ -12,7 +12,8 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file, save, with_names
+from squish_convert.api import save, with_names
+from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file
 from squish_core.api import open as open_file
 
 from ..modules import CompressedLinear

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, ErrorCode, Progress, UsageError, atomic_file, options, redact
+from squish_cli.api import Answer, Progress, options
+from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
 from ..libraries import required
 

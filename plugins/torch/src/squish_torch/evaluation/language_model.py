@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from squish_core.api import ErrorCode, MappedFile, TensorError, UsageError
+from squish_convert.api import MappedFile
+from squish_core.api import ErrorCode, TensorError, UsageError
 
 from ..pretrained import from_pretrained, named_file, tokenizer_of
 from .windows import Window, Windows, vocabulary_digest, vocabulary_size

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from squish_core.api import File, FormatError, UsageError, atomic_file, source_pins
+from squish_convert.api import source_pins
+from squish_core.api import File, FormatError, UsageError, atomic_file
 
 VERSION = 1
 LIBRARIES = ("numpy", "torch", "transformers")

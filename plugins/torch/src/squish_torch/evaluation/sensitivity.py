@@ -13,7 +13,8 @@ import torch
 from attrs import frozen
 from torch import nn
 
-from squish_core.api import Distance, File, panels
+from squish_convert.api import Distance
+from squish_core.api import File, panels
 
 from ..replacement import EXPERT_PATHS, WEIGHT
 from .language_model import LanguageModel

@@ -11,7 +11,8 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import ErrorCode, File, UsageError, convert
+from squish_convert.api import convert
+from squish_core.api import ErrorCode, File, UsageError
 from squish_core.api import open as open_file
 
 from .activations import sources_of

@@ -10,7 +10,8 @@ from typing import Any
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, File, Inventory, Problem, SquishError, TensorSpec, load_json, take_inventory
+from squish_convert.api import Inventory, take_inventory
+from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec, load_json
 
 from ...config.spelling import text_config
 from ..tokenizer import WHOLE

@@ -1,0 +1,13 @@
+"""The one module of the command line that a plugin imports: options, answers and progress of its commands."""
+
+from __future__ import annotations
+
+from squish_core.plugins.lazy import lazy_exports
+
+_NAMES = {
+    "squish_cli": ("options",),
+    "squish_cli.output": ("Answer",),
+    "squish_cli.progress": ("Progress",),
+}  # fmt: skip
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,0 +1,279 @@
+"""`benchmark`: opening, decoding and multiplying, as ratios to the machine's peak rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, evolve, frozen
+
+from squish_core import opening
+from squish_cli import machine_rates
+from squish_cli.machine_rates import MachineRates, measure_rates
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all, table
+from squish_core.dtypes import nbytes
+from squish_core.errors import CodecError, SquishError
+from squish_core.file import File
+from squish_core.guard import computing
+from squish_core.io.source import BytesSource
+from squish_core.limits import DEFAULT
+from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
+from squish_core.specs import parse_spec
+from squish_core.tensor import Tensor
+from squish_core.text import format_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.codecs.base import Codec, Params
+
+ROWS, COLUMNS = 384, 4096
+"""Shape of the panel that synthetic matrices repeat; blocks of up to 12 rows divide it."""
+PAST = 1.25
+"""Stored size of a synthetic matrix, as a multiple of the last-level cache."""
+LARGEST = 1 << 27
+"""Maximum number of elements of a matrix: 512 MiB of float32."""
+
+
+UNITS = {
+    "set": "bytes/s", "read": "bytes/s", "file": "bytes/s", "cache": "bytes", "size": "bytes", "seconds": "s",
+    "rate": "bytes/s", "ratio": "the limit's seconds / these seconds",
+}  # fmt: skip
+"""Units of the figures in `MachineRates` and `Measurement`."""
+
+
+@frozen(kw_only=True)
+class Measurement:
+    """One measurement.
+
+    `size` is in bytes: f32 values for "decode", stored bytes for "linear" and "open". `rate` is in bytes per second,
+    `ratio` relative to the limit `of` for the same size. `refused`: why there is no measurement.
+    """
+
+    what: str
+    of: str
+    codec: str = ""
+    backend: str = ""
+    tensor: str = ""
+    size: int | None = None
+    seconds: float | None = None
+    rate: float | None = None
+    ratio: float | None = None
+    refused: str = ""
+
+
+@frozen(kw_only=True)
+class Benchmark:
+    """The machine's peak rates and all measurements. `print(benchmark)` shows what `squish bench` prints."""
+
+    limits: MachineRates
+    rows: tuple[Measurement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `units`, `limits` and `rows`.
+
+        Examples
+        --------
+        >>> rates = MachineRates(set=8e9, read=1e10, cache=1 << 25)
+        >>> Benchmark(limits=rates, rows=()).to_dict()["limits"]["read"]
+        10000000000.0
+        """
+        return {"units": dict(UNITS), **asdict(self)}
+
+    def lines(self) -> Iterator[str]:
+        """The measurements as text."""
+        rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
+        rates_text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
+        yield from (f"limits: {rates_text} (last-level cache {format_bytes(self.limits.cache)})", "")
+        yield from table(
+            ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
+            [(row.what, row.backend, *_figures(row), row.codec) for row in self.rows if row.seconds is not None],
+        )  # fmt: skip
+        if reasons := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
+            yield from ("", "not measured", *(f"  {reason}" for reason in reasons))
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(self.lines()))
+
+    def _repr_html_(self) -> str:
+        return page(self.lines())
+
+
+def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchmark:
+    """Measure opening, decoding and multiplying, as ratios to this machine's peak rates.
+
+    Each figure is the best of a few interleaved rounds. Decoding (to float32, into a reused array) is compared with
+    filling memory of the same size, linear (one vector) with reading the stored bytes from memory, and opening with
+    reading the whole file. A ratio of 1 is the limit.
+
+    Parameters
+    ----------
+    target
+        A path or anything else that `open` accepts: the largest matrix of each codec is measured on every backend.
+        None: a random matrix in every codec that encodes, which takes minutes.
+    registry
+        The plugins to measure; the installed ones by default.
+
+    Returns
+    -------
+    Benchmark
+        Rates in bytes per second and ratios; `to_dict()` gives plain data for JSON.
+
+    Raises
+    ------
+    SquishError
+        The file cannot be opened.
+
+    Examples
+    --------
+    >>> rows = squish.benchmark("model.safetensors").rows
+    >>> sorted({row.what for row in rows})
+    ['decode', 'linear', 'open']
+    """
+    registry = registry or installed()
+    if target is None:
+        rows = tuple(row for file in synthetic(registry) for row in _tensors(file))
+        return Benchmark(limits=measure_rates(None), rows=rows)
+    with opening.open(target, registry=registry) as file:
+        limits = measure_rates(file.source_for(0) if file.index.files else None)
+        return Benchmark(limits=limits, rows=(_opening(target, file, limits), *_tensors(file)))
+
+
+def _figures(row: Measurement) -> tuple[str, str, str, str]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
+    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", _short(1e3 * (row.seconds or 0))
+
+
+def _short(milliseconds: float) -> str:
+    """Three digits, and no exponent for large numbers."""
+    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
+def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
+    """An in-memory file per short name of each codec that encodes: one matrix larger than the last-level cache.
+
+    The matrix repeats a seeded panel until it is large enough or has `most` elements.
+    """
+    import numpy as np
+
+    panel = np.random.default_rng(0).standard_normal((ROWS, columns), np.float32)
+    for name, spec in _encoders(registry):
+        try:
+            with computing(CodecError, f"encoding {name}"):
+                tensor = _tiled_tensor(panel, name, spec, registry.codec(spec.id), most)
+        except SquishError:
+            continue  # a decode-only codec, or a dependency is not installed
+        index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
+        yield File(BytesSource(b""), index, registry, DEFAULT)
+
+
+def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
+    """A matrix of equal panels; encodes one panel and repeats its parts if the codec permits."""
+    import numpy as np
+
+    def layout(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
+        tiled = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
+        params = codec.fit_params(lambda: repeat(panel, times), tiled, codec.params_for(tiled, spec.params))
+        return tiled, params, dict(codec.parts(tiled, params))
+
+    small = layout(1)[2]
+    size = sum(nbytes(*part) for part in small.values())
+    times = max(1, min(ceil(PAST * machine_rates.last_level() / size), most // panel.size))
+    tiled, params, parts = layout(times)
+    repeats = {role: _repeats(small[role][1], shape, times) for role, (_, shape) in parts.items()}
+    if all(repeats.values()):
+        data = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
+    else:
+        data = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
+    stored_parts = {
+        role: Part(dtype=dtype, shape=tuple(shape), data=data[role]) for role, (dtype, shape) in parts.items()
+    }
+    return evolve(tiled, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored_parts),))
+
+
+def _repeats(shape: tuple[int, ...], tiled: tuple[int, ...], times: int) -> int:
+    """How often a tiled matrix repeats the bytes of a part: once, or along its first axis; 0 if it does neither."""
+    if shape == tiled:
+        return 1
+    return times if tiled == (times * shape[0], *shape[1:]) else 0
+
+
+def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
+    for entry in registry.find("codec", kind="tensor"):
+        info: Any = entry.info
+        if info.id == DENSE.id:
+            continue
+        for name, meaning in (info.aliases or {info.id: info.id}).items():
+            yield name, parse_spec(meaning)
+
+
+def _tensors(file: File) -> Iterator[Measurement]:
+    """Measure decoding and multiplying of one tensor per codec on each backend."""
+    for tensor in _largest_matrices(file):
+        for backend in sorted(file.registry.backends):
+            for what, prepare in (("decode", _decode), ("linear", _linear)):
+                codec = str(tensor.spec.encodings[0].codec)
+                common: dict[str, Any] = {"what": what, "backend": backend, "codec": codec, "tensor": tensor.name}
+                try:
+                    of, size, limit, call = prepare(tensor, backend)
+                    seconds, limit_seconds = machine_rates.best([call, limit])
+                except SquishError as error:
+                    yield Measurement(of="", refused=error.message, **common)
+                    continue
+                yield Measurement(
+                    of=of, size=size, seconds=seconds, rate=size / seconds, ratio=limit_seconds / seconds, **common
+                )
+
+
+Prepared = tuple[str, int, Callable[[], object], Callable[[], object]]
+"""Name of the limit, size in bytes, call that measures the limit, call to measure."""
+
+
+def _decode(tensor: Tensor, backend: str) -> Prepared:
+    """Decode all values to float32, into a reused array."""
+    weight = tensor.load(backend, op="dense")
+    size = 4 * tensor.spec.elements
+    out = machine_rates.aligned_memory(size).reshape(tensor.shape)
+    return "set", size, machine_rates.filling(size), lambda: weight.dense(dtype="f32", out=out)
+
+
+def _linear(tensor: Tensor, backend: str) -> Prepared:
+    """Multiply with one vector."""
+    import numpy as np
+
+    weight = tensor.load(backend)
+    x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
+    size = max(tensor.spec.encodings[0].stored, 4)
+    return "read", size, machine_rates.reading(size), lambda: weight.linear(x)
+
+
+def _largest_matrices(file: File) -> Iterable[Tensor]:
+    """The largest matrix of each codec with at most `LARGEST` elements."""
+    largest: dict[str, Tensor] = {}
+    for name in file:
+        tensor = file[name]
+        spec = tensor.spec
+        if spec.encodings and len(spec.shape) == 2 and 0 < spec.elements <= LARGEST:
+            codec = str(spec.encodings[0].codec)
+            if codec not in largest or largest[codec].spec.elements < spec.elements:
+                largest[codec] = tensor
+    return largest.values()
+
+
+def _opening(target: Any, file: File, limits: MachineRates) -> Measurement:
+    """Measure opening, relative to reading the whole file."""
+    (seconds,) = machine_rates.best([lambda: opening.open(target, registry=file.registry).close()])
+    size = file.size
+    rate = size / seconds
+    ratio = rate / limits.file if limits.file else None
+    return Measurement(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)

@@ -1,0 +1,72 @@
+"""`squish cache`: folders that Squish keeps because they take long to build."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from squish_cli.options import Json
+from squish_cli.output import Answer
+from squish_cli.parameters import App
+from squish_core.codes import ErrorCode
+from squish_core.display.tables import table
+from squish_core.errors import UsageError
+from squish_core.io import cache
+from squish_core.text import counted, format_bytes
+
+
+def cache_group() -> typer.Typer:
+    """The group `squish cache`, to which plugins add commands."""
+    app = App(help="List, clear and build caches.", invoke_without_command=True)
+    app.callback()(group)
+    app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
+    app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
+    return app
+
+
+def group(context: typer.Context, json: Json = False) -> Answer | None:
+    """List, clear and build caches; without a command, list them."""
+    return list_entries() if context.invoked_subcommand is None else None
+
+
+def list_entries(json: Json = False) -> Answer:
+    """List cached folders, the least recently used first.
+
+    The first line shows the cache's folder, its size and its limit.
+    """
+    entries = cache.entries()
+    total = sum(entry.size for entry in entries)
+    rows = [{"kind": entry.kind, "key": entry.key, "bytes": entry.size, "path": str(entry.path)} for entry in entries]
+    data = {"folder": str(cache.cache_folder()), "limit": cache.cache_limit(), "bytes": total, "entries": rows}
+    lines = [f"{cache.cache_folder()}: {format_bytes(total)} of {format_bytes(cache.cache_limit())}"]
+    if entries:
+        lines += ["", *table(("kind", "size", "key"), "<><", [(e.kind, format_bytes(e.size), e.key) for e in entries])]
+    return Answer(data, lines)
+
+
+def clear(
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Prefix of a key. Without one, all folders are removed.")
+    ] = "",
+    json: Json = False,
+) -> Answer:
+    """Remove cached folders.
+
+    Squish builds them again when it needs them.
+    """
+    matches = [entry for entry in cache.entries() if entry.key.startswith(key)]
+    if key and not matches:
+        raise UsageError(
+            "no cached folder has this key",
+            found=repr(key),
+            code=ErrorCode.USAGE,
+            hint="`squish cache list` lists the keys.",
+        )
+    for entry in matches:
+        cache.remove(entry)
+    size = sum(entry.size for entry in matches)
+    return Answer(
+        {"removed": [entry.key for entry in matches], "bytes": size},
+        [f"removed {counted(len(matches), 'folder')}, {format_bytes(size)}"],
+    )

@@ -1,0 +1,213 @@
+"""Commands that read tensors: verify, diff, convert."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from squish_cli import spellings
+from squish_cli.options import (
+    Assets,
+    Encode,
+    Format,
+    Json,
+    Names,
+    Only,
+    Quiet,
+    Requantize,
+    Resume,
+    Scheduler,
+    TaskBytes,
+    To,
+    resume_value,
+)
+from squish_cli.output import Answer, error_data
+from squish_cli.progress import Progress
+from squish_cli.recipe import read_recipe
+from squish_cli.wording import command_line
+from squish_core.codes import CANNOT_RUN
+from squish_core.errors import SquishError, UsageError, redact
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DST",
+        help="File or folder to write, or a URL such as s3://bucket/key. An existing file is replaced; an existing "
+        "folder, or anything at the URL, is an error.",
+    ),
+]
+Recipe = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        metavar="FILE",
+        help="TOML with rules of --encode (`squish tune` writes one); --encode adds to it.",
+    ),
+]
+Imatrix = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--imatrix",
+        metavar="FILE",
+        help="Activation statistics (imatrix) for encodings that weight errors by them. Repeat it to merge files.",
+    ),
+]
+JobPlan = Annotated[
+    str | None,
+    typer.Option(
+        "--job-plan",
+        metavar="FILE",
+        help="Write the plan to FILE as JSON, then execute it (--dry-run: only write it). If FILE exists, execute it; "
+        "SRC and DST are optional.",
+    ),
+]
+JournalFile = Annotated[
+    str | None,
+    typer.Option("--journal", metavar="FILE", help="Journal of the job. By default, DST.squish-journal."),
+]
+Delete = Annotated[
+    bool, typer.Option("--delete-source", help="Delete SRC's weights after verifying DST and comparing it with SRC.")
+]
+
+
+def verify(
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of weights, or models' folders.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Also check every digest and decode every tensor.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    scheduler: Scheduler = None,
+    format: Format = None,  # noqa: A002
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Check files and list what is wrong with them.
+
+    Checks bounds, overlaps, sizes and the rules of the format; with --deep, all data too. Exit code 1 if any file has
+    an error. --json prints an object for one FILE, a list for several.
+    """
+    answers = list[Answer]()
+    for file in files:
+        try:
+            answers.append(verify_file(file, deep, strict, format, quiet, scheduler))
+        except SquishError as error:  # the other files can still be checked
+            if len(files) == 1:
+                raise
+            data = {"file": redact(file), "ok": False, "error": error_data(error)}
+            answers.append(Answer(data, [f"error: {error}"], 2))
+    documents = [answer.data for answer in answers]
+    lines = [line for answer in answers for line in answer.lines]
+    return Answer(documents if len(files) > 1 else documents[0], lines, max(answer.code for answer in answers))
+
+
+def verify_file(
+    file: str,
+    deep: bool,
+    strict: bool,
+    format: str | None,  # noqa: A002
+    quiet: bool,
+    scheduler: str | None,
+) -> Answer:
+    """The findings in one file; SquishError if it cannot be checked at all."""
+    import squish_core as squish
+    from squish_core.checking.verify import report_lines
+    from squish_core.opening import open as open_file
+
+    try:
+        opened = open_file(file, format)
+    except SquishError as error:
+        if error.code in CANNOT_RUN or isinstance(error, UsageError):
+            raise
+        report = squish.verify(file, deep=deep, format=format)
+    else:
+        with opened, Progress("verifying", quiet) as progress:
+            report = squish.verify(opened, deep=deep, progress=progress, scheduler=scheduler)
+    ok = report.clean if strict else report.ok
+    lines = map(command_line, report_lines(report, strict))
+    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A file of weights.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare with A, in any format.")],
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every tensor that differs, not just the ten worst.")
+    ] = False,
+    names: Annotated[
+        str | None,
+        typer.Option("--names", metavar="keep", help="Compare the names unchanged, without mapping layouts."),
+    ] = None,
+    scheduler: Scheduler = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Compare two files, in the same format or in different ones.
+
+    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Equal values that are stored
+    differently count as the same. Two models of one family are compared under the names, rows and settings of A,
+    whatever their layouts. Prints the verdict, then the ten tensors that differ most. Exit code 1 if they differ.
+    """
+    import squish_core as squish
+    from squish_convert.compare.diff import WORST, difference_lines
+
+    with Progress("comparing", quiet) as progress:
+        difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
+    lines = difference_lines(difference, None if everything else WORST)
+    return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
+
+
+def convert(
+    src: Annotated[str | None, typer.Argument(metavar="SRC", help="The file to read.")] = None,
+    dst: Target = None,
+    to: To = None,
+    encode: Encode = None,
+    recipe: Recipe = None,
+    tensor_type: spellings.TensorType = None,
+    output_tensor_type: spellings.OutputType = None,
+    token_embedding_type: spellings.EmbeddingType = None,
+    pure: spellings.Pure = False,
+    q_bits: spellings.Bits = None,
+    q_group_size: spellings.GroupSize = None,
+    q_mode: spellings.Mode = None,
+    graph: spellings.Graph = None,
+    only: Only = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
+    format: Format = None,  # noqa: A002
+    assets: Assets = None,
+    names: Names = None,
+    imatrix: Imatrix = None,
+    requantize: Requantize = False,
+    delete_source: Delete = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at the URL DST.")] = False,
+    job_plan: JobPlan = None,
+    scheduler: Scheduler = None,
+    task_bytes: TaskBytes = None,
+    resume: Resume = None,
+    journal: JournalFile = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Convert a file to another format, or to other encodings.
+
+    Keeps quantized codes, and changes values only as --encode requests. Quantizes quantized tensors again only with
+    --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
+    `squish codecs`, or keep; ID(SPEC) wraps another encoding.
+    """
+    import squish_core as squish
+    from squish_convert.report import conversion_lines
+    from squish_core.opening import open as open_file
+
+    encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]
+    rules = spellings.preset_rules(encode_rules, tensor_type or (), output_tensor_type, token_embedding_type, pure)
+    rules = spellings.mlx_rules(rules, to, q_bits, q_group_size, q_mode)
+    to, names = spellings.graph_target(to, graph, names)
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
+        progress = stack.enter_context(Progress("writing", quiet, json=json and scheduler is not None))
+        report = squish.convert(
+            opened, dst, to, rules, only=only, assets=assets, rename=names, activations=imatrix,
+            requantize=requantize, delete_source=delete_source, overwrite=overwrite, plan=job_plan, scheduler=scheduler,
+            task_bytes=task_bytes, resume=resume_value(resume), journal=journal, dry_run=dry_run,
+            progress=progress,
+        )  # fmt: skip
+    return Answer(report.to_dict(), list(map(command_line, conversion_lines(report))))

@@ -1,0 +1,273 @@
+"""`diagnose`: the state of the installation. The only module that imports every installed implementation."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import asdict, frozen
+
+from squish_core import concurrency
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all, table
+from squish_core.errors import SquishError
+from squish_core.plugins import catalog
+from squish_core.plugins.entries import VARIABLE
+from squish_core.plugins.inventory import add_commands, brought, conflicts, listed, missing_packages
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
+from squish_core.text import escape, format_bytes
+
+LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
+
+
+@frozen(kw_only=True)
+class Machine:
+    """The system, the processor, the cores available to this process, and memory in bytes (None: unknown)."""
+
+    system: str
+    processor: str
+    byteorder: str
+    cores: int
+    memory: int | None
+    free_memory: int | None
+
+
+@frozen(kw_only=True)
+class Threads:
+    """Number of threads in use, value of SQUISH_THREADS, and why that is invalid."""
+
+    workers: int | None
+    setting: str | None
+    problem: str | None
+
+
+@frozen(kw_only=True)
+class PluginState:
+    """A plugin: the ids it provides by kind, and its faults."""
+
+    dist: str
+    version: str
+    ok: bool
+    reasons: tuple[str, ...]
+    brings: Mapping[str, list[str]]
+
+
+@frozen(kw_only=True)
+class BackendState:
+    """Whether a backend runs on this machine, else the reason; the facts from its probe.
+
+    `unverified`: the hardware on which it has never run.
+    """
+
+    id: str
+    ok: bool
+    reason: str
+    device: str
+    facts: Mapping[str, Any]
+    unverified: str
+
+
+@frozen(kw_only=True)
+class Diagnosis:
+    """What works here and what does not. `print(diagnosis)` shows what `squish doctor` prints.
+
+    `settings` is the value of SQUISH_PLUGINS; if it is invalid, `conflict` says why and the rest is empty. `conflicts`
+    lists ids that several distributions provide, `missing` the packages of this repository that are not installed.
+    """
+
+    versions: Mapping[str, str | None]
+    machine: Machine
+    threads: Threads
+    settings: str | None
+    conflict: str | None = None
+    conflicts: tuple[str, ...] = ()
+    plugins: tuple[PluginState, ...] = ()
+    backends: tuple[BackendState, ...] = ()
+    missing: Mapping[str, Mapping[str, list[str]]] = {}
+
+    @property
+    def ok(self) -> bool:
+        """Whether every plugin works, no ids conflict and the settings are valid."""
+        faults = self.conflict or self.conflicts or self.threads.problem
+        return not faults and all(plugin.ok for plugin in self.plugins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            What `squish doctor --json` prints.
+
+        Examples
+        --------
+        >>> squish.diagnose().to_dict()["machine"]["cores"] > 0
+        True
+        """
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> Iterator[str]:
+        """The diagnosis as text."""
+        for name, version in self.versions.items():
+            yield f"{name:12} {version or 'not installed'}"
+        machine, memory = self.machine, "unknown"
+        if machine.memory and machine.free_memory is not None:
+            memory = f"{format_bytes(machine.memory)} ({format_bytes(machine.free_memory)} free)"
+        yield from ("", f"machine      {machine.system}, {machine.processor}, {machine.byteorder}-endian")
+        yield f"             {machine.cores} cores, memory {memory}"
+        threads = self.threads
+        origin = (
+            f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
+        )
+        yield f"threads      {threads.problem or f'{threads.workers} ({origin})'}"
+        if self.settings:
+            yield f"settings     {VARIABLE}={self.settings}"
+        if self.conflict:
+            yield from ("", f"broken: {self.conflict}")
+            return
+        yield from ("", "plugins")
+        for plugin in self.plugins:
+            state, name = "ok" if plugin.ok else "broken", f"{plugin.dist} {plugin.version}".strip()
+            yield f"  {state:6}  {name}" + (f": {listed(plugin.brings)}" if plugin.ok or plugin.brings else "")
+            yield from (f"          {reason}" for reason in plugin.reasons)
+        yield from (f"  conflict: {message}" for message in self.conflicts)
+        yield from ("", "backends")
+        for backend in self.backends:
+            facts = ", ".join(f"{key} {value}" for key, value in backend.facts.items())
+            about = "; ".join(text for text in (backend.device, facts, backend.reason, backend.unverified) if text)
+            yield f"  {'ok' if backend.ok else 'no':6}  {backend.id}: {about}"
+        if self.missing:
+            yield from ("", "not installed")
+            rows = [(catalog.install_command(name), listed(ids)) for name, ids in self.missing.items()]
+            yield from table(("", ""), "<<", rows, "  ")[1:]
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(map(escape, self.lines())))
+
+    def _repr_html_(self) -> str:
+        return page(self.lines())
+
+
+def diagnose(registry: Registry | None = None) -> Diagnosis:
+    """Check the installation: versions, the machine, every plugin, and which backends run here.
+
+    Imports every installed implementation. Invalid settings are reported, not raised.
+
+    Parameters
+    ----------
+    registry
+        The plugins to check; the installed ones by default.
+
+    Returns
+    -------
+    Diagnosis
+        Memory in bytes; `to_dict()` gives plain data for JSON.
+
+    Examples
+    --------
+    >>> [backend.ok for backend in squish.diagnose().backends if backend.id == "numpy"]
+    [True]
+    """
+    settings = os.environ.get(VARIABLE)
+    try:
+        registry = registry or installed()
+    except SquishError as error:
+        return Diagnosis(
+            versions=_versions(), machine=_machine(), threads=_threads(), settings=settings, conflict=str(error)
+        )
+    return Diagnosis(
+        versions=_versions(), machine=_machine(), threads=_threads(), settings=settings,
+        conflicts=tuple(conflicts(registry)), plugins=tuple(_plugins(registry)),
+        backends=tuple(_backends(registry)), missing=missing_packages(registry),
+    )  # fmt: skip
+
+
+def _versions() -> dict[str, str | None]:
+    """Versions of Python and of the libraries that the core uses; None if not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from squish_core.version import __version__
+
+    versions: dict[str, str | None] = {"squish-core": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _machine() -> Machine:
+    total: int | None
+    free: int | None
+    try:
+        page_size = os.sysconf("SC_PAGE_SIZE")
+        total, free = (page_size * os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        total = free = None
+    return Machine(
+        system=f"{platform.system()} {platform.release()}", processor=platform.machine(), byteorder=sys.byteorder,
+        cores=concurrency.cores(), memory=total, free_memory=free,
+    )  # fmt: skip
+
+
+def _threads() -> Threads:
+    setting = os.environ.get(concurrency.VARIABLE)
+    try:
+        return Threads(workers=concurrency.workers(), setting=setting, problem=None)
+    except SquishError as error:
+        return Threads(workers=None, setting=setting, problem=str(error))
+
+
+def _plugins(registry: Registry) -> Iterator[PluginState]:
+    """The state of every plugin, including failing imports and commands."""
+    commands = _command_failures(registry)
+    for plugin in registry.plugins:
+        reasons = [*_import_failures(registry, plugin.dist)]
+        reasons += [f"its commands failed: {reason}" for name, reason in commands if name == plugin.name]
+        yield PluginState(
+            dist=plugin.dist, version=plugin.version, ok=not reasons, reasons=tuple(reasons),
+            brings=brought(registry, plugin.dist),
+        )  # fmt: skip
+    for broken in registry.broken:
+        yield PluginState(dist=broken.dist, version="", ok=False, reasons=(broken.reason,), brings={})
+
+
+def _command_failures(registry: Registry) -> list[tuple[str, str]]:
+    try:
+        import typer
+    except ModuleNotFoundError:  # there are no commands without the extra `cli`
+        return []
+    return add_commands(registry, typer.Typer())
+
+
+def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
+    """Why implementations of a distribution cannot be imported."""
+    for kind in ("container", "codec", "allocator", "backend", "family", "source", "scheduler", "framework"):
+        for entry in registry.find(kind):
+            if entry.dist == dist:
+                try:
+                    registry.instance(kind, entry)
+                except SquishError as error:
+                    yield error.message
+                except Exception as error:  # a plugin may raise anything
+                    yield f"{entry.id}: {type(error).__name__}: {error}"
+
+
+def _backends(registry: Registry) -> Iterator[BackendState]:
+    for name in sorted(registry.backends):
+        unverified = getattr(registry.backends[name].info, "unverified", "")
+        try:
+            probe = registry.backend(name).probe()
+        except Exception as error:  # a failing probe must not affect the other backends
+            reason = f"{type(error).__name__}: {error}"
+            yield BackendState(id=name, ok=False, reason=reason, device="", facts={}, unverified=unverified)
+        else:
+            facts = dict(probe.facts)
+            yield BackendState(
+                id=name, ok=probe.ok, reason=probe.reason, device=probe.device, facts=facts, unverified=unverified
+            )

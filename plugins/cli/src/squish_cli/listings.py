@@ -1,0 +1,228 @@
+"""Commands about what is installed: formats, codecs, backends, plugins, doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from squish_cli.options import Json, Op
+from squish_cli.output import Answer
+from squish_core.codes import ErrorCode
+from squish_core.display.tables import table
+from squish_core.errors import UsageError
+from squish_core.plugins import catalog
+from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
+from squish_core.text import did_you_mean
+
+if TYPE_CHECKING:
+    from squish_core.plugins.entries import Entry
+
+Only = Annotated[str | None, typer.Argument(metavar="NAME", help="Show only this one.")]
+FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Show one format in detail.")]
+
+
+def formats(format_id: FormatId = None, json: Json = False) -> Answer:
+    """List the file formats, or show one in detail.
+
+    ID shows the options for `--to` and `--format`, the features for `plan`, and the short names for `--encode`.
+    """
+    from squish_core.plugins.registry import registry
+
+    containers = registry().containers
+    if format_id is not None:
+        if format_id not in containers:
+            registry().container(format_id)  # raises with the package to install
+        return Answer(containers[format_id].to_dict(), one_format(containers[format_id].to_dict()))
+
+    def row(entry: Entry) -> tuple[object, ...]:
+        info: Any = entry.info
+        return info.id, "read, write" if info.can_write else "read", info.title, " ".join(info.suffixes) or "-"
+
+    return listing("container", ("id", "can", "title", "suffixes"), map(row, containers.values()))
+
+
+def matrix(
+    format_id: Annotated[str, typer.Argument(metavar="ID", help="The format.")],
+    backend: Annotated[
+        list[str] | None,
+        typer.Option("--backend", metavar="ID[:key=value]", help="Only this backend as a column. Repeatable."),
+    ] = None,
+    op: Op = None,
+    json: Json = False,
+) -> Answer:
+    """Show what runs each combination of a format's features.
+
+    Each row is a combination, such as a word of flags; each column a backend, `any` the choice among all of them. A
+    cell has the mode, and the encoding if it is not the row's; "-": nothing runs it, and --json says why.
+    """
+    from squish_core.plugins.registry import registry
+
+    answers = registry().matrix(format_id, backends=backend or None, op=op)
+    return Answer(answers.to_dict(), answers.lines())
+
+
+def codecs(name: Only = None, json: Json = False) -> Answer:
+    """List the codecs.
+
+    `squish convert --encode` takes ids and short names, also of allocators. NAME may be an id, a prefix of ids such as
+    ggml, or a short name.
+    """
+    from squish_core.plugins.registry import registry
+
+    rows, encoders = [], registry().encoders
+    for entry in registry().codecs.values():
+        info: Any = entry.info
+        other: Any = encoders[info.id].info if info.id in encoders else info
+        kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
+        kind = "whole model" if info.kind == "whole" else kind
+        rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
+    answer = listing("codec", ("id", "kind", "title", "short names"), rows, name=name)
+    allocators = [entry for entry in registry().find("allocator") if name in (None, entry.id)]
+    if name is not None and not (answer.lines or allocators):
+        raise _unknown(name, "codec", [name for row in rows for name in (str(row[0]), *str(row[3]).split())])
+    lines = table(("allocator", "title"), "<<", [(entry.info.id, entry.info.title) for entry in allocators])
+    if lines:
+        lines = [*([""] if answer.lines else []), "Allocators choose a codec for each tensor.", *lines]
+    data = {**answer.data, "allocators": [entry.to_dict() for entry in allocators]}
+    return Answer(data, [*answer.lines, *lines])
+
+
+def backends(name: Only = None, json: Json = False) -> Answer:
+    """List the backends.
+
+    `squish doctor` shows which of them run on this machine.
+    """
+    from squish_core.plugins.registry import registry
+
+    def row(entry: Entry) -> tuple[object, ...]:
+        return entry.info.id, getattr(entry.info, "preference", 0), origin(entry), entry.info.title
+
+    header = ("id", "preference", "package", "title")
+    answer = listing("backend", header, map(row, registry().backends.values()), "<><<", name=name)
+    if name is not None and not answer.lines:
+        registry().backend(name)  # raises with the package to install
+    return answer
+
+
+def plugins(name: Only = None, json: Json = False) -> Answer:
+    """List the plugins and what each provides."""
+    from squish_core.plugins.registry import registry
+
+    installed = registry()
+    data: list[dict[str, Any]] = [
+        {"dist": item.dist, "version": item.version, "ok": True, "reason": None,
+         "brings": brought(installed, item.dist), "conflicts": conflicts(installed, item.dist)}
+        for item in installed.plugins
+    ]  # fmt: skip
+    data += [
+        {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}, "conflicts": []}
+        for item in installed.broken
+    ]
+    if name is not None:
+        packages = [item["dist"] for item in data]
+        data = [item for item in data if name.removeprefix("squish-") == item["dist"].removeprefix("squish-")]
+        if not data:
+            raise _unknown(name, "plugin", packages)
+    rows = [
+        ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or listed(item["brings"]))
+        for item in data
+    ]
+    lines = table(("state", "package", "version", "provides"), "<<<<", rows)
+    messages = [f"conflict: {message}" for message in conflicts(installed)] if name is None else []
+    return Answer(data, [*lines, *([""] if messages else []), *messages])
+
+
+def doctor(
+    folder: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FOLDER", help="Folder to search, with its subfolders, for leftovers of interrupted writes."
+        ),
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove the temporary files that killed writers left in FOLDER.")
+    ] = False,
+    json: Json = False,
+) -> Answer:
+    """Check the installation, or clean up a folder.
+
+    Without FOLDER: versions, the machine, every plugin, which backends run here (or why not), and what is not
+    installed. With FOLDER: what interrupted writes left in it. Exit code 1 if something is broken or cannot be
+    removed.
+    """
+    if folder is not None:
+        from squish_cli.cleanup import examine
+
+        return examine(folder, clean)
+    if clean:
+        raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
+    from squish_cli.diagnosis import diagnose
+
+    diagnosis = diagnose()
+    return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)
+
+
+def listing(
+    kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "", name: str | None = None
+) -> Answer:
+    """A table of one kind of plugin, then the catalog's ids that are not installed; only the rows of `name`."""
+    from squish_core.plugins.registry import registry
+
+    entries = [entry.to_dict() for entry in registry().find(kind)]
+    align = align or "<" * len(header)
+    if name is not None:
+        rows = [row for row in rows if _matches(name.lower(), row)]
+        shown = {row[0] for row in rows}
+        entries = [entry for entry in entries if entry["id"] in shown]
+        return Answer({"installed": entries, "missing": {}}, table(header, align, sorted(rows)))
+    absent = missing_ids(kind, registry())
+    lines = table(header, align, sorted(rows)) or ["none installed"]
+    lines += [""] if absent else []
+    for package, ids in absent.items():
+        lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
+    return Answer({"installed": entries, "missing": absent}, lines)
+
+
+def _matches(name: str, row: tuple[object, ...]) -> bool:
+    """Whether a row has this id, an id with this prefix, or this short name in its last column."""
+    return name == row[0] or str(row[0]).startswith(f"{name}.") or name in str(row[-1]).split()
+
+
+def _unknown(name: str, kind: str, known: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"no such {kind}", found=repr(name), code=ErrorCode.USAGE,
+        hint=f"{did_you_mean(name, known)} `squish {kind}s` lists all.".lstrip(),
+    )  # fmt: skip
+
+
+def one_format(data: dict[str, Any]) -> list[str]:
+    """A format's declaration as a table."""
+    return table(
+        ("id", data["id"]), "<<",
+        [
+            ("title", data["title"]),
+            ("package", f"{data['dist']} {data['version']}"),
+            ("can", "read, write" if data["can_write"] else "read"),
+            ("suffixes", " ".join(data["suffixes"]) or "-"),
+            *([("refines", data["refines"])] if data["refines"] else []),
+            *((f"--to {data['id']}:{name}=", text) for name, text in data["options"].items()),
+            *((f"--format {data['id']}:{name}=", text) for name, text in data["reading"].items()),
+            *((f"--feature {name}=", _values(data, name)) for name in data["features"]),
+            *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
+            *data["facts"].items(),
+        ],
+    )  # fmt: skip
+
+
+def _values(data: dict[str, Any], feature: str) -> str:
+    """The values of a feature, each with its bit in files if it has one."""
+    values, bits = data["features"][feature], data["bits"].get(feature)
+    names = [f"{value}={bits[value]:#x}" if bits else value for value in values]
+    return (", " if any(" " in name for name in names) else " ").join(names)
+
+
+def origin(entry: Entry) -> str:
+    """The distribution that provides an entry, with its version."""
+    return f"{entry.dist} {entry.version}".strip()

@@ -1,0 +1,230 @@
+"""Commands that inspect a file: ls, info, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from attrs import evolve
+
+from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
+from squish_cli.metadata import one_value
+from squish_cli.options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
+from squish_cli.output import Answer
+from squish_cli.values import values
+from squish_cli.wording import command_line
+from squish_core.codes import ErrorCode
+from squish_core.display.tables import table, terminal_width
+from squish_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from squish_core.file import File
+    from squish_core.tensor import Tensor
+
+
+NARROW = 50
+"""Columns of a terminal below which a tensor is two lines, its name and the rest, instead of a row of a table."""
+ORDERS: dict[str, Callable[[Tensor], Any]] = {
+    "file": lambda tensor: 0,
+    "name": lambda tensor: tensor.name,
+    "size": lambda tensor: -tensor.nbytes,
+    "bits": lambda tensor: -tensor.bits_per_weight,
+}
+
+
+def ls(
+    file: FileName,
+    patterns: Patterns = None,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Also list each stored part with its dtype, shape, file and offset.")
+    ] = False,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="KEY", help=f"Order of the tensors: {', '.join(ORDERS)}.")
+    ] = "file",
+    format: Format = None,  # noqa: A002
+    assets: Assets = None,
+    json: Json = False,
+) -> Answer:
+    """List the tensors of a file.
+
+    Shows each tensor's shape, dtype or codec, bits per weight and size, and the totals. Reads only the header.
+    --sort size and --sort bits list the largest first; --sort file keeps the order of the file.
+    """
+    from squish_core.opening import open as open_file
+
+    if sort not in ORDERS:
+        raise UsageError("no such --sort KEY", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
+    with open_file(file, format, assets=assets) as opened:
+        tensors = sorted(matching_tensors(opened, patterns), key=ORDERS[sort])
+        data = [
+            {
+                "name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec,
+                "bits_per_weight": tensor.bits_per_weight, "nbytes": tensor.nbytes,
+                "tied_to": tensor.spec.tied_to, "problem": tensor.spec.problem,
+                **({"parts": parts(tensor)} if long else {}),
+            }
+            for tensor in tensors
+        ]  # fmt: skip
+        lines = listing(tensors, long)
+        return Answer({"file": opened.name, "format": opened.format, "tensors": data}, [*lines, total(opened, tensors)])
+
+
+def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
+    """A row for each tensor and, with `long`, for each of its parts."""
+    from squish_core.text import format_bytes
+
+    rows: list[tuple[object, ...]] = []
+    for tensor in tensors:
+        bits, size = f"{tensor.bits_per_weight:.2f}", format_bytes(tensor.nbytes)
+        zeros = zero_share(tensor.file, tensor.spec)
+        stored = stored_as(tensor.spec, long) if long else shown_as(tensor.spec, zeros)
+        stored += f", {zeros:.1%} zeros" if zeros else ""
+        rows.append((list(tensor.shape), stored, bits, size, label(tensor)))
+        for part in parts(tensor) if long else ():
+            where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
+            rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
+    if terminal_width() < NARROW:
+        facts = ("  ".join(str(cell) for cell in row[:-1] if cell) for row in rows)
+        return [line for row, text in zip(rows, facts) for line in (str(row[-1]), f"  {text}")]
+    return table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
+
+
+def parts(tensor: Tensor) -> list[dict[str, Any]]:
+    """The stored parts of a tensor's first encoding, with the offset of each."""
+    files, encodings = tensor.file.index.files, tensor.spec.encodings[:1]
+    stored = {role: part for encoding in encodings for role, part in encoding.parts.items()} | dict(tensor.spec.extras)
+    return [
+        {
+            "role": role, "dtype": part.dtype, "shape": list(part.shape), "nbytes": part.stored,
+            "file": files[part.segments[0].file].name if part.segments else None,
+            "offset": part.segments[0].offset if part.segments else None,
+        }
+        for role, part in stored.items()
+    ]  # fmt: skip
+
+
+def total(file: File, tensors: Sequence[Tensor]) -> str:
+    """The totals of the listed tensors, tied tensors counted once."""
+    from squish_core.text import counted, format_bytes
+
+    untied = [tensor for tensor in tensors if tensor.spec.tied_to is None]
+    elements, nbytes = sum(tensor.size for tensor in untied), sum(tensor.nbytes for tensor in untied)
+    name = with_link(file.name, link_of(file.path))
+    if not tensors:
+        return f"no tensors in {name}"
+    bits = f"{format_bytes(nbytes)}, {8 * nbytes / elements if elements else 0:.2f} bits each"
+    return f"{counted(len(tensors), 'tensor')} in {name}: {counted(elements, 'parameter')}, {bits}"
+
+
+def info(
+    file: FileName,
+    patterns: Patterns = None,
+    meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value in full.")] = None,
+    format: Format = None,  # noqa: A002
+    assets: Assets = None,
+    json: Json = False,
+) -> Answer:
+    """Summarize a file, or the values of some of its tensors.
+
+    Shows the format, sizes, encodings, metadata, assets and problems, from the header alone. With PATTERN, decodes the
+    matching tensors and shows their extremes and zeros; for a single tensor, also how its magnitudes are distributed.
+    """
+    from squish_core.opening import open as open_file
+
+    if patterns and meta is not None:
+        raise UsageError("--meta and PATTERN cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
+    with open_file(file, format, assets=assets) as opened:
+        if patterns:
+            return values(opened.name, matching_tensors(opened, patterns))
+        if meta is not None:
+            return one_value(opened, meta)
+        summary = opened.summary()
+        problems = tuple(evolve(problem, message=command_line(problem.message)) for problem in summary.problems)
+        return Answer(summary.to_dict(), list(evolve(summary, problems=problems).lines()))
+
+
+def plan(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A file of weights, or a model's folder. Without it, resolves --format and --feature.",
+        ),
+    ] = None,
+    patterns: Patterns = None,
+    format: Format = None,  # noqa: A002
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("--feature", metavar="NAME=VALUE", help="Without FILE: a feature of the format. Repeatable."),
+    ] = None,
+    backend: Backend = None,
+    prefer: Prefer = "spec",
+    op: Op = None,
+    json: Json = False,
+) -> Answer:
+    """Show how tensors would run on this machine, and why.
+
+    For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
+    data, unless options of the backend ask for it.
+    """
+    if file is None:
+        return plan_features(format, feature or [], prefer, op, backend)
+    if feature:
+        raise UsageError("--feature and FILE cannot be combined", code=ErrorCode.USAGE, hint="Omit one of them.")
+    from squish_core.backends.plan import plan_tensors
+    from squish_core.opening import open as open_file
+
+    with open_file(file, format) as opened:
+        specs = [tensor.spec for tensor in matching_tensors(opened, patterns)]
+        plan = plan_tensors(
+            opened.registry, opened.name, opened.index, specs, opened.bind, backend=backend, policy=prefer, op=op
+        )
+        errors = plan.errors
+        if len(plan) == 1 and errors:
+            raise next(iter(errors.values()))
+        runs = plan.mode != "none" or not len(plan)
+        pending = opened.index.pending_caches
+        lines = [f"caches: the first load builds {', '.join(pending)}"] if pending else []
+        data = {**plan.to_dict(), **({"pending_caches": list(pending)} if pending else {})}
+        return Answer(data, [*lines, *command_line(plan.explain()).split("\n")], 0 if runs else 2)
+
+
+def plan_features(
+    format_id: str | None, features: Sequence[str], policy: str, op: str | None, backend: str | None = None
+) -> Answer:
+    """The chain for a format's features, without a file."""
+    from squish_core.plugins.registry import registry
+
+    if format_id is None:
+        raise UsageError(
+            "pass a FILE, or --format and --feature", code=ErrorCode.USAGE, hint="See `squish plan --help`."
+        )
+    values: dict[str, set[str]] = {}
+    for text in features:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError("invalid --feature", expected="NAME=VALUE", found=repr(text), code=ErrorCode.USAGE)
+        values.setdefault(name, set()).add(value)
+    arguments = {name: next(iter(chosen)) if len(chosen) == 1 else chosen for name, chosen in values.items()}
+    chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **arguments)
+    return Answer(chain.to_dict(), command_line(chain.explain()).split("\n"))
+
+
+def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
+    """The tensors whose names match any pattern; all of them without patterns."""
+    from fnmatch import fnmatchcase
+
+    from squish_convert.rules import check_patterns
+
+    names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if patterns and not names:
+        check_patterns(patterns, file, file.name)
+    return [file[name] for name in names]
+
+
+def label(tensor: Tensor) -> str:
+    """A tensor's name, with a note if it is tied or unreadable."""
+    notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
+    notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
+    return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name

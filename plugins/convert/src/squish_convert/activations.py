@@ -1,0 +1,174 @@
+"""Activation statistics (imatrix), by which encoders weight errors: a file with one vector per tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from squish_core import opening
+from squish_convert.imatrix import COUNTS, NAME, SUFFIX, SUMS, merge_imatrix, read_imatrix
+from squish_core.errors import TensorError
+from squish_core.file import File
+from squish_core.formats.metadata import untyped
+from squish_core.limits import Limits
+from squish_convert.mapping.aliases import Alias, Aliases
+from squish_core.model import TensorSpec, Typed
+from squish_core.plugins.registry import Registry
+from squish_core.text import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def open_activations(
+    source: Any, *, limits: Limits | None = None, registry: Registry | None = None
+) -> AbstractContextManager[File]:
+    """Open a file of statistics: of any format, or llama.cpp's older `.dat`; several files are merged."""
+    if isinstance(source, (list, tuple)):
+        if len(source) == 1:
+            return open_activations(source[0], limits=limits, registry=registry)
+        with ExitStack() as stack:
+            opened = (open_activations(each, limits=limits, registry=registry) for each in source)
+            return merge_imatrix([stack.enter_context(file) for file in opened], registry=registry)
+    if isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX and Path(source).is_file():
+        return read_imatrix(Path(source), limits=limits, registry=registry)
+    return opening.open(source, limits=limits, registry=registry)
+
+
+class Activations:
+    """Magnitudes of activations per column of each tensor, from a file of any format: vectors of the tensors' names
+    (mean magnitudes), or llama.cpp's imatrix (the root of the mean square).
+
+    A tensor is found by its name, else by its names in the other layouts of the model's family.
+
+    Parameters
+    ----------
+    file
+        The open file of statistics.
+    model
+        The file whose tensors are encoded.
+    """
+
+    def __init__(self, file: File, model: File) -> None:
+        self._file, self._aliases = file, Aliases(model)
+
+    def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
+        """Names of the tensors with statistics; TensorError as in `of`."""
+        return frozenset(spec.name for spec in specs if self.of(spec) is not None)
+
+    def of(self, spec: TensorSpec) -> np.ndarray | None:
+        """A tensor's statistics, [columns], or of a stack [tensors, columns]; None if there are none or all are zero.
+
+        A tensor of a stack without any input counts alike in all columns, as in llama.cpp. TensorError unless they are
+        one finite magnitude per column.
+        """
+        import numpy as np
+
+        array = self._stored(spec)
+        if array is None or not array.any():
+            return None
+        return np.where(array.any(axis=1, keepdims=True), array, 1) if array.ndim > 1 else array
+
+    def are_zero(self, spec: TensorSpec) -> bool:
+        """Whether there are statistics, and all are zero: nothing reached the tensor."""
+        array = self._stored(spec)
+        return array is not None and not array.any()
+
+    def unseen(self, spec: TensorSpec) -> list[int]:
+        """The tensors of a stack that nothing reached; empty if there are no statistics or all are zero."""
+        array = self._stored(spec)
+        if array is None or array.ndim < 2 or not array.any():
+            return []
+        return [number for number, row in enumerate(array) if not row.any()]
+
+    def _stored(self, spec: TensorSpec) -> np.ndarray | None:
+        """A tensor's statistics as they are stored, zeros for what nothing reached."""
+        import numpy as np
+
+        entries = self._entries(spec.name)
+        if not entries:
+            return None
+        arrays = [self._magnitudes(entry, number, spec) for entry, number in entries]
+        is_stack = len(spec.shape) > 2 and len(arrays) == spec.shape[0] > 1
+        array = np.stack(arrays) if is_stack and arrays[0].ndim == 1 else arrays[0]
+        legal = (spec.shape[-1:], (spec.shape[0], spec.shape[-1])) if len(spec.shape) > 2 else (spec.shape[-1:],)
+        if array.shape not in legal or not np.isfinite(array).all() or (array < 0).any():
+            raise TensorError(
+                "invalid activation statistics", file=self._file.name, tensor=spec.name,
+                expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
+                found=_fault_of(array), code="imatrix", hint="Compute the statistics again, or leave them out.",
+            )  # fmt: skip
+        return array
+
+    def metadata(self, prefix: str) -> dict[str, Typed]:
+        """What a format records of the statistics under its own keys."""
+        meta = self._file.metadata
+        entries = sum(name.endswith(SUMS) for name in self._file) or len(self._file)
+        recorded: dict[str, Typed] = {"file": Typed("str", Path(str(meta.get(NAME, self._file.name))).name)}
+        datasets = untyped(meta.get("imatrix.datasets"))
+        if isinstance(datasets, Sequence) and datasets:
+            recorded["dataset"] = Typed("str", str(datasets[0]))
+        recorded["entries_count"] = Typed("u32", entries)
+        chunks = untyped(meta.get("imatrix.chunk_count", 0))
+        if isinstance(chunks, int) and 0 < chunks < 1 << 32:
+            recorded["chunks_count"] = Typed("u32", chunks)
+        return {f"{prefix}.{key}": value for key, value in recorded.items()}
+
+    def _entries(self, name: str) -> tuple[Alias, ...]:
+        """Names in the file of what stands for a tensor, each with its number in a stack."""
+        for aliases in (((name, None),), *self._aliases.of(name)):
+            entries = tuple((entry, number) for alias, number in aliases if (entry := self._entry(alias)) is not None)
+            if len(entries) == len(aliases):
+                return tuple(dict.fromkeys(entries))
+        return ()
+
+    def _entry(self, name: str) -> str | None:
+        candidates = (name, name.removesuffix(".weight"), f"{name}{SUMS}")
+        return next((entry for entry in candidates if entry in self._file), None)
+
+    def _magnitudes(self, entry: str, number: int | None, spec: TensorSpec) -> np.ndarray:
+        """One vector, or llama.cpp's sums: the roots of mean squares, of all tensors of a stack or of one of them.
+
+        f64, whose squares are the f32 means again. Zeros for a stack's tensor without any input; ones if it is asked
+        for alone.
+        """
+        import numpy as np
+
+        if not entry.endswith(SUMS):
+            vector = self._file[entry].numpy(dtype="f32")
+            return vector if number is None or vector.ndim < 2 else vector[number]
+        columns = spec.shape[-1] if spec.shape else 1
+        counts_name = entry.removesuffix(SUMS) + COUNTS
+        counts = (
+            self._file[counts_name].numpy(dtype="f32") if counts_name in self._file else np.full(1, np.nan, np.float32)
+        )
+        sums = self._file[entry].numpy(dtype="f32")
+        if sums.size % max(columns, 1) or counts.size not in (1, sums.size // max(columns, 1)):
+            return sums  # `of` refuses the shape
+        sums, counts = sums.reshape(-1, columns), counts.reshape(-1, 1)
+        with np.errstate(all="ignore"):
+            means = sums / counts
+            unseen = (counts == 0) & ((len(counts) > 1) | (sums == 0).all(axis=1, keepdims=True))
+            means = np.where(unseen, np.float32(number is not None and counts.any()), means)
+            if number is not None and len(means) > number:
+                means = means[number : number + 1]
+            elif len(means) > 1 and len(means) != spec.shape[0]:
+                means = (sums.sum(0, dtype=np.float64) / counts.sum(dtype=np.float64))[None].astype(np.float32)
+            roots = np.sqrt(means.astype(np.float64))
+        return roots if len(roots) > 1 else roots[0]
+
+
+def _fault_of(array: np.ndarray) -> str:
+    """What is wrong with statistics: values, or else their shape."""
+    import numpy as np
+
+    counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum(), "negative": (array < 0).sum()}
+    faults = [f"{count} {kind}" for kind, count in counts.items() if count]
+    return f"{' and '.join(faults)} of {counted(array.size, 'value')}" if faults else f"shape {list(array.shape)}"
+
+
+def recorded_metadata(activations: Activations | None, prefix: str | None) -> Mapping[str, Typed]:
+    """Metadata that a target records of the statistics it was encoded with."""
+    return {} if activations is None or prefix is None else activations.metadata(prefix)

@@ -1,0 +1,29 @@
+"""The one module of squish-convert that a plugin imports: families, plans, jobs and images."""
+
+from __future__ import annotations
+
+from squish_core.plugins.lazy import lazy_exports
+
+_NAMES = {
+    "squish_convert.families.base": (
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Interleave", "Join", "Permute", "Rule",
+        "Squeeze", "Stack", "Transpose", "source_names",
+    ),
+    "squish_convert.families.model": ("Model",),
+    "squish_convert.mapping.inventory": ("Inventory", "take_inventory"),
+    "squish_convert.mapping.mapped": ("MappedFile", "Naming"),
+    "squish_convert.image": ("OutputFile", "OutputImage", "output_image"),
+    "squish_convert.job.document": ("job_document", "job_id", "source_pins"),
+    "squish_convert.rules": ("check_patterns",),
+    "squish_convert.virtual": ("VirtualSource", "as_format"),
+    "squish_convert.compare.metrics": ("Distance",),
+    "squish_convert.convert": ("Conversion", "convert", "outgoing"),
+    "squish_convert.execute": ("execute",),
+    "squish_convert.observer": ("ConversionObserver",),
+    "squish_convert.job.range_writer": ("worker_name",),
+    "squish_convert.plan": ("ConversionPlan", "plan_conversion"),
+    "squish_convert.naming": ("with_names",),
+    "squish_convert.save": ("save",),
+}  # fmt: skip
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

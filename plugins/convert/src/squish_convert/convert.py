@@ -1,0 +1,264 @@
+"""Convert between formats: codes are repacked, values change only on request, exactness is reported per tensor."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.checking.check import ProgressCallback
+from squish_core.codes import ErrorCode
+from squish_convert.delete_source import deletable, delete
+from squish_convert.evidence import Evidence, undecided_notes
+from squish_convert.execute import execute, outgoing_tensors
+from squish_convert.inputs import Inputs, open_inputs
+from squish_convert.job.document import ARGUMENTS, JobFile, document_arguments, job_document
+from squish_convert.observer import ConversionObserver
+from squish_convert.plan import ConversionPlan, plan_conversion
+from squish_convert.report import Conversion
+from squish_convert.rules import Encode
+from squish_core.errors import CodecError, FileAccessError, SquishError, UsageError
+from squish_core.file import File
+from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.io.atomic import check_target
+from squish_core.io.remote_target import RemoteTarget
+from squish_core.io.space import space_notes
+from squish_core.limits import Limits
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
+
+if TYPE_CHECKING:
+    from squish_convert.job.distribution import JobOptions
+
+
+def convert(
+    src: Any = None,
+    dst: Any = None,
+    to: str | None = None,
+    encode: Encode | None = None,
+    *,
+    dry_run: bool = False,
+    only: str | Iterable[str] | None = None,
+    assets: Any = None,
+    rename: str | None = None,
+    activations: Any = None,
+    requantize: bool = False,
+    delete_source: bool = False,
+    overwrite: bool = False,
+    plan: Any = None,
+    scheduler: str | None = None,
+    task_bytes: int | str | None = None,
+    resume: bool | str = False,
+    journal: Any = None,
+    progress: ProgressCallback | None = None,
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+) -> Conversion:
+    """Write a model in another format, atomically and with one panel in memory. Codes are kept unless `encode` is set.
+
+    Parameters
+    ----------
+    src
+        A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
+    dst
+        Target path. A file is replaced, but a folder is refused; on failure it stays unchanged. Or a URL that a plugin
+        writes to (`s3://bucket/model.gguf`), where nothing may be unless `overwrite` is set.
+    to
+        Format and write options, `ID[:key=value,...]`; by default the format of `dst`'s suffix.
+    encode
+        `SPEC` or `PATTERN=SPEC` rules, {pattern: SPEC}, or a function from a `TensorSpec` to SPEC or None. The last
+        match wins; `keep` leaves a tensor unchanged.
+    dry_run
+        Report what would happen without writing.
+    only
+        Name patterns of the tensors to write.
+    assets
+        As in `open`, unless `src` is an open file.
+    rename
+        By default, a model of a known family gets the names, rows and settings that the target's engine expects.
+        "keep" changes none of them; "hf" or "gguf" selects a layout if the target prescribes none ("hf:FAMILY" if the
+        file does not declare its family). Patterns match names of the source and of the target.
+    activations
+        A file with activation statistics (llama.cpp's imatrix), for encoders that weight errors by them; of several
+        in a list, sums and counts are added.
+    requantize
+        Allow quantizing tensors that are already quantized with loss.
+    delete_source
+        Verify the target, compare it with the source, then delete the files with the source's tensors.
+    overwrite
+        Replace what is at the URL `dst`.
+    progress
+        Called with the tensor's name, the bytes written and the total bytes. If it has a method
+        `task_finished(worker, read, written, seconds)`, that is called for each task of a job.
+    plan
+        A JSON file. If it does not exist, the plan is written to it, then carried out (with `dry_run`: written only).
+        If it exists, it is carried out: `src` and `dst` may be left out, and anything that differs from it is an error
+        that names the first difference. It is never overwritten.
+    scheduler
+        Run the conversion as tasks in other processes: "local:2", or "dask:tcp://..." (with squish-dask). The bytes
+        and the report stay the same.
+    task_bytes
+        Bytes that a task writes, about: a number, or a size such as "256MiB" (the default).
+    resume
+        True: go on with an unfinished job of the same arguments. "verify": read what it has written again first.
+    journal
+        Where the journal of the job lies; by default beside the target, as `NAME.squish-journal`.
+    limits, registry
+        As in `open`.
+
+    Returns
+    -------
+    Conversion
+        The step of each tensor with sizes in bytes, exactness and error, and everything that was dropped.
+
+    Raises
+    ------
+    SquishError
+        The source is damaged, the target cannot store a tensor, or a rule matches nothing.
+
+    Examples
+    --------
+    >>> squish.convert("model.safetensors", "small.gguf", encode={"blk.*.ffn_up.*": "q8_0"}).steps[1].target
+    'ggml.q8_0'
+    """
+    started = time.perf_counter()
+    job = _job_options(scheduler, task_bytes, resume, journal, registry or installed())
+    arguments = dict(zip(ARGUMENTS, (src, dst, to, encode, only, assets, rename, activations, requantize)))
+    plan_file = None if plan is None else JobFile(Path(plan), arguments)
+    arguments = arguments if plan_file is None else plan_file.arguments
+    with ExitStack() as stack:
+        inputs = open_inputs(arguments, stack, limits=limits, registry=registry)
+        file, target = inputs.file, inputs.target
+        evidence, before = Evidence(file), file.source.traffic()
+        source = file if delete_source else evidence.file
+        if job is not None and job.resumes_replanned(target):
+            job = evolve(job, replanned=True)
+        reads_all = delete_source or plan_file is not None or (job is not None and job.replanned)
+        first_panels = not reads_all and (not dry_run or file.source.is_remote)
+        decided, model = inputs.plan(source, first_panels=first_panels)
+        undecided = undecided_notes(decided.steps) if dry_run and first_panels else ()
+        decided = evolve(decided, notes=(*decided.notes, *evidence.notes(), *undecided))
+        if plan_file is not None:
+            plan_file.settle(decided, file)
+        to_delete = _deletable(decided, model, inputs) if delete_source else ()
+        if dry_run:
+            report = _preview(decided, model, target)
+        else:
+            execution = partial(_execute, inputs=inputs, arguments=arguments, progress=progress, overwrite=overwrite)
+            try:
+                report = execution(decided, model, job=job)
+            except CodecError as error:
+                if error.code != ErrorCode.REPLAN or not first_panels:
+                    raise
+                job = job and evolve(job, replanned=True)  # a later panel's codes do not fit
+                report = execution(*inputs.plan(source, first_panels=False), job=job)
+            if to_delete and isinstance(target, Path):
+                delete(model, to_delete, target, decided.format, report.steps, decided.children, decided.whole)
+            report = evolve(report, seconds=time.perf_counter() - started)
+        if job is None and before and (after := file.source.traffic()):
+            report = evolve(report, notes=(*report.notes, str(after - before)))
+        return evolve(report, deleted=tuple(map(str, to_delete)))
+
+
+def outgoing(file: File, to: str) -> list[OutgoingTensor]:
+    """Return the tensors of a file as another format stores them, without encoding.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    to
+        The format and its options, `ID[:key=value,...]`.
+
+    Returns
+    -------
+    list of OutgoingTensor
+        In file order; each reads its parts when asked.
+
+    Raises
+    ------
+    SquishError
+        The format cannot store a tensor.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [tensor.spec.name for tensor in outgoing(file, "gguf")][0]
+    'token_embd.weight'
+    """
+    return outgoing_tensors(plan_conversion(file, Path(), to), file)
+
+
+def _job_options(
+    scheduler: str | None, task_bytes: int | str | None, resume: bool | str, journal: Any, registry: Registry
+) -> JobOptions | None:
+    """The options of a job; None without a scheduler. Only jobs import what distributes them."""
+    if scheduler is None:
+        for name, value in (("task_bytes", task_bytes), ("resume", resume), ("journal", journal)):
+            if value:
+                raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
+        return None
+    from squish_convert.job.distribution import JobOptions
+
+    return JobOptions.parse(scheduler, task_bytes, resume, journal, registry)
+
+
+def _deletable(plan: ConversionPlan, model: File, inputs: Inputs) -> tuple[Path, ...]:
+    """The files with the source's tensors, to delete once the target is written."""
+    if not isinstance(inputs.target, Path):
+        raise UsageError(
+            "the source is deleted only if the target is a local file", found=str(inputs.target), code="delete",
+            hint="Convert it without deleting, and delete it yourself.",
+        )  # fmt: skip
+    return deletable(model if plan.model_map else inputs.file, inputs.target, plan.steps, plan.dropped)
+
+
+def _preview(plan: ConversionPlan, model: File, target: Path | RemoteTarget) -> Conversion:
+    """The report of a dry run, with notes on the target's path and on the space that it needs."""
+    report = plan.report()
+    if isinstance(target, RemoteTarget):
+        return report
+    notes = space_notes(target, report.size, plan.estimate)
+    try:
+        check_target(target, is_folder=model.registry.container(plan.format).writes_folder(plan.options))
+    except FileAccessError as error:
+        notes = (f"the conversion itself would be refused: {error}", *notes)
+    return evolve(report, notes=(*report.notes, *notes))
+
+
+def _execute(
+    plan: ConversionPlan, model: File, *, inputs: Inputs, job: JobOptions | None, arguments: Mapping[str, Any],
+    progress: ProgressCallback | None, overwrite: bool,
+) -> Conversion:  # fmt: skip
+    """Write the target in this process, or as a job in others."""
+    observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
+    if job is None:
+        return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
+    from squish_convert.job.distribution import execute_job
+
+    document = job_document(plan, inputs.file, document_arguments(arguments))
+    return execute_job(plan, model, inputs.target, document, job, observer, inputs.statistics, overwrite=overwrite)
+
+
+class _ProgressObserver(ConversionObserver):
+    """Calls a progress function with the tensor, the bytes written and the total bytes."""
+
+    def __init__(self, progress: ProgressCallback, total: int) -> None:
+        self._progress, self._total, self._written, self._tensor = progress, total, 0, ""
+
+    def tensor_started(self, name: str) -> None:
+        self._tensor = name
+
+    def bytes_written(self, count: int) -> None:
+        self._written += count
+        self._progress(self._tensor, self._written, self._total)
+
+    def task_finished(self, worker: str, read: int, written: int, seconds: float) -> None:
+        if report := getattr(self._progress, "task_finished", None):
+            report(worker, read, written, seconds)

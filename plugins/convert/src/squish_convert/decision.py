@@ -1,0 +1,418 @@
+"""Decides the step for each tensor: copy, widen, repack or encode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from attrs import evolve
+
+from squish_core import dtypes
+from squish_core.codecs.allocator import ModelFacts
+from squish_core.codes import ErrorCode
+from squish_core.concurrency import Pool
+from squish_convert.activations import Activations
+from squish_convert.compatible import (
+    can_widen,
+    encoder_for,
+    encoder_problem,
+    keeps_values,
+    needs_activations,
+    same_encoding,
+    with_encoder_params,
+    without_encoder_params,
+    without_statistics,
+)
+from squish_convert.evidence import complete_params, repack_exactness, values_of
+from squish_convert.nearest import Nearest, nearest_encodings
+from squish_convert.overflow import REFUSE
+from squish_convert.refusals import described, refused_codes
+from squish_convert.rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
+from squish_convert.step import KEPT, Step
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
+from squish_core.file import File
+from squish_core.formats.base import Container
+from squish_core.guard import computing
+from squish_convert.mapping.mapped import MappedFile
+from squish_convert.mapping.tensors import wraps_dense
+from squish_core.model import (
+    DENSE,
+    SAME_BYTES,
+    CodecSpec,
+    Encoding,
+    Exactness,
+    Part,
+    Refusal,
+    TensorSpec,
+    check_declared,
+)
+from squish_core.text import counted
+
+REQUESTS = 16
+"""Tensors of a remote file whose first panels are fetched at once."""
+COPIED_CODES = "codes whose scales nothing declares: copied as stored, and read as values there"
+_RULE_ERRORS = (ErrorCode.PARAMS, ErrorCode.ENCODE)
+"""Codes of errors in the rule itself, which affect every tensor."""
+
+
+class Decision:
+    """Decides how a format stores a file's tensors under the rules of `encode=`."""
+
+    def __init__(
+        self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
+        activations: Activations | None = None, *, first_panels: bool = False,
+    ) -> None:  # fmt: skip
+        self.activations, self._first_panels = activations, first_panels
+        self.file, self.registry, self.container, self.format = file, file.registry, container, container.id
+        self.options, self.rules = options, rules
+        self.is_mapped = isinstance(file, MappedFile)
+        self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
+        self.encodings: Mapping[str, CodecSpec | str] = {}
+        self.narrow: Mapping[str, str] = {}
+        self.nearest: set[str] = set()
+        """Tensors that got other codes because a rule asks for the nearest ones."""
+        self._nearest: dict[tuple[str, int], list[Nearest]] = {}
+
+    def decide(self, specs: list[TensorSpec]) -> list[Step]:
+        """One step for each tensor; SquishError if a tensor cannot be converted."""
+        steps: list[Step] = []
+        errors: list[tuple[TensorSpec, SquishError]] = []
+        with computing(TensorError, "choosing encodings", file=self.file.name):
+            self.encodings = self._choose(specs)
+            self.narrow = self.container.dense_dtypes(specs, self.options)
+        for spec, outcome in zip(specs, self._outcomes(specs)):
+            if isinstance(outcome, Step):
+                steps.append(outcome)
+                continue
+            rule = rule_for(self.rules, spec.name)
+            is_rule_error = rule is not None and rule.spec != KEEP and outcome.code in _RULE_ERRORS
+            if is_rule_error or outcome.code == ErrorCode.OPTION:  # not the fault of the tensor
+                raise outcome.about_argument() from None
+            errors.append((spec, outcome))
+        if errors:
+            raise self._combined(errors, specs)
+        self._check_catch_all(steps)
+        return steps
+
+    def _outcomes(self, specs: list[TensorSpec]) -> Iterator[Step | SquishError]:
+        """The step of each tensor, or why there is none. First panels of a remote file are fetched several at once."""
+
+        def outcome(spec: TensorSpec) -> Step | SquishError:
+            try:
+                with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
+                    return self._step(spec)
+            except MissingPluginError:
+                raise
+            except SquishError as error:
+                return error
+
+        if not (self._first_panels and self.file.source.is_remote):
+            yield from map(outcome, specs)
+            return
+        with Pool(REQUESTS) as pool:
+            yield from pool.map(outcome, specs)
+
+    def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
+        """One error for all tensors; by codec if the target cannot store codes that no rule changes."""
+        first = errors[0][1]
+        if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
+            return refused_codes(self.file, errors, specs, short_names(self.format, self.registry), self._attempt)
+        if len(errors) > 1:
+            names = ", ".join(error.tensor or "?" for _, error in errors[1:4])
+            more = f" and {len(errors) - 4} more" if len(errors) > 4 else ""
+            first.message += f"; {names}{more} cannot be converted either"
+        return first
+
+    def _attempt(self, spec: TensorSpec, requested: CodecSpec) -> Step:
+        return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
+
+    def _is_kept(self, spec: TensorSpec) -> bool:
+        """Whether a tensor's codes are to be kept, and it has codes."""
+        rule = rule_for(self.rules, spec.name)
+        return (rule is None or rule.spec == KEEP) and bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
+
+    def _choose(self, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        """The encoding of each tensor whose rule leaves a choice, or the reason to keep it."""
+        rule_of = {spec.name: rule_for(self.rules, spec.name) for spec in specs}
+        encodings: dict[str, CodecSpec | str] = {}
+        for rule in self.rules:
+            matches = [spec for spec in specs if rule_of[spec.name] is rule]
+            if matches and self._is_allocator(rule):
+                encodings |= self._allocate(rule, matches, specs)
+            elif matches and rule.pattern in (None, ALL) and rule.spec not in (KEEP, NEAREST):
+                choices = self.container.choose(specs, rule.spec, self.options)  # conventions depend on the whole model
+                applied = {spec.name: choices[spec.name] for spec in matches if spec.name in choices}
+                # `*` skips vectors, as a rule without a pattern does
+                skipped = {spec.name for spec in matches if rule.pattern is None or len(spec.shape) < 2}
+                encodings |= {
+                    name: choice for name, choice in applied.items() if name in skipped or isinstance(choice, str)
+                }
+        return encodings
+
+    def _allocate(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        names = tuple(spec.name for spec in model)
+        facts = ModelFacts(names, self.file.metadata, self.activations.names(model) if self.activations else None)
+        try:
+            return self.registry.allocator(rule.spec.id).choose(
+                specs, rule.spec.params,
+                lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
+                lambda name: expand(CodecSpec(name), self.format, self.registry),
+                facts,
+            )  # fmt: skip
+        except SquishError as error:
+            if error.code in _RULE_ERRORS:
+                raise error.about_argument() from None
+            raise
+
+    def _is_allocator(self, rule: Rule) -> bool:
+        return kind_of(rule.spec, self.registry) == "allocator"
+
+    def _check_catch_all(self, steps: list[Step]) -> None:
+        """TensorError for a catch-all rule that applies to no tensor."""
+        rules = {step.name: rule_for(self.rules, step.name) for step in steps}
+        candidates = [
+            step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP
+        ]
+        if candidates and all(step.note.startswith(KEPT) for step in candidates):
+            reason, count = Counter(step.note for step in candidates).most_common(1)[0]
+            rule = rules[candidates[0].name]
+            assert rule is not None
+            raise TensorError(
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
+                found=f"{count:,} of {counted(len(candidates), 'tensor')} with this reason", code=ErrorCode.ENCODE,
+                hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
+            )  # fmt: skip
+
+    def _step(self, spec: TensorSpec) -> Step:
+        rule = rule_for(self.rules, spec.name)
+        if rule is not None and rule.spec == KEEP and rule.pattern is not None:
+            return self._keep(spec)
+        if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
+            return self._leave(spec)
+        if rule.spec == NEAREST:
+            return self._keep_or_encode(spec)
+        chosen = rule.pattern is None or self._is_allocator(rule)
+        choice = self.encodings.get(spec.name, None if chosen else rule.spec)
+        other = None if chosen else self.container.fallback(spec, rule.spec)
+        if choice is None or isinstance(choice, str):
+            return evolve(self._leave(spec), note=KEPT + (choice or f"{self.format} does not quantize it"))
+        encoding = self._by_statistics(spec, choice)
+        try:
+            if other is not None:
+                step = self._encode(spec, other, rule.overflow)
+                note = f"encoded as {other}: {rule.spec} does not fit its shape"
+                return evolve(step, note=note, overflow=rule.overflow)
+            step = self._encode(spec, encoding, rule.overflow)
+            origin = rule.spec.id if self._is_allocator(rule) else f"the conventions of {self.format}"
+            note = "" if choice == rule.spec else f"encoded as {choice} by {origin}"
+            return evolve(step, note=note, overflow=rule.overflow)
+        except SquishError as error:
+            # A catch-all rule skips what its codec cannot encode (norms, odd shapes), `*` vectors; others must apply.
+            skips = rule.pattern is None or (rule.pattern == ALL and len(spec.shape) < 2)
+            no_fault_of_tensor = (*_RULE_ERRORS, ErrorCode.OPTION)
+            skips = skips and spec.undeclared is None
+            if not skips or isinstance(error, MissingPluginError) or error.code in no_fault_of_tensor:
+                raise
+            try:
+                return evolve(self._leave(spec), note=KEPT + error.message)
+            except TensorError as kept:
+                detail = "" if error.message == kept.message else f" ({error.message})"
+                kept.message = f"{kept.message}; nor as {choice}{detail}"
+                raise
+
+    def _leave(self, spec: TensorSpec) -> Step:
+        """Keep a tensor that no rule changes; a dense one in the dtype that the write options prescribe."""
+        if (dtype := self.narrow.get(spec.name)) and spec.encodings and spec.encodings[0].codec == DENSE:
+            return self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
+        return self._keep(spec)
+
+    def _keep_or_encode(self, spec: TensorSpec) -> Step:
+        """Keep a tensor, or encode it as the nearest codes that the target holds."""
+        try:
+            return self._leave(spec)
+        except TensorError as error:
+            if error.code != ErrorCode.REFUSED or len(spec.shape) < 2:
+                raise
+            refusal = error
+        key = described(self.file, spec), spec.shape[-1]
+        if key not in self._nearest:
+            aliases = short_names(self.format, self.registry)
+            self._nearest[key] = nearest_encodings(self.file, [spec], aliases, self._attempt)
+        for nearest in self._nearest[key]:
+            try:
+                step = self._attempt(spec, CodecSpec(nearest.name))
+            except SquishError:
+                continue
+            self.nearest.add(spec.name)
+            return evolve(step, note=f"{nearest.name} is nearest to {key[0]} ({nearest})")
+        raise refusal
+
+    def _keep(self, spec: TensorSpec) -> Step:
+        if spec.undeclared is not None:
+            return self._copy_undeclared(spec)
+        if not spec.encodings:
+            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
+        dtype = self.dtypes.get(spec.name, spec.dtype)  # the target's engine expects it, and it represents every value
+        if dtype != spec.dtype or (self.is_mapped and wraps_dense(spec.encodings[0].codec)):
+            step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
+            return evolve(step, exactness=Exactness("values", dtype))
+        refusals = []
+        for encoding in spec.encodings:
+            answer = self._answer(spec, encoding)
+            if isinstance(answer, Refusal):
+                refusals.append(answer.why)
+                continue
+            if same_encoding(answer, encoding, self.registry):
+                return self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
+            if keeps_values(answer.codec, encoding.codec, spec.dtype):
+                return self._make_step(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if can_widen(answer, encoding):
+                return self._make_step(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+                return self._make_step(
+                    spec, "encode", encoding, answer, self.registry.codec(answer.codec).error_bound(answer.codec.params)
+                )
+            exactness = repack_exactness(self.file, spec, encoding, answer, first_only=self._first_panels)
+            if exactness is not None:
+                return self._make_step(spec, "repack", encoding, answer, exactness)
+            refusals.append(f"its codes do not fit {answer.codec} exactly")
+        if spec.problem:
+            refusals.append(spec.problem)
+        raise TensorError(
+            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
+            found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
+            hint="Decode it with encode='f32', or choose another encoding that `squish codecs` lists."
+            if spec.dtype.startswith(("f", "bf")) else "Leave it out: select the other tensors with only='PATTERN'.",
+        )  # fmt: skip
+
+    def _copy_undeclared(self, spec: TensorSpec) -> Step:
+        """Copy the stored bytes of a tensor whose values are undeclared; its error if the target changes them."""
+        for encoding in spec.encodings:
+            answer = self.container.accepts(spec, encoding, self.options)
+            if not isinstance(answer, Refusal) and same_encoding(answer, encoding, self.registry):
+                step = self._make_step(spec, "copy", encoding, answer, SAME_BYTES)
+                return step if self.format == self.file.format else evolve(step, note=COPIED_CODES)
+        check_declared(spec)
+        raise AssertionError("only for undeclared values")
+
+    def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+        """The target's answer for an encoding, or for its codes if it does not accept the encoding itself."""
+        answer = self.container.accepts(spec, encoding, self.options)
+        if not isinstance(answer, Refusal) or self.registry.missing(encoding):
+            return answer
+        layout = self.registry.codec(encoding.codec).code_layout(spec, encoding.codec.params)
+        return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
+
+    def _encode(self, spec: TensorSpec, requested: CodecSpec, overflow: str) -> Step:
+        bound = self.file[spec.name].bound
+        origin, value_dtype = bound.encoding, bound.dtype
+        if not value_dtype.startswith(("f", "bf")):
+            raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
+        if requested.inner is not None:
+            inner = self.registry.codec(requested.inner.id).params_for(spec, requested.inner.params)
+            requested = evolve(requested, inner=evolve(requested.inner, params=inner))
+        codec = self.registry.codec(requested)
+        if requested.id != "dense" and len(spec.shape) < 2:
+            raise TensorError(
+                "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
+                hint="SPEC and *=SPEC skip vectors; after a rule with another pattern, add NAME=keep for them.",
+            )  # fmt: skip
+        try:
+            params = encoder_for(self.registry, requested, spec).params_for(spec, requested.params)
+        except CodecError as error:
+            if reason := encoder_problem(self.registry, requested):
+                error.message += f"; {reason}"
+            raise
+        self._check_activations(spec, requested)
+        params = complete_params(codec, self.file, spec, origin, params, overflow)
+        dtype = params["dtype"] if requested.id == "dense" else codec.value_dtype(spec, params)
+        target_spec = evolve(spec, dtype=dtype, encodings=(), problem=None)
+        parts = {role: _part(*declaration) for role, declaration in codec.parts(target_spec, params).items()}
+        # A dense tensor's dtype belongs to the tensor, not to the codec.
+        full_codec = DENSE if requested.id == "dense" else evolve(requested, params=params)
+        stored_codec = without_encoder_params(full_codec, self.registry)
+        answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
+        if isinstance(answer, Refusal):
+            raise TensorError(
+                f"{self.format} cannot hold it: {answer.why}", found=str(requested), code=ErrorCode.REFUSED
+            )
+        if requested.inner is None and answer.codec.inner is None:
+            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
+        if requested.inner is not None and answer.codec.inner is None:
+            raise TensorError(
+                f"{self.format} has no place for {requested.id}", found=str(requested), code=ErrorCode.REFUSED
+            )
+        if same_encoding(answer, origin, self.registry):
+            return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
+        exactness = codec.error_bound(params)
+        if requested.id == "dense":
+            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
+        encoded_as = with_encoder_params(answer.codec, full_codec, self.registry)
+        return self._make_step(target_spec, "encode", origin, answer, exactness, encoded_as)
+
+    def _rewrap(
+        self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
+    ) -> tuple[Encoding, CodecSpec]:
+        """Keep a lossless wrapper of the source, such as a mask, around the target's encoding.
+
+        Returns the answer and codec unchanged if the source has none, or the target cannot store it.
+        """
+        wrapper: CodecSpec | None = origin.codec
+        while wrapper is not None and wrapper.inner is not None:
+            params = self.registry.codec(wrapper).lossless_params(wrapper.params)
+            if params is not None:
+                outer = CodecSpec(wrapper.id, params, inner=codec)
+                stored = without_encoder_params(outer, self.registry)
+                declarations = self.registry.codec(stored).parts(evolve(spec, encodings=()), params)
+                parts = {role: _part(*declaration) for role, declaration in declarations.items()}
+                wrapped = self._answer(spec, Encoding(codec=stored, parts=parts))
+                if not isinstance(wrapped, Refusal) and wrapped.codec.id == wrapper.id:
+                    return wrapped, outer
+            wrapper = wrapper.inner
+        return answer, codec
+
+    def _by_statistics(self, spec: TensorSpec, requested: CodecSpec) -> CodecSpec:
+        """The encoding, without a search by statistics if all of them are zero: by these, no error would count.
+
+        TensorError if they are invalid, whatever the rule.
+        """
+        if self.activations is None or not needs_activations(requested, self.registry):
+            return requested
+        if self.activations.are_zero(spec):
+            return without_statistics(requested, self.registry)
+        return requested
+
+    def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
+        if not needs_activations(requested, self.registry):
+            return
+        if self.activations is None:
+            raise TensorError(
+                "this encoding needs activation statistics", found=str(requested), code=ErrorCode.ENCODE,
+                hint="Pass them as activations=FILE.",
+            )  # fmt: skip
+        if self.activations.of(spec) is None:
+            raise TensorError("the statistics file has no entry for it", tensor=spec.name, code="imatrix")
+
+    def _make_step(
+        self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
+        codec: CodecSpec | None = None,
+    ) -> Step:  # fmt: skip
+        codec = codec or target.codec
+        target_spec = TensorSpec(
+            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,),
+            tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
+        )  # fmt: skip
+        size = sum(part.nbytes for part in target.parts.values())
+        return Step(
+            name=spec.name, action=action, source=_label(self.file.index.tensors[spec.name], origin),
+            target=_label(target_spec, evolve(target, codec=codec)), stored=origin.stored, size=size,
+            exactness=exactness, spec=target_spec, codec=codec, origin=origin,
+        )  # fmt: skip
+
+
+def _label(spec: TensorSpec, encoding: Encoding) -> str:
+    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
+
+
+def _part(dtype: str, shape: tuple[int, ...]) -> Part:
+    return Part(dtype=dtype, shape=shape)

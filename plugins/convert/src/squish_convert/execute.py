@@ -1,0 +1,253 @@
+"""Executing a plan: check the source, stream it into the target, measure the error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from attrs import evolve
+
+from squish_convert.compare.metrics import Distance
+from squish_core.codes import ErrorCode
+from squish_convert.activations import Activations
+from squish_convert.assets import asset_bytes, carried_assets
+from squish_convert.companions import outgoing_companions
+from squish_convert.copies import CopyChecks
+from squish_convert.digests import Digests
+from squish_convert.image import image_if_any
+from squish_convert.naming import stored_parts
+from squish_convert.observer import ConversionObserver
+from squish_convert.panel_parts import Places
+from squish_convert.plan import ConversionPlan, uses_activations
+from squish_convert.report import Conversion
+from squish_convert.step import Step
+from squish_convert.streams import streams_of
+from squish_core.errors import FormatError
+from squish_core.file import File
+from squish_core.formats.composite import CompositeContainer
+from squish_core.formats.outgoing import OutgoingTensor, Stream
+from squish_core.guard import computing, gc_paused
+from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io.paths import common_mode
+from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_convert.siblings import atomic_siblings
+from squish_core.io.sink import Sink
+from squish_core.io.space import check_space, space_notes
+from squish_convert.mapping.mapped import MappedFile, apply_map
+from squish_core.reader import file_problems
+
+
+def execute(
+    plan: ConversionPlan,
+    source: File,
+    target: Path | RemoteTarget,
+    observer: ConversionObserver | None = None,
+    *,
+    activations: File | None = None,
+    overwrite: bool = False,
+    encoded: Mapping[str, dict[str, Stream]] | None = None,
+) -> Conversion:
+    """Write what a plan describes; atomic.
+
+    Parameters
+    ----------
+    plan
+        The result of `plan_conversion`, in this process or another.
+    source
+        The planned file, open.
+    target
+        Path to write; a file is replaced, a folder refused. Or a target at a URL.
+    observer
+        Notified of each tensor, the bytes written, and the error of lossy encodings.
+    activations
+        The activation statistics used for planning.
+    overwrite
+        Replace files that are at the URL.
+    encoded
+        Parts of tensors that are encoded already, by the tensor's name in the source and the role.
+
+    Returns
+    -------
+    Conversion
+        The report, with measured errors and times.
+
+    Raises
+    ------
+    FormatError
+        The source is not the planned one (code `changed`), or is damaged. An old target stays.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_core.api import plan_conversion
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"))
+    ...     report = execute(plan, file, Path("ones.gguf"))
+    >>> report.size == plan.size
+    True
+    """
+    space: tuple[str, ...] = ()
+    if isinstance(target, Path):
+        check_space(target, plan.size)
+        space = space_notes(target, plan.size, plan.estimate)
+    image = None
+    if isinstance(target, RemoteTarget) or any(_has_several_parts(step) for step in plan.steps):
+        image = image_if_any(plan, source)
+    measurements = _Measurements(observer or ConversionObserver())
+    digests = Digests(source.without_caches(), on_the_way=True)
+    copies = CopyChecks(digests.file)
+    digests.read_through(copies.file)
+    source = apply_map(copies.file, plan.model_map, plan.options)
+    original = source.original if isinstance(source, MappedFile) else source
+    companions = outgoing_companions(original, plan.children, plan.whole)
+    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+    places = image.places if image else None
+    tensors = _outgoing(plan, source, digests, copies, measurements, activations, encoded or {}, places)
+    remaining = [step for step in plan.steps if step.name not in (encoded or {})]
+    parts = (part for step in remaining for _, _, part in stored_parts(source, step))
+    # A full disk may show only when the file is closed, so the guard covers closing, too.
+    sinks = _sink(plan, source, target, measurements, overwrite, revises=image is None)
+    with computing(FormatError, "writing", file=str(target)), sinks as sink:
+        container = source.registry.container(plan.format)
+        composite_arguments = (companions,) if isinstance(container, CompositeContainer) else ()
+        with original.reading_ahead(parts):
+            meta = {**source.index.meta, **plan.recorded}
+            container.write(sink, tensors, meta, assets, plan.options, *composite_arguments)
+            digests.finish()
+    return evolve(
+        plan.report(), target=str(target), dry_run=False, size=size_of(target, *sink.siblings),
+        notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
+    )  # fmt: skip
+
+
+def outgoing_tensors(
+    plan: ConversionPlan,
+    source: File,
+    observer: ConversionObserver | None = None,
+    activations: File | None = None,
+) -> list[OutgoingTensor]:
+    """The tensors for the target, their parts as streams.
+
+    The source is checked for damage that a copy would propagate. Digests are verified while reading, so that
+    corruption is never re-signed.
+    """
+    copies = CopyChecks(source.without_caches())
+    file = apply_map(copies.file, plan.model_map, plan.options)
+    digests = Digests(file, on_the_way=False)
+    return _outgoing(plan, file, digests, copies, observer or ConversionObserver(), activations, {})
+
+
+def _outgoing(
+    plan: ConversionPlan, file: File, digests: Digests, copies: CopyChecks, observer: ConversionObserver,
+    activations: File | None, encoded: Mapping[str, dict[str, Stream]], places: Places | None = None,
+) -> list[OutgoingTensor]:  # fmt: skip
+    check_source(plan, file)
+    remaining = [step for step in plan.steps if step.name not in encoded]
+    copies.begin(file, remaining)
+    statistics = None if activations is None else Activations(activations, file)
+    digests.expect(file, remaining)
+    tensors = []
+    with gc_paused():
+        for step in plan.steps:
+            if step.name in encoded:
+                tensors.append(OutgoingTensor(step.spec, encoded[step.name]))
+                continue
+            vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
+            before = partial(_begin, file, step, digests, copies, observer)
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector, places)))
+    return tensors
+
+
+class _Measurements(ConversionObserver):
+    """Forwards to another observer and keeps each tensor's encoding error."""
+
+    def __init__(self, observer: ConversionObserver) -> None:
+        self._qualities: dict[str, tuple[Distance, int]] = {}
+        self._observer = observer
+
+    def tensor_started(self, name: str) -> None:
+        self._observer.tensor_started(name)
+
+    def bytes_written(self, count: int) -> None:
+        self._observer.bytes_written(count)
+
+    def quality(self, name: str, distance: Distance, clipped: int) -> None:
+        self._qualities[name] = distance, clipped
+        self._observer.quality(name, distance, clipped)
+
+    def completed(self, step: Step) -> Step:
+        """The step with its measurements."""
+        quality, clipped = self._qualities.get(step.name, (None, 0))
+        return evolve(step, quality=quality, clipped=clipped)
+
+
+def _begin(file: File, step: Step, digests: Digests, copies: CopyChecks, observer: ConversionObserver) -> None:
+    observer.tensor_started(step.name)
+    copies.check(file, step, digests)
+
+
+def check_source(plan: ConversionPlan, file: File) -> None:
+    """Raise FormatError unless every encoding in the plan is at the same place in undamaged files."""
+    for step in plan.steps:
+        spec = file.index.tensors.get(step.name)
+        if spec is None or step.origin not in spec.encodings:
+            raise FormatError(
+                "is not the source that was planned", file=file.name, tensor=step.name, code=ErrorCode.CHANGED,
+                expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
+                hint="Plan the conversion again.",
+            )  # fmt: skip
+    if all(ref.digest is None for ref in file.index.files):
+        return
+    parts = [part for step in plan.steps for _, _, part in stored_parts(file, step)]
+    for problem in file_problems(file, sorted({segment.file for part in parts for segment in part.segments})):
+        if problem.severity == "error":
+            raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)
+
+
+def _has_several_parts(step: Step) -> bool:
+    """Whether a step makes several parts at once."""
+    return step.is_computed and len(step.spec.encodings[0].parts) > 1
+
+
+def _sink(
+    plan: ConversionPlan,
+    source: File,
+    target: Path | RemoteTarget,
+    observer: ConversionObserver,
+    overwrite: bool,
+    *,
+    revises: bool,
+) -> AbstractContextManager[Sink]:
+    registry, mode = source.registry, common_mode(paths_of(source))
+    is_folder = registry.container(plan.format).writes_folder(plan.options)
+    packing = registry.byte_codec(plan.packing) if plan.packing else None
+    if isinstance(target, RemoteTarget):
+        return remote_sink(
+            target, observer.bytes_written, is_folder=is_folder, packing=packing, revises=revises,
+            size=plan.size, overwrite=overwrite,
+        )  # fmt: skip
+    if is_folder:
+        return atomic_folder(target, observer.bytes_written, mode)
+    if registry.container(plan.format).writes_beside(plan.options):
+        return atomic_siblings(target, observer.bytes_written, mode)
+    return atomic_file(target, observer.bytes_written, packing, mode)
+
+
+def size_of(target: Path | RemoteTarget, *siblings: Path) -> int:
+    """Bytes of the file or of all files of the folder."""
+    if isinstance(target, RemoteTarget):
+        return sum(target.written.values())
+    files = target.rglob("*") if target.is_dir() else [target, *siblings]
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def paths_of(file: File) -> list[Path]:
+    """The model's files and their folder; empty for bytes in memory."""
+    path, source = file.path, file.source
+    if path is None or source.packed:
+        return [path] if path else []
+    folder = path if source.is_dir else path.parent
+    return [path, *(folder / ref.name for ref in file.index.files)]

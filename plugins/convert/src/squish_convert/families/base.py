@@ -1,0 +1,345 @@
+"""The interface of a model family: its tensors, their names and forms in each layout, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import field, frozen
+
+from squish_core.formats.base import Options
+from squish_core.formats.dropped import Dropped
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_convert.families.model import Model
+
+HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
+"""Model layouts: names, rows and settings as Hugging Face, llama.cpp, mlx-lm and mistral.rs have them."""
+ENGINES = {HF: "transformers", GGUF: "llama.cpp", MLX: "mlx-lm", UQFF: "mistral.rs"}
+"""Layout -> the engine that loads it."""
+
+ANY = "*"
+"""In the shape of a tensor, stands for any size."""
+
+
+@frozen
+class FamilyTensor:
+    """A tensor of a family under its Hugging Face name; `{n}` is the layer, `{e}` the expert.
+
+    `shape` refers to sizes of the model by name (`Family.sizes`), or is ANY. A tensor may be absent if it is not
+    `required`, or if it is `tied_to` another one and the settings say so (`Family.is_tied`).
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    required: bool = True
+    tied_to: str | None = None
+
+
+@frozen
+class Permute:
+    """Interleave both halves of each head's rows, as llama.cpp's `llama` does. `heads` names the number of heads.
+
+    Row `2 * i + j` of a head with `d` rows is row `j * d / 2 + i` in Hugging Face's order.
+    """
+
+    of: Expression
+    heads: str
+
+
+@frozen
+class Add:
+    """Add a constant, in f32."""
+
+    of: Expression
+    constant: float
+
+
+@frozen
+class Squeeze:
+    """The values of a tensor of shape [rows, 1, columns], without the middle axis."""
+
+    of: Expression
+
+
+@frozen
+class Transpose:
+    """Swap the last two axes. Codes of blocks along the rows cannot follow, so only values are transposed.
+
+    `dense_only`: the layout transposes the tensor where it is dense; coded, it has the rows of `of`
+    (`Carried.coded` says which of them a target stores).
+    """
+
+    of: Expression
+    dense_only: bool = False
+
+
+@frozen
+class Stack:
+    """Stack the tensors of all experts (`{e}`) along a new first axis."""
+
+    of: Expression
+
+
+@frozen
+class Join:
+    """Concatenate tensors along the rows; each comes with the name of its number of rows."""
+
+    of: tuple[tuple[Expression, str], ...]
+
+
+@frozen
+class Interleave:
+    """Let groups of rows of several tensors alternate; each comes with the name of its number of rows in a group.
+
+    The rows lie along `axis`. Tensors that are `folded` have an axis for the groups and one for the rows of a group,
+    which are one axis (the first) of the result.
+    """
+
+    of: tuple[tuple[Expression, str], ...]
+    axis: int = 0
+    folded: bool = False
+
+
+Expression = str | Permute | Add | Squeeze | Transpose | Stack | Join | Interleave
+"""A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
+
+
+def source_names(expression: Expression) -> Iterator[str]:
+    """Yield the templates of the tensors in an expression.
+
+    Parameters
+    ----------
+    expression
+        A template, or an operation on tensors (`Join`, `Stack`, `Permute`, ...).
+
+    Yields
+    ------
+    str
+        In the order of the expression.
+
+    Examples
+    --------
+    >>> list(source_names(Join((("q_proj", "q_rows"), ("k_proj", "kv_rows")))))
+    ['q_proj', 'k_proj']
+    """
+    if isinstance(expression, str):
+        yield expression
+    elif isinstance(expression, Join | Interleave):
+        for part, _ in expression.of:
+            yield from source_names(part)
+    else:
+        yield from source_names(expression.of)
+
+
+@frozen
+class Rule:
+    """Name of a tensor in a layout, and its expression in Hugging Face's tensors.
+
+    `dtype` is the type that the layout's engine expects of dense values. A rule with `reading` describes a form that
+    occurs in files and is never written.
+    """
+
+    name: str
+    of: Expression
+    dtype: str | None = None
+    reading: bool = False
+
+
+@frozen(kw_only=True)
+class Carried:
+    """A mapped model without its tensors: metadata, files, and tensors computed from the settings.
+
+    `storage`: keys of `meta` that describe how a file stores its tensors (types, framework) rather than the model.
+    `assets` may compute a file when it is read. `vectors` is the dtype of the model's dense vectors in Hugging Face's
+    layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will lack, `notes`
+    go into the report. `coded`: the target stores the codes of tensors that it transposes only where they are dense.
+    `dense_only`: regexes of names whose tensors the target's engine loads only where they are dense.
+    """
+
+    meta: Mapping[str, Any] = field(factory=dict)
+    storage: tuple[str, ...] = ()
+    assets: Mapping[str, bytes] = field(factory=dict)
+    vectors: str | None = None
+    constants: Mapping[str, np.ndarray] = field(factory=dict)
+    coded: bool = False
+    dense_only: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Family:
+    """A model family: the names of its tensors and settings in each engine.
+
+    Attributes
+    ----------
+    tensors
+        All tensors of a model, under their Hugging Face names.
+    names
+        Layout -> rules. A tensor without a rule keeps its Hugging Face name; in GGUF every tensor needs a rule.
+    constants
+        GGUF tensors that represent settings rather than weights.
+    leftovers
+        Patterns of tensors that no target stores because every engine computes them.
+    other_modalities
+        Patterns of tensors of other modalities, which a text model does not include.
+    remainder
+        What the tensors of other modalities and those that are left out are, for reports.
+    prefixes
+        Prefix of the Hugging Face names in a larger, multimodal model -> its replacement.
+
+    Examples
+    --------
+    >>> import squish_core as squish
+    >>> rules = squish.registry().implementation("family", "qwen2").names["gguf"]
+    >>> next(rule for rule in rules if rule.name == "blk.{n}.ffn_up.weight").of
+    'model.layers.{n}.mlp.up_proj.weight'
+    """
+
+    id: str = ""
+    tensors: Sequence[FamilyTensor] = ()
+    names: Mapping[str, Sequence[Rule]] = {}
+    constants: ClassVar[Sequence[str]] = ()
+    leftovers: ClassVar[Sequence[str]] = ()
+    other_modalities: ClassVar[Sequence[str]] = ()
+    prefixes: ClassVar[Mapping[str, str]] = {}
+    remainder: ClassVar[str] = "not part of the text model"
+
+    def settings(self, model: Model) -> Mapping[str, Any]:
+        """Read the model's settings from either layout.
+
+        Parameters
+        ----------
+        model
+            Metadata, files and tensors; `model.layout` decides which of them to read.
+
+        Returns
+        -------
+        Mapping
+            Keys of `config.json`, in the spelling that all engines accept.
+
+        Raises
+        ------
+        FormatError
+            A setting is missing, is not a number, or contradicts another one.
+        """
+        raise NotImplementedError
+
+    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
+        """The sizes of a model by name.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+
+        Returns
+        -------
+        Mapping
+            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
+        """
+        raise NotImplementedError
+
+    def own_name(self, name: str) -> str:
+        """Translate a tensor's name in a larger model to the name in this family.
+
+        Parameters
+        ----------
+        name
+            A name in a file.
+
+        Returns
+        -------
+        str
+            Without the prefix of a multimodal model; unchanged if it has none of `prefixes`.
+        """
+        for prefix, replacement in self.prefixes.items():
+            if name.startswith(prefix):
+                return replacement + name.removeprefix(prefix)
+        return name
+
+    def adapter(self) -> Family | None:
+        """Give the family of the adapters (LoRA) of these models.
+
+        Returns
+        -------
+        Family or None
+            Tensors and rules of adapters; None, the default, where they are not mapped.
+        """
+        return None
+
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        """Whether the settings say that another tensor replaces this one.
+
+        Parameters
+        ----------
+        settings
+            The result of `settings`.
+        tensor
+            A tensor with `tied_to`.
+
+        Returns
+        -------
+        bool
+            False by default.
+        """
+        return False
+
+    def absent(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the required tensors that some layers do not have, because layers are of several kinds.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+
+        Returns
+        -------
+        Collection
+            Full names; empty by default.
+        """
+        return ()
+
+    def left_out(self, settings: Mapping[str, Any]) -> Collection[str]:
+        """Name the tensors of modules that engines leave out, such as those that predict more tokens.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+
+        Returns
+        -------
+        Collection
+            Patterns of names; empty by default. Reports list these tensors like those of other modalities.
+        """
+        return ()
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        """Compute the metadata and files of the model in another layout.
+
+        Parameters
+        ----------
+        model
+            The model in its current layout.
+        settings
+            The result of `settings`.
+        layout
+            One of `LAYOUTS`. That of the model itself if its names stay: then only `missing` and `notes` count.
+        options
+            Write options of the target format.
+
+        Returns
+        -------
+        Carried
+            Metadata, files and tensors computed from the settings, and what the layout cannot store.
+
+        Raises
+        ------
+        FormatError
+            The layout cannot express a setting, or the tokenizer contradicts itself.
+        """
+        raise NotImplementedError

@@ -1,0 +1,315 @@
+"""A conversion as a JSON document: its arguments, pins of the source, every decision, the layout, the versions.
+
+Its SHA-256 names the job. A document is never trusted: the conversion is planned again and must equal it, or fails with
+the first difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from squish_convert.compatible import encoder_problem
+from squish_convert.image import output_image
+from squish_convert.plan import ConversionPlan
+from squish_convert.step import Step
+from squish_core.display.data import to_json
+from squish_core.errors import FormatError, UsageError, redact
+from squish_core.file import File
+from squish_core.guard import gc_paused
+from squish_core.io.atomic import atomic_file
+from squish_core.limits import default
+from squish_core.model import CodecSpec
+from squish_core.plugins.registry import Registry
+
+VERSION = 1
+ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activations", "requantize")
+"""Arguments of `convert` that decide what is written."""
+
+
+class JobFile:
+    """The file of a plan: read before the conversion is planned, then compared with the plan, or written.
+
+    `arguments`: those of the caller; the stored ones fill in what the caller left out.
+    """
+
+    def __init__(self, path: Path, arguments: Mapping[str, Any]) -> None:
+        self._file, self._stored = str(path), read_document(path)
+        self._document_arguments = document_arguments(arguments)
+        if self._stored is not None:
+            self._document_arguments = stored_arguments(self._stored, self._document_arguments, self._file)
+        encode = self._document_arguments.get("encode")
+        if isinstance(encode, list) and all(isinstance(rule, list) for rule in encode):
+            encode = dict(encode)
+        self.arguments = {key: arguments.get(key) or self._document_arguments.get(key) for key in ARGUMENTS} | {
+            "encode": arguments.get("encode") or encode
+        }
+
+    def settle(self, plan: ConversionPlan, source: File) -> None:
+        """Write the document, or raise UsageError naming the first difference from the stored one."""
+        document = job_document(plan, source, self._document_arguments)
+        self._stored = self._stored or read_document(Path(self._file))  # another process may have written it meanwhile
+        if self._stored is None:
+            with atomic_file(Path(self._file)) as sink:
+                sink.write(dumps(document))
+            return
+        difference = next(differences(self._stored, to_json(document), ""), None)
+        if difference:
+            raise _differs(self._file, *difference)
+
+
+@gc_paused()
+def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a conversion as plain data.
+
+    Parameters
+    ----------
+    plan, source
+        The plan of the conversion, and its source.
+    arguments
+        `ARGUMENTS` as the user gave them.
+
+    Returns
+    -------
+    dict
+        Data for JSON. The same inputs give the same bytes of `dumps`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_convert.plan import plan_conversion
+    >>> with squish.open("model.gguf") as file:
+    ...     document = job_document(plan_conversion(file, Path("out.gguf")), file, {"src": "model.gguf"})
+    >>> document["target"]["format"]
+    'gguf'
+    """
+    return {
+        "squish_plan": VERSION,
+        "arguments": {key: value for key, value in arguments.items() if value},
+        "source": {"format": source.format_spec, "files": list(source_pins(source))},
+        "target": {"format": plan.format, "options": dict(plan.options), "packing": plan.packing},
+        "rules": [
+            {"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow}
+            for rule in plan.rules
+        ],
+        "tensors": [_tensor(step) for step in plan.steps],
+        "metadata": list(plan.metadata), "assets": list(plan.assets), "dropped": [str(item) for item in plan.dropped],
+        "image": _image(plan, source),
+        "lock": plugin_lock(plan, source),
+    }  # fmt: skip
+
+
+def dumps(document: Mapping[str, Any]) -> bytes:
+    """The document as canonical JSON."""
+    return (json.dumps(to_json(document), sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def job_id(document: Mapping[str, Any]) -> str:
+    """Return the id of a job: the SHA-256 of its canonical document.
+
+    Parameters
+    ----------
+    document
+        From `job_document`.
+
+    Returns
+    -------
+    str
+        64 hex digits.
+
+    Examples
+    --------
+    >>> job_id({"squish_plan": 1}) == job_id({"squish_plan": 1})
+    True
+    """
+    return sha256(dumps(document)).hexdigest()
+
+
+def read_document(path: Path) -> dict[str, Any] | None:
+    """The document in a file; None if there is no file. FormatError for anything but a plan."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            is_object = head.lstrip()[:1] == b"{" and os.fstat(file.fileno()).st_size <= default().header
+            data = head + file.read() if is_object else b""
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror}", file=str(path), code="plan") from None
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("squish_plan") != VERSION:
+        raise FormatError(
+            "is not a conversion plan", file=str(path), expected=f'a JSON object with "squish_plan": {VERSION}',
+            code="plan", hint="Name a new file to write one, or leave out plan=.",
+        )  # fmt: skip
+    return document
+
+
+def stored_arguments(document: Mapping[str, Any], arguments: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The arguments of a stored plan; UsageError if one of `arguments` differs."""
+    stored = document.get("arguments")
+    if not isinstance(stored, dict) or not _are_arguments(stored):
+        raise FormatError(
+            "has no usable arguments", file=file, expected="src, dst and other arguments of convert",
+            found=excerpt(stored), code="plan",
+        )  # fmt: skip
+    for key, value in arguments.items():
+        if value and _as_list(value) != _as_list(stored.get(key)):
+            raise _differs(file, f"arguments.{key}", stored.get(key), value)
+    return stored
+
+
+def _are_arguments(stored: Mapping[str, Any]) -> bool:
+    """Whether a stored plan has arguments as `document_argument` stores them."""
+    return {"src", "dst"} <= stored.keys() <= set(ARGUMENTS) and all(
+        _are_rules(value) if key in ("encode", "only") else isinstance(value, bool if key == "requantize" else str)
+        for key, value in stored.items()
+    )
+
+
+def _are_rules(value: Any) -> bool:
+    """Whether a value is one rule or pattern, a list of them, or the pairs of a mapping."""
+    if not isinstance(value, list):
+        return isinstance(value, str)
+    are_pairs = all(isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in value)
+    return are_pairs or {*map(type, value)} == {str}
+
+
+def _as_list(value: Any) -> Any:
+    """A single rule or pattern as a list."""
+    return [value] if isinstance(value, str) else value
+
+
+def document_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `convert` that decide what is written, as data for a document."""
+    return {key: document_argument(key, arguments.get(key)) for key in ARGUMENTS}
+
+
+def document_argument(key: str, value: Any) -> Any:
+    """An argument of `convert` as data for a document; UsageError if it cannot be stored.
+
+    Secrets are removed from addresses: whoever executes the plan must provide them.
+    """
+    if isinstance(value, File):
+        value = value.name if value.path is None else str(value.path)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if key == "encode" and isinstance(value, Mapping):
+        value = [list(rule) for rule in value.items()]  # JSON objects here are sorted, and the last rule wins
+    if key in ("encode", "only") and isinstance(value, (list, tuple)):
+        return list(value)
+    if value is None or isinstance(value, (str, bool)):
+        return redact(value)
+    raise UsageError(f"a plan cannot store {key}=", found=type(value).__name__, expected="a path or text", code="plan")
+
+
+def source_pins(source: File) -> Iterator[dict[str, Any]]:
+    """Identify the current content of each file of an open source.
+
+    Parameters
+    ----------
+    source
+        An open file.
+
+    Yields
+    ------
+    dict
+        Plain data: the file's name, its size in bytes, and its modification time or what its store calls the version.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     [pin["name"] for pin in source_pins(file)]
+    ['model.gguf']
+    """
+    for number, ref in enumerate(source.index.files):
+        file = source.source_for(number)
+        pin: dict[str, Any] = {"name": ref.name, "size": file.size}
+        if file.pin is not None:
+            pin |= {key: value for key, value in file.pin.to_dict().items() if value is not None}
+        elif file.path is not None:
+            pin["modified_ns"] = file.path.stat().st_mtime_ns
+        yield pin
+
+
+def _tensor(step: Step) -> dict[str, Any]:
+    """The decision about one tensor."""
+    facts = ("name", "written", "row", "action", "source", "stored", "size", "overflow", "note")
+    return {
+        **{key: getattr(step, key) for key in facts if getattr(step, key) not in (None, "")},
+        "shape": list(step.spec.shape), "dtype": step.spec.dtype, "codec": str(step.codec),
+        "exactness": str(step.exactness),
+    }  # fmt: skip
+
+
+def _image(plan: ConversionPlan, source: File) -> Any:
+    try:
+        return output_image(plan, source).to_dict()
+    except UsageError as error:
+        return {"files": None, "reason": error.message}
+
+
+def plugin_lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
+    """Versions of the distributions that the conversion uses, and its encoders."""
+    registry = source.registry
+    distributions = {
+        (entry.dist, entry.version) for entry in map(registry.containers.get, (source.format, plan.format)) if entry
+    }
+    encoders = {}
+    for step in plan.steps:
+        for codec in (*_chain(step.codec), *_chain(step.origin.codec)):
+            distributions.add((registry.codecs[codec.id].dist, registry.codecs[codec.id].version))
+        if step.action == "encode":
+            entry = registry.encoders.get(step.codec.id)
+            works = entry is not None and _encodes(registry, step.codec)
+            encoders[step.codec.id] = entry.dist if entry and works else registry.codecs[step.codec.id].dist
+            distributions |= {(entry.dist, entry.version)} if entry and works else set()
+    versions = {dist: version for dist, version in distributions if version}
+    return {"versions": {"squish-core": _core_version(), **versions}, "encoders": encoders}
+
+
+def _encodes(registry: Registry, codec: CodecSpec) -> bool:
+    return codec.inner is None and encoder_problem(registry, codec) is None
+
+
+def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:
+    yield codec
+    if codec.inner is not None:
+        yield from _chain(codec.inner)
+
+
+def _core_version() -> str:
+    from squish_core.version import __version__
+
+    return __version__
+
+
+def differences(stored: Any, now: Any, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Places where two documents differ, in the order of the newer one."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        for key in (*now, *(key for key in stored if key not in now)):
+            yield from differences(stored.get(key), now.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(stored, list) and isinstance(now, list) and len(stored) == len(now):
+        for number, (old, new) in enumerate(zip(stored, now)):
+            yield from differences(old, new, f"{where}[{number}]")
+    elif stored != now:
+        yield where, stored, now
+
+
+def _differs(file: str, where: str, stored: Any, now: Any) -> UsageError:
+    return UsageError(
+        f"the plan says otherwise: {where}", file=file, expected=excerpt(stored), found=excerpt(now), code="plan",
+        hint="Carry the plan out as it is, or plan again into a new file.",
+    )  # fmt: skip
+
+
+def excerpt(value: Any) -> str:
+    """The beginning of a value as JSON, for errors."""
+    return json.dumps(to_json(value), ensure_ascii=False)[:120]

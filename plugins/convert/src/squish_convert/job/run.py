@@ -1,0 +1,243 @@
+"""One run of a job: open tasks go to a scheduler, finished ones into the journal."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from typing import Any
+
+from attrs import asdict, astuple, evolve
+
+from squish_convert.compare.metrics import Distance
+from squish_core.codes import ErrorCode
+from squish_convert.job.journal import Journal
+from squish_convert.observer import ConversionObserver
+from squish_convert.plan import ConversionPlan
+from squish_convert.job.range_writer import write_literals
+from squish_convert.step import Step
+from squish_convert.job.tasks import JobLayout, PieceRange, Task
+from squish_convert.job.worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
+from squish_core.errors import SquishError, UsageError, WriteError
+from squish_core.guard import gc_paused
+from squish_convert.job.remote_staging import RemoteStaging
+from squish_core.io.space import check_space
+from squish_convert.job.staging import Staging
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.schedulers import Workers
+from squish_core.text import counted
+
+SAMPLE = 16
+"""Maximum number of finished tasks whose bytes `resume=True` reads before it starts."""
+SAMPLE_BYTES = 256 << 20
+"""Approximate maximum of these bytes."""
+VERIFY = "verify"
+
+
+class JobRun:
+    """One run of a job by this client."""
+
+    def __init__(
+        self, job: Job, layout: JobLayout, staging: Staging | RemoteStaging, journal: Journal, registry: Registry
+    ) -> None:
+        self.job, self.layout, self.staging, self.journal = job, layout, staging, journal
+        self._registry, self._is_local = registry, isinstance(staging, Staging)
+        self._unread = set[int]()
+        self._sizes = {output.name: output.size for output in job.image.files}
+
+    @contextmanager
+    def opened(
+        self, facts: Mapping[str, Any], resume: bool | str, mode: int | None, *, overwrite: bool
+    ) -> Iterator[None]:
+        """Stage the output, or continue that of an earlier run. Finished tasks of a failed run are kept."""
+        try:
+            resumes = self._resumes(facts, resume)
+            self.staging.check_target(overwrite=overwrite, resume=resumes)
+        except BaseException:
+            self.journal.close()
+            self.staging.close()
+            raise
+        if not resumes:
+            self._start(facts, mode)
+        try:
+            if isinstance(self.staging, Staging) and not self.staging.is_published:
+                for output, path in zip(self.job.image.files, self.job.files):
+                    write_literals(path, output)
+            yield
+        except BaseException as error:
+            self.journal.close()
+            if not self.journal.entries or getattr(error, "code", None) == ErrorCode.REPLAN:
+                self.end()
+            else:
+                tasks = counted(len(self.job.tasks), "task")
+                again = f"{len(self.journal.entries):,} of {tasks} done: go on with resume=True."
+                if isinstance(error, SquishError):
+                    error.hint = f"{error.hint} {again}" if error.hint else again
+                else:  # an interrupt
+                    error.add_note(again)
+            self.staging.close()
+            raise
+
+    def _start(self, facts: Mapping[str, Any], mode: int | None) -> None:
+        """Create the output and the journal, or neither; what another client has created stays."""
+        self.staging.create(self._sizes, mode)
+        try:
+            self.journal.start(facts)
+        except BaseException:
+            self.staging.remove()
+            raise
+
+    def work(self, workers: Workers, observer: ConversionObserver) -> None:
+        """Run the unfinished tasks, then check the tasks of earlier runs that have not been checked."""
+        with gc_paused():
+            data = pickle.dumps(self.job, protocol=5)
+        address, digest = self.staging.store_job(data), sha256(data).hexdigest()
+        messages = {task.number: Message(address, digest, task.number) for task in self.job.tasks}
+        for entry in self.journal.entries.values():
+            observer.bytes_written(entry["bytes"])
+        unread = sorted(self._unread)
+        self._write([messages[number] for number in messages if number not in self.journal.entries], workers, observer)
+        if unread:
+            with closing(workers.map(read_task, [messages[number] for number in unread])) as digests:
+                contents = {unread[index]: digest for index, digest in digests}
+            damaged = [number for number in unread if contents[number] != self.journal.entries[number]["sha256"]]
+            self._forget(damaged)
+            self._write([messages[number] for number in damaged], workers, observer)
+
+    def _write(self, messages: Sequence[Message], workers: Workers, observer: ConversionObserver) -> None:
+        """Run tasks, and record them as they end."""
+        if not messages:
+            return
+        with closing(workers.map(write_task, messages, task_memory(self.job.plan))) as answers:
+            for index, answer in answers:
+                task = self.job.tasks[messages[index].task]
+                self.journal.append(self._entry(task, answer))
+                observer.task_finished(answer.worker, answer.read, answer.nbytes, answer.seconds)
+                observer.tensor_started(self.job.plan.steps[task.pieces[0].step].name)
+                observer.bytes_written(answer.nbytes)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The steps with their measured errors, added in the order of their panels."""
+        errors: dict[int, list[PanelError]] = {}
+        for entry in self.journal.entries.values():
+            for fields in entry["errors"]:
+                error = PanelError(*fields)
+                errors.setdefault(error.step, []).append(error)
+        return tuple(_measured(step, errors.get(number, ())) for number, step in enumerate(self.job.plan.steps))
+
+    def end(self) -> None:
+        """Remove the journal, then leftovers beside the target."""
+        self.journal.remove()
+        self.staging.remove()
+
+    def _resumes(self, facts: Mapping[str, Any], resume: bool | str) -> bool:
+        """Whether an earlier run is continued; checks its finished tasks."""
+        if not self.journal.read():
+            if isinstance(self.staging, Staging):
+                check_space(self.staging.target, self.job.image.size)
+            return False
+        try:
+            self.staging.lock()
+        except WriteError as error:
+            raise _with_hint(error, f"It belongs to {self.journal.owner()}.") from None
+        if not resume:
+            raise UsageError(
+                "a journal of an unfinished job is there", file=str(self.journal.path), code="journal",
+                found=f"{len(self.journal.entries)} finished tasks, started by {self.journal.owner()}",
+                hint="Go on with resume=True, or remove it to start anew.",
+            )  # fmt: skip
+        self.journal.check(facts, len(self.job.tasks), len(self.job.plan.steps))
+        if self._is_published(every=resume == VERIFY):
+            self.journal.resume()
+            return True
+        if not self.staging.exists:
+            self.staging.notes.append("the temporary of the unfinished job was gone, so it was started anew")
+            self.end()
+            self.journal.entries.clear()
+            return False
+        self.staging.check_sizes(self._sizes)
+        self._drop_damaged(every=resume == VERIFY)
+        self.journal.resume()
+        return True
+
+    def _is_published(self, *, every: bool) -> bool:
+        """Whether the target is the output of all tasks: those of a sample are read."""
+        if not isinstance(self.staging, Staging) or not self.staging.is_published:
+            return False
+        if len(self.journal.entries) < len(self.job.tasks):
+            return False
+        target = self.staging.target
+        files = [str(target / output.name if output.name else target) for output in self.job.image.files]
+        return all(self._is_intact(number, files) for number in self._sample(every=every))
+
+    def _sample(self, *, every: bool) -> list[int]:
+        """Finished tasks to read: all, or some.
+
+        At a URL, a file is whole or absent, and reading a sample would fetch gigabytes.
+        """
+        numbers = sorted(self.journal.entries)
+        if every or not numbers:
+            return numbers
+        if not self._is_local:
+            return []
+        mean = sum(entry["bytes"] for entry in self.journal.entries.values()) // len(numbers)
+        count = max(min(SAMPLE, SAMPLE_BYTES // max(mean, 1)), 1)
+        return numbers[:: -(-len(numbers) // count)]
+
+    def _drop_damaged(self, *, every: bool) -> None:
+        """Drop tasks whose bytes have changed: check a sample, and all tasks if one of the sample has changed."""
+        numbers, sample, files = sorted(self.journal.entries), self._sample(every=every), self.job.files
+        damaged = [number for number in sample if not self._is_intact(number, files)]
+        if damaged and not every:
+            sample, damaged = numbers, [number for number in numbers if not self._is_intact(number, files)]
+        self._forget(damaged)
+        self._unread = set(numbers).difference(sample) if self._is_local else set()
+
+    def _forget(self, damaged: Sequence[int]) -> None:
+        """Drop the entries of damaged tasks, so that these run again."""
+        for number in damaged:
+            del self.journal.entries[number]
+        if damaged:
+            self.staging.notes.append(f"{len(damaged)} finished tasks were damaged, and done again")
+
+    def _is_intact(self, number: int, files: Sequence[str]) -> bool:
+        digest = written_digest(self.layout, files, self.job.tasks[number], self._registry)
+        return digest == self.journal.entries[number]["sha256"]
+
+    def _ranges(self, task: Task) -> Iterator[PieceRange]:
+        return (range_ for piece in task.pieces for range_ in self.layout.ranges(piece))
+
+    def _entry(self, task: Task, answer: Answer) -> dict[str, Any]:
+        """The line of a finished task."""
+        runs = list[list[Any]]()
+        for range_ in sorted(self._ranges(task), key=lambda range_: (range_.file, range_.offset)):
+            name, stop = self.job.image.files[range_.file].name, range_.offset + range_.nbytes
+            if runs and runs[-1][0] == name and runs[-1][2] == range_.offset:
+                runs[-1][2] = stop
+            else:
+                runs.append([name, range_.offset, stop])
+        facts = asdict(answer, recurse=False)
+        facts["errors"] = [list(astuple(error)) for error in answer.errors]
+        return {**facts, "bytes": facts.pop("nbytes"), "output": runs}
+
+
+def task_memory(plan: ConversionPlan) -> int:
+    """Upper bound of a worker's memory for a task: imports, a part in memory, some panels."""
+    largest = max((part.nbytes for step in plan.steps for part in step.origin.parts.values()), default=0)
+    return (264 << 20) + min(largest, 256 << 20)
+
+
+def _with_hint(error: WriteError, more: str) -> WriteError:
+    """The error with a longer hint."""
+    error.hint = f"{error.hint} {more}"
+    return error
+
+
+def _measured(step: Step, errors: Any) -> Step:
+    if not errors:
+        return step
+    total = Distance()
+    for error in sorted(errors, key=lambda error: error.start):
+        total.take(error.max_error, error.error, error.power, error.norm)
+    return evolve(step, quality=total, clipped=sum(error.clipped for error in errors))

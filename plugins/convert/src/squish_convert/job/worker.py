@@ -1,0 +1,323 @@
+"""The worker's side of a task: check that it encodes like the client, write the bytes, measure them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import lru_cache, partial
+from hashlib import sha256
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import opening
+from squish_convert.compare.metrics import Distance
+from squish_core.codes import ErrorCode
+from squish_convert.activations import Activations, open_activations
+from squish_convert.job.canaries import canaries
+from squish_convert.copies import CopyChecks
+from squish_convert.digests import Digests
+from squish_convert.execute import check_source
+from squish_convert.image import OutputImage
+from squish_convert.job.document import plugin_lock, source_pins
+from squish_convert.naming import stored_parts
+from squish_convert.observer import ConversionObserver
+from squish_convert.panel_parts import part_bytes
+from squish_convert.panels import ALL_PANELS
+from squish_convert.plan import ConversionPlan
+from squish_convert.job.range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
+from squish_convert.ranges import panels_of, stored_range
+from squish_convert.step import Step
+from squish_convert.streams import streams_of
+from squish_convert.job.tasks import JobLayout, Piece, PieceRange, Task, steps_of
+from squish_core.errors import CodecError, FormatError, SquishError
+from squish_core.file import File
+from squish_core.guard import computing, gc_paused
+from squish_convert.job.remote_staging import upload
+from squish_core.io.source import Source
+from squish_core.limits import Limits
+from squish_convert.mapping.mapped import MappedFile, apply_map
+from squish_core.plugins.registry import Registry, registry
+from squish_core.plugins.sources import open_target, remote_target
+
+PIECE_MEMORY = 1 << 20
+"""Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""
+RELEASED = 16
+"""Number of panels after which a worker gives pages of the source back to the system."""
+RETRIES = 3
+"""Number of retries of a task after a source could not be reached."""
+
+
+@frozen(kw_only=True)
+class Job:
+    """All that workers need, as plain data.
+
+    `id`: the beginning of the SHA-256 of the plan's document. `source`, `activations`: addresses. `pins`: what
+    identifies the source's files. `lock`: versions and encoders. `files`: paths or URLs of the output files.
+    `overwrite`: replace files at URLs.
+    """
+
+    id: str = ""
+    plan: ConversionPlan
+    image: OutputImage
+    source: str
+    format: str
+    assets: str | None
+    activations: str | None
+    limits: Limits
+    pins: list[dict[str, Any]]
+    lock: dict[str, Any]
+    canaries: dict[str, str]
+    files: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    overwrite: bool = False
+
+
+@frozen
+class Message:
+    """The message to a worker: a task's number, and the path and SHA-256 of the description of its job."""
+
+    job: str
+    sha256: str
+    task: int
+
+
+@frozen
+class PanelError:
+    """Error sums of a step: of one panel, or of all panels of a tensor."""
+
+    step: int
+    start: int
+    max_error: float
+    error: float
+    power: float
+    norm: float
+    clipped: int
+
+
+@frozen(kw_only=True)
+class Answer:
+    """The result of a task: `sha256` is that of the digests of all ranges, in order; `read` the stored bytes."""
+
+    task: int
+    read: int
+    nbytes: int
+    sha256: str
+    errors: tuple[PanelError, ...]
+    worker: str
+    seconds: float
+
+
+def write_task(message: Message) -> Answer:
+    """Write one task; the job is opened once in each process. SquishError as a serial conversion raises it."""
+    for attempt in range(RETRIES + 1):
+        try:
+            return opened_job(message.job, message.sha256).write(message.task)
+        except SquishError as error:
+            if error.code != ErrorCode.UNREACHABLE or attempt == RETRIES:
+                raise
+            time.sleep(min(2**attempt, 10))
+    raise AssertionError
+
+
+def read_task(message: Message) -> str | None:
+    """The digest of what an earlier run has written for a task, as in its answer; None if it is gone, or shorter."""
+    job = opened_job(message.job, message.sha256)
+    return written_digest(job.layout, job.job.files, job.job.tasks[message.task], job.file.registry)
+
+
+def written_digest(layout: JobLayout, files: Sequence[str], task: Task, registry: Registry) -> str | None:
+    """The digest of a task's bytes in the output files; None if they are gone."""
+    digests = list[bytes]()
+    with ExitStack() as stack:
+        sources: dict[int, Source] = {}
+        for piece_range in chain.from_iterable(map(layout.ranges, task.pieces)):
+            try:
+                if piece_range.file not in sources:
+                    source = open_target(files[piece_range.file], registry)
+                    sources[piece_range.file] = stack.enter_context(closing(source))
+                digest, stop = sha256(), piece_range.offset + piece_range.nbytes
+                for start in range(piece_range.offset, stop, 1 << 22):
+                    digest.update(sources[piece_range.file].read(start, min(1 << 22, stop - start)))
+            except FormatError:
+                return None
+            digests.append(digest.digest())
+    return sha256(b"".join(digests)).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def opened_job(path: str, digest: str) -> OpenJob:
+    """The job described by a file, open and checked; anything but the client's bytes is refused unread."""
+    try:
+        with closing(open_target(path, registry())) as source:
+            data = source.read(0, source.size)
+    except SquishError as error:
+        raise _refusal(
+            "cannot read the job", "readable", error.message, ErrorCode.MISSING, file=path,
+            hint="Give all workers the folder of the target, shared and at the same path.",
+        ) from None  # fmt: skip
+    if sha256(data).hexdigest() != digest:
+        raise _refusal("finds another job", digest, sha256(data).hexdigest(), ErrorCode.CHANGED, file=path)
+    with gc_paused():
+        return OpenJob(pickle.loads(data))
+
+
+class OpenJob:
+    """A job with its source open in this process."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        with ExitStack() as stack:
+            source = opening.open(job.source, assets=job.assets, limits=job.limits)
+            if source.format_spec != job.format:
+                source = opening.open(job.source, job.format, assets=job.assets, limits=job.limits)
+            stack.callback(source.close)
+            self.file = apply_map(source.without_caches(), job.plan.model_map, job.plan.options)
+            statistics = None
+            if job.activations is not None:
+                opened = stack.enter_context(open_activations(job.activations, limits=job.limits))
+                statistics = Activations(opened, self.file)
+            self.activations, self._source = statistics, source
+            self._check(source)
+            stack.pop_all()
+        self.layout = JobLayout(job.plan, job.image, self.file, statistics)
+
+    def write(self, number: int) -> Answer:
+        """Write and sync the ranges of a task; or write whole files and upload them."""
+        task = self.job.tasks[number]
+        if not task.files:
+            return self._write_pieces(task, self.job.files)
+        try:
+            return self._write_files(task)
+        except SquishError:
+            raise
+        except OSError as error:
+            raise unwritable_by_worker(gettempdir(), error) from None
+
+    def _write_files(self, task: Task) -> Answer:
+        with TemporaryDirectory(prefix="squish-") as folder:
+            paths = {file: str(Path(folder, str(number))) for number, file in enumerate(task.files)}
+            for file, path in paths.items():
+                output = self.job.image.files[file]
+                Path(path).touch()
+                os.truncate(path, output.size)
+                write_literals(path, output)
+            answer = self._write_pieces(task, paths)
+            for file, path in paths.items():
+                self._upload(path, file)
+        return answer
+
+    def _upload(self, path: str, file: int) -> None:
+        url, plugins = self.job.files[file], self.file.registry
+        with closing(remote_target(url, plugins)) as target:
+            target.job = self.job.id
+            upload(Path(path), target, "", partial(open_target, url, plugins), overwrite=self.job.overwrite)
+
+    def _write_pieces(self, task: Task, paths: Mapping[int, str] | Sequence[str]) -> Answer:
+        started = time.perf_counter()
+        digests = Digests(self.file, on_the_way=True)
+        checks = CopyChecks(digests.file)
+        digests.read_through(checks.file)
+        file = checks.file
+        steps = steps_of(self.job.plan, task)
+        whole = [step for step, piece in zip(steps, task.pieces) if piece.stop is None]
+        digests.expect(file, whole)
+        original = file.original if isinstance(file, MappedFile) else file
+        parts = [part for step in whole for _, _, part in stored_parts(file, step)]
+        writer, errors = RangeWriter(paths), list[PanelError]()
+        with writer, original.reading_ahead(parts):
+            for piece, step in zip(task.pieces, steps):
+                if piece.start == 0:
+                    checks.check(file, step, digests)
+                errors += self._write(file, piece, step, writer)
+                self._release_pages(step)
+            digests.finish()
+            writer.sync()
+        return Answer(
+            task=task.number, read=sum(map(self._stored_bytes, task.pieces)), nbytes=writer.nbytes,
+            sha256=writer.digest(), errors=tuple(errors), worker=worker_name(), seconds=time.perf_counter() - started,
+        )  # fmt: skip
+
+    def _stored_bytes(self, piece: Piece) -> int:
+        """Stored bytes of a piece: those of its tensor, in proportion to what is written."""
+        step = self.job.plan.steps[piece.step]
+        stored = sum(part.nbytes for part in step.origin.parts.values())
+        if piece.stop is None:
+            return stored
+        written = sum(piece_range.nbytes for piece_range in self.layout.ranges(piece))
+        return stored * written // max(step.size, 1)
+
+    def _write(self, file: File, piece: Piece, step: Step, writer: RangeWriter) -> Iterable[PanelError]:
+        ranges = {piece_range.role: piece_range for piece_range in self.layout.ranges(piece)}
+        if step.is_computed:
+            return self._encode(file, piece, step, ranges, writer)
+        streams = streams_of(file, step, lambda: None, ConversionObserver()) if piece.stop is None else {}
+        for role, piece_range in ranges.items():
+            start, stop = piece_range.start, piece_range.stop
+            chunks = streams[role].chunks() if streams else stored_range(file, step, role, start, stop)
+            writer.write_all(piece_range, chunks)
+        return ()
+
+    def _release_pages(self, step: Step) -> None:
+        """Give pages of mapped files back: clusters count them as the worker's memory, and kill it for too many."""
+        files = {segment.file for part in step.origin.parts.values() for segment in part.segments}
+        for number in files:
+            self._source.source_for(number).release_pages()
+
+    def _encode(
+        self, file: File, piece: Piece, step: Step, ranges: dict[str, PieceRange], writer: RangeWriter
+    ) -> Iterator[PanelError]:
+        panels = panels_of(file, step, self.activations, memory=PIECE_MEMORY if piece.stop else ALL_PANELS)
+        regions = islice(panels.regions(), piece.start, piece.stop)
+        total, clipped = Distance(), 0
+        with computing(CodecError, "encoding", file=file.name, tensor=step.name):
+            for number, (parts, distance, count) in enumerate(panels.measured(regions), piece.start):
+                for role, piece_range in ranges.items():
+                    writer.write(piece_range, part_bytes(parts[role]))
+                if distance is not None and piece.stop is not None:
+                    yield _error(piece.step, number, distance, count)
+                elif distance is not None:
+                    total.merge(distance)
+                    clipped += count
+                if number % RELEASED == 0:
+                    self._release_pages(step)
+        if step.is_lossy and piece.stop is None:
+            yield _error(piece.step, 0, total, clipped)
+        writer.finish(ranges.values())
+
+    def _check(self, source: File) -> None:
+        """Refuse a different source, different plugins, or encoders that produce different bytes."""
+        check_source(self.job.plan, self.file)
+        for stored, current in zip_longest(self.job.pins, source_pins(source)):
+            if stored != current:
+                raise _refusal("finds another source", stored, current, ErrorCode.CHANGED, file=source.name)
+        lock = plugin_lock(self.job.plan, source)
+        for key, values in self.job.lock.items():
+            for name in sorted({*values, *lock[key]}):
+                if values.get(name) != lock[key].get(name):
+                    raise _refusal(f"has other plugins: {name}", values.get(name), lock[key].get(name), "lock")
+        current_canaries = canaries(self.job.plan, self.file, self.activations)
+        for name, digest in self.job.canaries.items():
+            if current_canaries.get(name) != digest:
+                encoder = lock["encoders"].get(name)
+                version = lock["versions"].get(encoder)
+                raise _refusal(
+                    f"encodes {name} to other bytes ({encoder} {version})", digest, current_canaries.get(name), "canary"
+                )
+
+
+def _error(step: int, start: int, distance: Distance, clipped: int) -> PanelError:
+    return PanelError(step, start, distance.max_error, distance.error, distance.power, distance.norm, clipped)
+
+
+def _refusal(fault: str, expected: Any, found: Any, code: str, file: str | None = None, hint: str = "") -> SquishError:
+    return SquishError(
+        f"the worker {worker_name()} {fault}", file=file, expected=expected, found=found, code=code,
+        hint=hint or "Give all workers the same files, distributions and versions as the client.",
+    )  # fmt: skip

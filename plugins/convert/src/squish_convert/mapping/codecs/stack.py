@@ -1,0 +1,115 @@
+"""Stacks tensors on reading, for codecs whose parts cannot be stacked as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.code_layout import CodeLayout, Codes
+from squish_convert.mapping.codecs.wrapping import Wrapping
+from squish_core.codes import ErrorCode
+from squish_core.errors import CodecError
+from squish_core.model import Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def member_role(number: int, role: str) -> str:
+    """Role of a part of one tensor of a stack.
+
+    >>> member_role(3, "scale")
+    '3.scale'
+    """
+    return f"{number}.{role}"
+
+
+class Stack(Wrapping):
+    """A wrapping codec; decodes only. Every tensor of the stack has parts of its own: `0.data`, `1.data`."""
+
+    id = "stack"
+
+    def wrap(self, inner: Codec, params: Params) -> Codec:
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`Stack` bound to the codec it wraps."""
+
+    id = "stack"
+
+    def __init__(self, inner: Codec, params: Params) -> None:
+        self.inner, self.own = inner, params
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        declared = self.inner.parts(_member(spec), self.own)
+        return {member_role(n, role): form for n in range(spec.shape[0]) for role, form in declared.items()}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, *self.inner.grain(_member(spec), self.own))
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return self.inner.value_dtype(_member(spec), self.own)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        for number in range(spec.shape[0]):
+            self.inner.check_parts(self._of(parts, spec, number), _member(spec), self.own)
+
+    def error_bound(self, params: Params) -> Exactness:
+        return self.inner.error_bound(self.own)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        for number, values in zip(range(region[0].start, region[0].stop), out):
+            member = self._of(parts, spec, number)
+            self.inner.decode(member, _member(spec), self.own, region=region[1:], out=values)
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        layout = self.inner.code_layout(_member(spec), self.own)
+        return None if layout is None else evolve(layout, group=(1, *layout.group))
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        members = [
+            self.inner.codes(self._of(parts, spec, number), _member(spec), self.own, region[1:])
+            for number in range(region[0].start, region[0].stop)
+        ]
+        return _stacked([codes for codes in members if codes is not None]) if all(members) else None
+
+    def _of(self, parts: Parts, spec: TensorSpec, number: int) -> Parts:
+        """The parts of one tensor."""
+        return {role: parts[member_role(number, role)] for role in self.inner.parts(_member(spec), self.own)}
+
+
+def _member(spec: TensorSpec) -> TensorSpec:
+    """One tensor of the stack; CodecError for a shape without tensors."""
+    if not spec.shape:
+        raise CodecError("a stack needs an axis", code=ErrorCode.PARAMS, expected="at least one axis", found="none")
+    return evolve(spec, shape=spec.shape[1:])
+
+
+def _stacked(members: Sequence[Codes]) -> Codes | None:
+    """The codes of a stack; None if those of its tensors differ in form."""
+    import numpy as np
+
+    if not members:
+        return None
+    first = members[0]
+    tables = [codes.table for codes in members if codes.table is not None]
+    same_tables = all(np.array_equal(table, tables[0]) for table in tables)
+    if any(codes.group != first.group for codes in members) or not same_tables:
+        return None
+
+    def packed() -> np.ndarray | None:
+        words = [codes.words for codes in members if codes.words is not None]
+        return np.stack(words) if len(words) == len(members) else None
+
+    offsets, factors = [codes.offset for codes in members], [codes.global_scale for codes in members]
+    return Codes(
+        layout=evolve(first.layout, group=(1, *first.layout.group)), shape=(len(members), *first.shape),
+        group=(1, *first.group), scale=np.stack([codes.scale for codes in members]),
+        offset=None if offsets[0] is None else np.stack([array for array in offsets if array is not None]),
+        global_scale=None if factors[0] is None else np.stack([array for array in factors if array is not None]),
+        table=first.table, unpack=lambda: np.stack([codes.values for codes in members]), pack=packed,
+    )  # fmt: skip

@@ -1,0 +1,260 @@
+"""Match the tensors of a model with those of its family: each once, all required ones, with the right shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from attrs import frozen
+
+from squish_convert.mapping.codecs.groups import Groups
+from squish_convert.mapping.codecs.transpose import swapped
+from squish_core.codes import ErrorCode
+from squish_core.errors import TensorError
+from squish_convert.families.base import (
+    ANY,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Rule,
+    Squeeze,
+    Stack,
+    Transpose,
+    source_names,
+)
+from squish_convert.mapping.names import Templates, fill, members, source_rules
+from squish_core.model import DENSE, TensorSpec
+from squish_core.text import close_matches
+
+Sizes = Mapping[str, int]
+HINT = "Keep the names with rename='keep'; the target's engine will then not load the file."
+PROJECTORS = ("v.*", "mm.*", "a.*")
+"""Tensors of other modalities in GGUF, which Ollama stores beside the text model's."""
+CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
+
+
+@frozen
+class Origin:
+    """A source tensor that contains tensors of the family: its name, the rule that covers it, and its numbers."""
+
+    source: str
+    rule: Rule
+    numbers: Mapping[str, int]
+
+
+@frozen(kw_only=True)
+class Coverage:
+    """Origin of each family tensor (`origins`) and of each source tensor (`sources`), by name.
+
+    `other_modalities` and `unused` are source tensors without a place: `unused` ones are computed by engines or tied
+    to other tensors.
+    """
+
+    origins: Mapping[str, Origin]
+    sources: Mapping[str, Origin]
+    other_modalities: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def cover(
+    family: Family,
+    tensors: Mapping[str, TensorSpec],
+    gguf: bool,
+    sizes: Sizes,
+    tied: Collection[str] = (),
+    absent: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> Coverage:
+    """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
+    left_out = (*left_out, *PROJECTORS) if gguf else left_out
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied, absent, left_out)
+    if error := next(matching.errors(), None):
+        raise error
+    return matching.coverage()
+
+
+class Matching:
+    """Tensors of a source against a family; `errors` goes through them once, and `coverage` is complete after it.
+
+    Parameters
+    ----------
+    family, tensors
+        The family, and the source's tensors by name.
+    rules
+        Template of a name -> the rule that covers it.
+    sizes
+        The sizes of the model (`Family.sizes`).
+    tied
+        Tensors that others take the place of.
+    absent
+        Tensors that layers of another kind have (`Family.absent`).
+    left_out
+        Patterns of tensors that have no place (`Family.left_out`).
+    """
+
+    def __init__(
+        self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
+        tied: Collection[str], absent: Collection[str] = (), left_out: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
+        self.absent, self.left_out = absent, left_out
+        self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
+        self.origins: dict[str, Origin] = {}
+        self.sources: dict[str, Origin] = {}
+        self.other_modalities: list[str] = []
+        self.unused: list[str] = []
+
+    def coverage(self) -> Coverage:
+        """The origins of the family's tensors."""
+        return Coverage(
+            origins=self.origins,
+            sources=self.sources,
+            other_modalities=tuple(self.other_modalities),
+            unused=tuple(self.unused),
+        )
+
+    def errors(self, extra: list[str] | None = None) -> Iterator[TensorError]:
+        """Find contradictions to the family lazily: unknown, duplicate and missing tensors, and wrong shapes.
+
+        With a list `extra`, unknown tensors are no errors: their names are added to it, before any tensor is missing.
+        """
+        for name in self.tensors:
+            error = self._match(name, extra)
+            if error is not None:
+                yield error
+        places = {leaf: rule.name for _, rule in reversed(self.rules.values()) for leaf in source_names(rule.of)}
+        yield from _missing(self.family, self.origins, self.sizes, {*self.tied, *self.absent}, places)
+
+    def _match(self, name: str, extra: list[str] | None) -> TensorError | None:
+        """Record the tensors that a source tensor contains, or return the error."""
+        family, tensors = self.family, self.tensors
+        if _matches(name, self.left_out):
+            self.other_modalities.append(name)
+            return None
+        match = self.rules.find(family.own_name(name))
+        if match is None:
+            if not _matches(name, (*family.constants, *family.leftovers, *family.other_modalities)):
+                if extra is not None:
+                    extra.append(name)
+                    return None
+                return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
+            (self.other_modalities if _matches(name, family.other_modalities) else self.unused).append(name)
+            return None
+        origin = Origin(name, *match)
+        if error := _wrong_number(origin, self.sizes):
+            return error
+        spec = tensors[name]
+        error = _wrong_shape(origin, spec.shape, shape_of(origin.rule.of, self.shapes, self.sizes, is_dense(spec)))
+        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
+            return TensorError(
+                "contains a tensor that another one contains, too", tensor=name, code="doubled",
+                expected="each tensor of the family once",
+                found=f"{duplicate} also in {self.origins[duplicate].source}",
+            )  # fmt: skip
+        if error is None and (other := next((member for member in contents if member in self.absent), None)):
+            return TensorError(
+                "is in a layer of another kind", tensor=name, code=ErrorCode.CONTRADICTION,
+                expected=f"no {other}", hint=CONTRADICTION,
+            )  # fmt: skip
+        self.origins.update(contents)
+        if contents:
+            self.sources[name] = origin
+        else:
+            self.unused.append(name)
+        return error
+
+
+def groups_of_sizes(interleave: Interleave, sizes: Sizes) -> Groups:
+    """The groups of rows, from the sizes of the model."""
+    return Groups(tuple(sizes[rows] for _, rows in interleave.of), interleave.axis, interleave.folded)
+
+
+def turns_when_dense(expression: Expression) -> bool:
+    """Whether a layout transposes a tensor only where it is dense."""
+    return isinstance(expression, Transpose) and expression.dense_only
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether a tensor's values are stored unencoded, in any order."""
+    codec = spec.encodings[0].codec if spec.encodings else None
+    while codec is not None and codec.inner is not None:
+        codec = codec.inner
+    return codec is not None and codec.id == DENSE.id
+
+
+def shape_of(
+    expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes, dense: bool = True
+) -> tuple[int, ...]:
+    """Shape of an expression, from the sizes of the model; -1 for any size. `dense`: of one without codes."""
+    if isinstance(expression, str):
+        return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
+    if isinstance(expression, Stack):
+        return (sizes["experts"], *shape_of(expression.of, shapes, sizes, dense))
+    if isinstance(expression, Squeeze):
+        rows, _, columns = shape_of(expression.of, shapes, sizes)
+        return (rows, columns)
+    if isinstance(expression, Transpose):
+        shape = shape_of(expression.of, shapes, sizes, dense)
+        return swapped(shape) if dense or not expression.dense_only else shape
+    if isinstance(expression, Interleave):
+        piece, _ = expression.of[0]
+        return groups_of_sizes(expression, sizes).whole(shape_of(piece, shapes, sizes, dense), 0)
+    if isinstance(expression, Join):
+        first, _ = expression.of[0]
+        return (sum(sizes[rows] for _, rows in expression.of), *shape_of(first, shapes, sizes)[1:])
+    return shape_of(expression.of, shapes, sizes)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:
+    near = ", ".join(close_matches(name, templates))
+    return TensorError(
+        f"is not a tensor of the family {family.id}", tensor=name, code=ErrorCode.UNMAPPED,
+        expected=f"a name such as {near}" if near else None, hint=HINT,
+    )  # fmt: skip
+
+
+def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
+    for hole, size in (("n", "layers"), ("e", "experts")):
+        if origin.numbers.get(hole, -1) >= sizes[size]:
+            return TensorError(
+                "has a number outside the range in the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
+                expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
+            )  # fmt: skip
+    return None
+
+
+def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
+    if len(shape) == len(expected) and all(allowed in (-1, size) for size, allowed in zip(shape, expected)):
+        return None
+    return TensorError(
+        "has a shape that contradicts the settings", tensor=origin.source, code=ErrorCode.CONTRADICTION,
+        expected=list(expected), found=list(shape), hint=CONTRADICTION,
+    )  # fmt: skip
+
+
+def _missing(
+    family: Family, origins: Collection[str], sizes: Sizes, absent: Collection[str], places: Mapping[str, str]
+) -> Iterator[TensorError]:
+    """Errors for tensors that are nowhere, under the names that the source would have them under, each once."""
+    named = set()
+    for tensor in family.tensors:
+        if not tensor.required:
+            continue
+        for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
+            for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
+                numbers = {"n": layer, "e": expert}
+                name = fill(tensor.name, numbers)
+                place = fill(places.get(tensor.name, tensor.name), numbers)
+                if name not in origins and name not in absent and place not in named:
+                    named.add(place)
+                    yield TensorError(
+                        f"is missing; every model of the family {family.id} has it", tensor=place,
+                        code=ErrorCode.UNMAPPED, found=f"{len(origins)} other tensors", hint=HINT,
+                    )  # fmt: skip

@@ -1,0 +1,332 @@
+"""An open model with the names, rows and settings of another layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import cast
+
+from attrs import evolve, frozen
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError, SquishError
+from squish_convert.families.base import GGUF, HF, Family, Rule, source_names
+from squish_convert.families.model import CONFIG_FILE, Model
+from squish_core.file import File
+from squish_core.formats.assets import REPLACE
+from squish_core.formats.base import Options
+from squish_core.formats.dropped import Dropped
+from squish_core.formats.metadata import untyped
+from squish_core.guard import gc_paused, guarded
+from squish_convert.mapping.assets import MappedAssets
+from squish_convert.mapping.coverage import PROJECTORS, cover, is_dense, turns_when_dense
+from squish_convert.mapping.names import Templates, fill, source_rules
+from squish_convert.mapping.tensors import Change, MappedTensors, Setting
+from squish_convert.mapping.ties import check_ties
+from squish_convert.mapping.values import read_vector
+from squish_core.plugins import catalog
+from squish_core.plugins.hookspecs import FamilyInfo
+from squish_core.plugins.registry import Registry
+
+_GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
+ARCHITECTURE = "general.architecture"
+OTHERS = {
+    "mmproj": "a vision projector, which llama.cpp takes with --mmproj beside its model",
+    "imatrix": "activation statistics, which `--activations` takes",
+    "vocab": "a vocabulary without weights",
+}
+"""`Index.kind` of what no engine loads as a model."""
+ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
+"""PEFT's file for an adapter, and the `general.type` of one in GGUF."""
+
+
+@frozen(kw_only=True)
+class Naming:
+    """The family and model type that a file declares, the layout of its names, and why there is no family.
+
+    An `adapter` has the family of its base model. `class_name` is the class in a config.json without `model_type`.
+    `error` is about a config.json that cannot be read.
+    """
+
+    layout: str
+    adapter: bool = False
+    family: str | None = None
+    model_type: str | None = None
+    class_name: str | None = None
+    reason: str = ""
+    error: SquishError | None = None
+
+
+@frozen
+class ModelMap:
+    """A change of names in a conversion: the source's naming and the target layout."""
+
+    naming: Naming
+    layout: str
+
+
+class MappedFile(File):
+    """A file with its tensors, metadata and assets mapped to another layout.
+
+    Attributes
+    ----------
+    original
+        The file that contains the bytes.
+    family, naming
+        The family's id, and the naming of the original.
+    carried
+        The mapped metadata and files, and what the target lacks.
+    """
+
+    def __init__(
+        self, original: File, family: Family, naming: Naming, layout: str, options: Options, coded: bool | None = None
+    ) -> None:
+        self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
+        self._remainder = family.remainder
+        gguf = naming.layout == GGUF
+        with gc_paused(), guarded(FormatError, f"mapping it as {family.id}", file=original.name):
+            model = model_of(original, family, naming.layout)
+            settings = family.settings(model)
+            sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
+            tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
+            self.coverage = cover(
+                family, original.index.tensors, gguf, sizes, tied, family.absent(settings), family.left_out(settings)
+            )
+            self._modalities = (*family.other_modalities, *PROJECTORS)
+            check_ties(original, family, self.coverage, tied)
+            self.carried = family.carry(model, settings, layout, options)
+            setting = Setting(
+                layout=layout,
+                sizes=sizes,
+                vectors=self.carried.vectors,
+                constants=self.carried.constants,
+                coded=self.carried.coded if coded is None else coded,
+            )
+            self.mapped = MappedTensors(original, family, self.coverage, setting)
+        assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
+        index = evolve(original.index, tensors=self.mapped, meta=self.carried.meta, assets=assets, children={})
+        super().__init__(original.source, index, original.registry, original.limits)
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """Names of the original tensors that a tensor is built from."""
+        return self.mapped.targets[name].sources
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtypes that the target's engine expects of dense tensors, for the specs accessed so far."""
+        return self.mapped.dtypes
+
+    def change(self, name: str) -> Change:
+        """The change to a tensor apart from its name."""
+        return self.mapped.changes.get(name, Change())
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Data of the original that the layout cannot store."""
+        tensors = self.original.index.tensors
+        others = [
+            Dropped("tensor", name, f"{self._modality(name)}, {tensors[name].encodings[0].stored:,} bytes")
+            for name in self.coverage.other_modalities if tensors[name].encodings
+        ]  # fmt: skip
+        return (*others, *self.carried.dropped)
+
+    def _modality(self, name: str) -> str:
+        """What a tensor is that has no place in the text model."""
+        is_other = any(fnmatchcase(name, pattern) for pattern in self._modalities)
+        return "of images or audio, not part of the text model" if is_other else self._remainder
+
+
+class CarriedFile(File):
+    """A file of an unknown model with its tensors as they are, and the other files that a target's engine expects.
+
+    Attributes
+    ----------
+    original, carried, naming, layout
+        As in `MappedFile`.
+    """
+
+    def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
+        self.original, self.naming, self.layout = original, naming, layout
+        with gc_paused(), guarded(FormatError, "carrying its settings over", file=original.name):
+            model = model_of(original, family, naming.layout)
+            self.carried = family.carry(model, {}, layout, options)
+        assets = MappedAssets(self.carried.assets, model.assets, original.index.assets, original.name)
+        super().__init__(original.source, evolve(original.index, assets=assets), original.registry, original.limits)
+
+
+def naming_of(file: File) -> Naming:
+    """The family of a file, from its metadata or config, and the layout of its names."""
+    gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
+    layout = GGUF if gguf else HF
+    adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
+    if file.index.kind != "model" and not adapter:
+        return Naming(layout=layout, reason=f"it is not a model but {OTHERS.get(file.index.kind, file.index.kind)}")
+    by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
+    class_name = None
+    try:
+        if by_keys:
+            facts = _gguf_facts(file)
+        else:
+            facts, class_name = _config_facts(file)
+    except SquishError as error:
+        reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
+        return Naming(layout=layout, adapter=adapter, reason=reason, error=error.within(hint=REPLACE))
+    if facts is None:
+        reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
+        return Naming(layout=layout, adapter=adapter, class_name=class_name, reason=reason)
+    model_type, experts = facts
+    infos = [info for info in _infos(file.registry) if not info.layouts]
+    if by_keys:
+        alike = [info for info in infos if info.architecture == model_type]
+        fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
+    else:
+        fitting = [info for info in infos if model_type in info.model_types]
+    if not fitting:
+        families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
+        reason = f"the family {model_type!r} is unknown ({families})"
+        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+    return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
+
+
+def missing_tensors(file: File, naming: Naming) -> list[str]:
+    """Required tensors of the family that no layer of a file has; if there are any, the file is part of a model.
+
+    Tensors that may be tied to others, such as the head, are not listed.
+    """
+    family = family_of(file, naming)
+    rules = source_rules(family, naming.layout == GGUF)
+    matches = [rules.find(family.own_name(name)) for name in file.index.tensors]
+    present = {leaf for match in matches if match is not None for leaf in source_names(match[0].of)}
+    required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
+    missing = [name for name in required if name not in present]
+    absent = _absent_templates(file, family, naming, missing) if missing else set()
+    return [name for name in missing if name not in absent]
+
+
+def foreign_tensors(file: File, naming: Naming) -> list[str]:
+    """Tensors of a file that are neither the family's nor those of parts that conversions leave out."""
+    family = family_of(file, naming)
+    rules = source_rules(family, naming.layout == GGUF)
+    others = (*family.leftovers, *family.other_modalities, *family.constants)
+    return [
+        name
+        for name in file.index.tensors
+        if rules.find(family.own_name(name)) is None and not any(fnmatchcase(name, each) for each in others)
+    ]
+
+
+def _absent_templates(file: File, family: Family, naming: Naming, templates: Sequence[str]) -> set[str]:
+    """The templates whose tensors no layer has by the settings, if these can be read."""
+    try:
+        with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
+            settings = family.settings(model_of(file, family, naming.layout))
+            layers, absent = range(family.sizes(settings)["layers"]), family.absent(settings)
+    except SquishError:
+        return set()
+    numbers = [{"n": layer, "e": 0} for layer in layers]
+    return {
+        template
+        for template in templates
+        if "{n}" in template and all(fill(template, number) in absent for number in numbers)
+    }
+
+
+def map_file(file: File, layout: str, options: Options, naming: Naming, *, coded: bool | None = None) -> MappedFile:
+    """Map a file to the names and settings of a layout; SquishError if the family's rules do not cover it.
+
+    `coded` overrides `Carried.coded`.
+    """
+    return MappedFile(file, family_of(file, naming), naming, layout, options, coded)
+
+
+def stores_codes(file: File, family: Family) -> bool:
+    """Whether a file has codes of a tensor that its layout transposes where it is dense."""
+    rules = turning_rules(family)
+    return bool(rules) and any(
+        rules.find(name) is not None and not is_dense(spec) for name, spec in file.index.tensors.items()
+    )
+
+
+def turning_rules(family: Family) -> Templates[Rule]:
+    """The rules for tensors that Hugging Face transposes where they are dense, by name."""
+    return Templates.of((rule.name, rule) for rule in family.names.get(HF, ()) if turns_when_dense(rule.of))
+
+
+def family_of(file: File, naming: Naming) -> Family:
+    """The family in a naming; FormatError if its adapters are not mapped."""
+    assert naming.family is not None
+    family = file.registry.implementation("family", naming.family)
+    adapters = family.adapter() if naming.adapter else family
+    if adapters is None:
+        raise FormatError(f"adapters of the family {family.id} are not mapped", file=file.name, code="names")
+    return adapters
+
+
+def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
+    """Map a file, unless there is no map or the file is mapped already."""
+    if model_map is None or isinstance(file, MappedFile | CarriedFile):
+        return file
+    naming, layout = model_map.naming, model_map.layout
+    if carrying_family(file, naming, layout) == naming.family:
+        return CarriedFile(file, family_of(file, naming), naming, layout, options)
+    return map_file(file, layout, options, naming)
+
+
+def carrying_family(file: File, naming: Naming, layout: str) -> str | None:
+    """The family that carries models of this type over into a layout without knowing them, if there is one."""
+    infos = (info for info in _infos(file.registry) if layout in info.layouts)
+    return next((info.id for info in infos if naming.model_type in info.model_types), None)
+
+
+def family_hint(registry: Registry) -> str:
+    """How to install the families of this repository, where one is missing; else an empty text."""
+    packages = catalog.PACKAGES["family"]
+    absent = {package for name, package in packages.items() if name not in registry.families}
+    return f"Install the families of models with `{catalog.install_command(*sorted(absent))}`" if absent else ""
+
+
+def _infos(registry: Registry) -> list[FamilyInfo]:
+    return [cast(FamilyInfo, entry.info) for entry in registry.families.values()]
+
+
+def _gguf_facts(file: File) -> tuple[str, bool] | None:
+    meta = file.index.meta
+    if ARCHITECTURE not in meta:
+        return None
+    architecture = str(untyped(meta[ARCHITECTURE]))
+    experts = untyped(meta.get(f"{architecture}.expert_count", 0))
+    return architecture, isinstance(experts, int) and experts > 0
+
+
+def _config_facts(file: File) -> tuple[tuple[str, bool] | None, str | None]:
+    """The model type in config.json, never with experts; without one, the class that it names."""
+    if CONFIG_FILE not in file.index.assets:
+        return None, None
+    model = Model(
+        name=file.name, layout=HF, meta={}, assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}, tensors={},
+        vectors={}, limits=file.limits,
+    )  # fmt: skip
+    config = model.config()
+    model_type = config.get("model_type")
+    if isinstance(model_type, str):
+        return (model_type, False), None
+    if model_type is None:
+        classes = config.get("architectures")
+        first = classes[0] if isinstance(classes, list) and classes else None
+        return None, first if isinstance(first, str) else None
+    raise FormatError(
+        "is not the name of a model type", part=f"{CONFIG_FILE} model_type", code=ErrorCode.CONFIG,
+        expected="text such as 'llama'", found=f"{type(model_type).__name__} {str(model_type)[:60]}",
+    )  # fmt: skip
+
+
+def model_of(file: File, family: Family, layout: str) -> Model:
+    """A family's view of a file."""
+    assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
+    tensors = file.index.tensors
+    constants = [name for name in tensors if any(fnmatchcase(name, pattern) for pattern in family.constants)]
+    return Model(
+        name=file.name, layout=layout, meta=file.index.meta, assets=assets, tensors=tensors,
+        vectors={name: read_vector(file, tensors[name]) for name in constants}, limits=file.limits,
+    )  # fmt: skip

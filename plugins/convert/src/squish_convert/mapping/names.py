@@ -1,0 +1,112 @@
+"""Tensor names and the templates of a family: the rule that covers a name, and the tensors it contains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from squish_convert.families.base import (
+    GGUF,
+    HF,
+    MLX,
+    UQFF,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Rule,
+    Stack,
+    source_names,
+)
+
+_NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
+_HOLE = re.compile(r"\{(\w)\}")
+Numbers = Mapping[str, int]
+"""Placeholder -> number: `n` the layer, `e` the expert."""
+Value = TypeVar("Value")
+
+
+class Templates(dict[str, tuple[tuple[str, ...], Value]]):
+    """Values by name template, looked up in constant time."""
+
+    @classmethod
+    def of(cls, items: Iterable[tuple[str, Value]]) -> Templates[Value]:
+        """Build from pairs of template and value; the first of equal templates wins."""
+        table: Templates[Value] = cls()
+        for template, value in items:
+            table.setdefault(_HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value))
+        return table
+
+    def find(self, name: str) -> tuple[Value, dict[str, int]] | None:
+        """The value of the template that matches a name, and the numbers in the name."""
+        match = self.get(_NUMBER.sub("#", name))
+        if match is None:
+            return None
+        holes, value = match
+        return value, dict(zip(holes, map(int, _NUMBER.findall(name))))
+
+
+def fill(template: str, numbers: Numbers) -> str:
+    """Fill numbers into a template.
+
+    >>> fill("blk.{n}.attn_q.weight", {"n": 3})
+    'blk.3.attn_q.weight'
+    """
+    return _HOLE.sub(lambda hole: str(numbers[hole[1]]), template)
+
+
+def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[tuple[str, Numbers]]:
+    """Full names of all tensors in an expression, in order, each with its numbers."""
+    if isinstance(expression, str):
+        yield fill(expression, numbers), numbers
+    elif isinstance(expression, Stack):
+        for expert in range(experts):
+            yield from members(expression.of, {**numbers, "e": expert}, experts)
+    elif isinstance(expression, Join | Interleave):
+        for part, _ in expression.of:
+            yield from members(part, numbers, experts)
+    else:
+        yield from members(expression.of, numbers, experts)
+
+
+def target_rules(family: Family, layout: str) -> Templates[Rule]:
+    """Template of a family tensor -> the rule for writing it in a layout; without a rule the name stays."""
+    rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]
+    pairs = [(leaf, rule) for rule in rules for leaf in source_names(rule.of)]
+    if layout == GGUF:
+        return Templates.of(pairs)
+    return Templates.of([*pairs, *((tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors)])
+
+
+def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
+    """Template of a source name -> the rule that covers it: GGUF's, or those of all layouts with Hugging Face names."""
+    if gguf:
+        return Templates.of((rule.name, rule) for rule in family.names.get(GGUF, ()))
+    rules = [rule for layout in (HF, MLX, UQFF) for rule in family.names.get(layout, ())]
+    own = [Rule(tensor.name, tensor.name) for tensor in family.tensors]
+    return Templates.of((rule.name, rule) for rule in (*own, *rules))
+
+
+def engine_rules(family: Family, layout: str) -> Templates[Rule]:
+    """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
+    rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
+    if layout == GGUF:
+        return Templates.of(rules)
+    names = _hf_names(family) if layout == HF else [tensor.name for tensor in family.tensors]
+    return Templates.of([*((name, Rule(name, name)) for name in names), *rules])
+
+
+def has_engine_names(family: Family, names: Iterable[str]) -> bool:
+    """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
+    templates = [*_hf_names(family), *(rule.name for rule in family.names.get(HF, ()))]
+    own = Templates.of((template, None) for template in templates)
+    others = [rule.name for layout in (MLX, UQFF) for rule in family.names.get(layout, ())]
+    engines = Templates.of((name, None) for name in (*others, *(tensor.name for tensor in family.tensors)))
+    return any(own.find(name) is None and engines.find(name) is not None for name in names)
+
+
+def _hf_names(family: Family) -> list[str]:
+    """The tensors that Hugging Face has under the family's names, in no tensor of another name."""
+    merged = {leaf for rule in family.names.get(HF, ()) if not rule.reading for leaf in source_names(rule.of)}
+    return [tensor.name for tensor in family.tensors if tensor.name not in merged]

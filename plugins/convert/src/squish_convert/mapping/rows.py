@@ -1,0 +1,280 @@
+"""Slice, concatenate, stack and permute the rows of encoded tensors, as views of their stored bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core import dtypes
+from squish_core.codecs.base import Codec
+from squish_convert.mapping.codecs.heads import head_order
+from squish_convert.mapping.codecs.stack import member_role
+from squish_core.errors import CodecError, SquishError, TensorError
+from squish_core.file import File
+from squish_core.guard import guarded
+from squish_convert.mapping.axes import member_parts, merge_error
+from squish_convert.mapping.segments import concatenate, cut, permute
+from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Role -> dtype and shape of a part, as the codec declares them."""
+
+STACK, SLICE = "stack", "slice"
+"""Codecs of tensors that are stacked, and of rows that are cut, on reading."""
+
+
+class Rows:
+    """Views of a file's tensors with other rows.
+
+    A view keeps the encodings whose parts allow the operation; if none does, a TensorError has code `rows`.
+
+    Parameters
+    ----------
+    file
+        The file that contains the tensors.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+    def permute(self, spec: TensorSpec, heads: int, inverse: bool) -> TensorSpec:
+        """Interleave the halves of each head's rows, or (`inverse`) undo it."""
+        rows = spec.shape[0] if spec.shape else 0
+        if heads < 1 or rows % (2 * heads):
+            raise TensorError(
+                "cannot be divided into heads with an even number of rows", tensor=spec.name, code="heads",
+                expected=f"a multiple of {2 * heads} rows", found=f"shape {list(spec.shape)}",
+            )  # fmt: skip
+        order = head_order(rows, heads, inverse)
+
+        def move(part: Part) -> Part:
+            row = part.nbytes // rows if rows else 0
+            data = None if part.data is None else _take(part.data, rows, order)
+            return evolve(part, segments=permute(part.segments, row, order) if row else (), data=data, digest=None)
+
+        def view(encoding: Encoding) -> Encoding:
+            try:
+                _check_uncompressed(spec, encoding)
+                moving = self._row_parts(spec, encoding)
+            except SquishError:  # the parts cannot be permuted; values and codes can
+                codec = CodecSpec("heads", {"heads": heads, "inverse": inverse}, encoding.codec)
+                return evolve(encoding, codec=codec)
+            parts = {role: move(part) if role in moving else part for role, part in encoding.parts.items()}
+            return evolve(encoding, parts=parts)
+
+        encodings = tuple(map(view, spec.encodings))
+        return evolve(spec, encodings=encodings, extras={}, tied_to=None, row_names=None)
+
+    def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
+        """Slice a range of rows."""
+        shape = (stop - start, *spec.shape[1:])
+        params = {"start": start, "rows": spec.shape[0], "single": False}
+
+        def view(encoding: Encoding) -> Encoding:
+            moving = self._row_parts(spec, encoding)
+            parts = {
+                role: _slice(part, start, stop) if role in moving else part for role, part in encoding.parts.items()
+            }
+            return self._check_parts(spec, shape, evolve(encoding, parts=parts))
+
+        return self._sliced(spec, shape, view, params)
+
+    def member(self, spec: TensorSpec, number: int) -> TensorSpec:
+        """Extract one tensor of a stack."""
+        shape = spec.shape[1:]
+
+        def view(encoding: Encoding) -> Encoding:
+            if encoding.codec.id == STACK and encoding.codec.inner is not None:
+                roles = self._shapes(evolve(spec, shape=shape), evolve(encoding, codec=encoding.codec.inner), shape)
+                parts = {role: encoding.parts[member_role(number, role)] for role in roles}
+                return evolve(encoding, codec=encoding.codec.inner, parts=parts)
+            parts = {role: _item(part, spec.shape[0], number) for role, part in encoding.parts.items()}
+            return self._check_parts(spec, shape, evolve(encoding, parts=parts))
+
+        return self._sliced(spec, shape, view, {"start": number, "rows": spec.shape[0], "single": True})
+
+    def reshape(self, spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
+        """Reshape a dense tensor."""
+
+        def view(encoding: Encoding) -> Encoding:
+            if encoding.codec != DENSE:
+                raise _row_error(spec, encoding, "has no other shape")
+            return evolve(encoding, parts={role: evolve(part, shape=shape) for role, part in encoding.parts.items()})
+
+        return self._view(spec, shape, view)
+
+    def stack(self, specs: Sequence[TensorSpec]) -> TensorSpec:
+        """Stack tensors of equal shape and codec along a new first axis.
+
+        Where the parts cannot be stacked as bytes, values and codes are stacked on reading.
+        """
+        shape = (len(specs), *specs[0].shape)
+        try:
+            return self._merge(specs, shape, lambda part: (len(specs), *part.shape), 0)
+        except TensorError:
+            if self._differing(specs, 0) is not None:
+                raise
+
+        def view(encodings: Sequence[Encoding]) -> Encoding:
+            codec = CodecSpec(STACK, {}, encodings[0].codec)
+            return evolve(encodings[0], codec=codec, parts=member_parts(encodings))
+
+        encodings = tuple(map(view, zip(*(spec.encodings for spec in specs))))
+        return evolve(specs[0], shape=shape, encodings=encodings, extras={}, tied_to=None, row_names=None, attrs={})
+
+    def concatenate(self, specs: Sequence[TensorSpec]) -> TensorSpec:
+        """Concatenate tensors of equal codec along the rows."""
+        rows = sum(spec.shape[0] for spec in specs)
+        for spec in specs:
+            for encoding in spec.encodings:
+                if self._row_parts(spec, encoding) != set(encoding.parts):
+                    raise _row_error(spec, encoding, "has a part that does not consist of rows")
+        return self._merge(specs, (rows, *specs[0].shape[1:]), lambda part: (rows, *part.shape[1:]), 1)
+
+    def _merge(
+        self, specs: Sequence[TensorSpec], shape: tuple[int, ...], shape_of: Callable[[Part], tuple[int, ...]],
+        free: int,
+    ) -> TensorSpec:  # fmt: skip
+        """Merge tensors part by part; their first `free` axes may differ in size."""
+        first = specs[0]
+        if (other := self._differing(specs, free)) is not None:
+            raise merge_error(first, other)
+
+        def view(number: int) -> Encoding:
+            encodings = [spec.encodings[number] for spec in specs]
+            for spec, encoding in zip(specs, encodings):
+                _check_uncompressed(spec, encoding)
+            parts = {}
+            for role, part in encodings[0].parts.items():
+                pieces = [encoding.parts[role] for encoding in encodings]
+                inline = [piece.data for piece in pieces if piece.data is not None]
+                if inline and len(inline) < len(pieces):
+                    raise _row_error(
+                        first, encodings[0], f"has a part {role} that is in the header for some of the tensors"
+                    )
+                parts[role] = evolve(
+                    part, shape=shape_of(part), segments=concatenate(piece.segments for piece in pieces),
+                    data=b"".join(inline) if inline else None, digest=None,
+                )  # fmt: skip
+            return self._check_parts(first, shape, evolve(encodings[0], parts=parts))
+
+        views = [view(number) for number in range(len(first.encodings))]
+        attrs = first.attrs if all(spec.attrs == first.attrs for spec in specs) else {}
+        return evolve(first, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None, attrs=attrs)
+
+    def _differing(self, specs: Sequence[TensorSpec], free: int) -> TensorSpec | None:
+        """The first tensor whose dtype, codecs, or axes after the `free` ones are not those of the first one."""
+        form = specs[0].dtype, specs[0].shape[free:]
+        alike = ((spec.dtype, spec.shape[free:]) == form and self._same_codecs(spec, specs[0]) for spec in specs)
+        return next((spec for spec, same in zip(specs, alike) if not same), None)
+
+    def _same_codecs(self, one: TensorSpec, other: TensorSpec) -> bool:
+        if len(one.encodings) != len(other.encodings):
+            return False
+        same = self.file.registry.same_codec
+        return all(same(a.codec, b.codec) for a, b in zip(one.encodings, other.encodings))
+
+    def _view(self, spec: TensorSpec, shape: tuple[int, ...], view: Callable[[Encoding], Encoding]) -> TensorSpec:
+        views, refusal = [], None
+        for encoding in spec.encodings:
+            try:
+                _check_uncompressed(spec, encoding)
+                views.append(view(encoding))
+            except SquishError as error:
+                refusal = refusal or error
+        if refusal is not None and not views:
+            raise refusal
+        return evolve(spec, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None)
+
+    def _sliced(
+        self, spec: TensorSpec, shape: tuple[int, ...], view: Callable[[Encoding], Encoding], params: Mapping[str, Any]
+    ) -> TensorSpec:
+        """A view of rows; where the parts cannot be cut, values and codes are read through the codec `slice`."""
+        try:
+            return self._view(spec, shape, view)
+        except SquishError:
+            sliced = [
+                evolve(encoding, codec=CodecSpec(SLICE, dict(params), encoding.codec)) for encoding in spec.encodings
+            ]
+            bound = [self.file.registry.codec(encoding.codec) for encoding in sliced]
+            narrow = evolve(spec, shape=shape)
+            if not all(_is_readable(codec, narrow, encoding) for codec, encoding in zip(bound, sliced)):
+                raise
+        return evolve(narrow, encodings=tuple(sliced), extras={}, tied_to=None, row_names=None)
+
+    def _row_parts(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
+        """The parts with one row per row of the tensor; the others apply to all rows.
+
+        They are the parts that double when the codec declares them for twice the rows.
+        """
+        rows = spec.shape[0]
+        single = self._shapes(spec, encoding, spec.shape)
+        double = self._shapes(spec, encoding, (2 * rows, *spec.shape[1:]))
+        roles = {role for role, form in single.items() if double.get(role) != form}
+        for role in roles:
+            dtype, shape = single[role]
+            if shape[:1] != (rows,) or double.get(role) != (dtype, (2 * rows, *shape[1:])):
+                raise _row_error(spec, encoding, f"does not store its part {role} row by row")
+        return roles
+
+    def _check_parts(self, spec: TensorSpec, shape: tuple[int, ...], encoding: Encoding) -> Encoding:
+        """Return the encoding if its parts match the codec's declaration for this shape."""
+        parts = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
+        if self._shapes(spec, encoding, shape) != parts:
+            raise _row_error(spec, encoding, "stores these rows in other parts")
+        return encoding
+
+    def _shapes(self, spec: TensorSpec, encoding: Encoding, shape: tuple[int, ...]) -> Shapes:
+        with guarded(CodecError, "declaring parts", file=self.file.name, tensor=spec.name):
+            codec = self.file.registry.codec(encoding.codec)
+            return codec.parts(evolve(spec, shape=shape), encoding.codec.params)
+
+
+def _is_readable(codec: Codec, spec: TensorSpec, encoding: Encoding) -> bool:
+    """Whether a slice begins and ends at blocks of rows."""
+    try:
+        codec.grain(spec, encoding.codec.params)
+    except SquishError:
+        return False
+    return True
+
+
+def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:
+    if encoding.filtered:
+        raise _row_error(spec, encoding, "is compressed")
+    for part in encoding.parts.values():
+        if part.stored != part.nbytes:
+            raise _row_error(spec, encoding, "has a stored size that does not match its shape")
+
+
+def _slice(part: Part, start: int, stop: int) -> Part:
+    row = part.nbytes // part.shape[0] if part.shape[0] else 0
+    data = None if part.data is None else bytes(part.data)[start * row : stop * row]
+    segments = cut(part.segments, start * row, (stop - start) * row)
+    return evolve(part, shape=(stop - start, *part.shape[1:]), segments=segments, data=data, digest=None)
+
+
+def _item(part: Part, count: int, number: int) -> Part:
+    size = dtypes.nbytes(part.dtype, part.shape[1:])
+    data = None if part.data is None else bytes(part.data)[number * size : (number + 1) * size]
+    if part.shape[:1] != (count,) or size * count != part.nbytes:
+        return part  # `_check_parts` decides whether it applies to all tensors of the stack
+    return evolve(part, shape=part.shape[1:], segments=cut(part.segments, number * size, size), data=data, digest=None)
+
+
+def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
+    import numpy as np
+
+    return np.frombuffer(data, np.uint8).reshape(rows, -1)[order].tobytes()
+
+
+def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
+    return TensorError(
+        f"its rows cannot be rearranged: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
+        found=str(encoding.codec), hint="Decode it with encode='f16', or keep the names (rename='keep').",
+    )  # fmt: skip

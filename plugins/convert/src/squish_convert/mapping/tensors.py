@@ -1,0 +1,293 @@
+"""The tensors of a model in another layout, as views built on access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import evolve, field, frozen
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import TensorError
+from squish_convert.families.base import (
+    GGUF,
+    Expression,
+    Family,
+    Interleave,
+    Join,
+    Permute,
+    Rule,
+    Squeeze,
+    Stack,
+    Transpose,
+    source_names,
+)
+from squish_core.file import File
+from squish_convert.mapping.axes import deinterleave, interleave, transpose
+from squish_convert.mapping.coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
+from squish_convert.mapping.names import Numbers, fill, members, target_rules
+from squish_convert.mapping.rows import Rows
+from squish_convert.mapping.values import add_constant, dense, fits
+from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec, check_declared
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CACHED = 1 << 24
+"""Bytes of all cached specs: permuted tensors may have a segment per row, others may be in memory."""
+SEGMENT = 64
+"""Approximate size of a segment."""
+
+
+@frozen(kw_only=True)
+class Target:
+    """A tensor of the target: its rule, its numbers, and the source tensors it is built from."""
+
+    rule: Rule
+    numbers: Mapping[str, int]
+    sources: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Change:
+    """A change to a tensor apart from its name. `exactness` is None unless values change."""
+
+    words: tuple[str, ...] = ()
+    exactness: Exactness | None = None
+
+
+@frozen(kw_only=True)
+class Setting:
+    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's),
+    tensors computed from the settings, and `Carried.coded`."""
+
+    layout: str
+    sizes: Mapping[str, int]
+    vectors: str | None = None
+    constants: Mapping[str, np.ndarray] = field(factory=dict)
+    coded: bool = False
+
+
+class MappedTensors(Mapping[str, TensorSpec]):
+    """Specs in another layout over the bytes of a file.
+
+    Parameters
+    ----------
+    file
+        The source.
+    family
+        The model family, with the rules.
+    coverage
+        The source tensors matched with the family's.
+    setting
+        Target layout, sizes, dtype of vectors, and tensors computed from the settings.
+
+    Attributes
+    ----------
+    dtypes
+        Dtype that the target expects of a dense tensor, for the specs accessed so far.
+    changes
+        Change to a tensor apart from its name, for the specs accessed so far.
+    """
+
+    def __init__(self, file: File, family: Family, coverage: Coverage, setting: Setting) -> None:
+        self.file, self.family, self.coverage, self.setting = file, family, coverage, setting
+        self.rows = Rows(file)
+        self.targets = _targets(family, coverage, setting)
+        self.dtypes: dict[str, str] = {}
+        self.changes: dict[str, Change] = {}
+        self._specs: dict[str, TensorSpec] = {}
+        self._cached = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.targets
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        spec = self._specs.get(name)
+        if spec is None:
+            spec = self._spec(name, self.targets[name])
+            size = _size(spec)
+            if self._cached + size > CACHED:
+                self._specs.clear()
+                self._cached = 0
+            self._specs[name] = spec
+            self._cached += size
+        return spec
+
+    def _spec(self, name: str, target: Target) -> TensorSpec:
+        if name in self.setting.constants:
+            return dense(name, self.setting.constants[name])
+        origin = self.coverage.sources[target.sources[0]]
+        if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
+            spec, change = self._oriented(self.file.index.tensors[origin.source], target.rule.of)
+        else:
+            spec, change = _Builder(self).make(target.rule.of, target.numbers)
+        spec = evolve(spec, name=name, tied_to=None, row_names=None)
+        if name not in self.changes:  # the first access: finding the dtype may read all values
+            self._note_dtype(spec, target, origin)
+        self.changes[name] = change
+        return spec
+
+    def _oriented(self, spec: TensorSpec, expression: Expression) -> tuple[TensorSpec, Change]:
+        """A tensor that the target has under the same rule; transposed if only one of both stores codes."""
+        if not turns_when_dense(expression) or is_dense(spec) != self.setting.coded:
+            return spec, Change()
+        return transpose(spec), Change(words=("transposed",))
+
+    def check_form(self, name: str, stored: TensorSpec) -> None:
+        """Raise TensorError if the target stores a tensor transposed that has the rows of codes, or the reverse."""
+        if turns_when_dense(self.targets[name].rule.of) and is_dense(stored) == self.setting.coded:
+            raise TensorError(
+                "is transposed only where it is dense, and the target would have it the other way", tensor=name,
+                code="rows", expected="codes" if self.setting.coded else "floats",
+                found=str(stored.encodings[0].codec),
+                hint="Encode all such tensors alike: as codes with the target's method for them, or as floats without.",
+            )  # fmt: skip
+
+    def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
+        """Note the dtype that the target expects, if it can represent every value."""
+        dtype = target.rule.dtype
+        if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
+            narrow = self.setting.vectors
+            dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
+        if dtype is not None:
+            self.dtypes[spec.name] = dtype
+
+
+def _size(spec: TensorSpec) -> int:
+    parts = [part for encoding in spec.encodings for part in encoding.parts.values()]
+    return sum(SEGMENT * len(part.segments) if part.data is None else memoryview(part.data).nbytes for part in parts)
+
+
+class _Builder:
+    """Builds one spec and records the changes."""
+
+    def __init__(self, tensors: MappedTensors) -> None:
+        self.tensors, self.rows = tensors, tensors.rows
+        self.sizes = tensors.setting.sizes
+        self.words: dict[str, None] = {}
+        self.exactness: Exactness | None = None
+
+    def make(self, expression: Expression, numbers: Mapping[str, int]) -> tuple[TensorSpec, Change]:
+        """Evaluate an expression on the tensors of the family."""
+        spec = self._forward(expression, numbers)
+        return spec, Change(words=tuple(self.words), exactness=self.exactness)
+
+    def _forward(self, expression: Expression, numbers: Numbers) -> TensorSpec:
+        if isinstance(expression, str):
+            return self._family_tensor(fill(expression, numbers))
+        if isinstance(expression, Stack):
+            experts = range(self.sizes["experts"])
+            self.words["experts stacked"] = None
+            return self.rows.stack([self._forward(expression.of, {**numbers, "e": number}) for number in experts])
+        if isinstance(expression, Join):
+            self.words["matrices fused"] = None
+            return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
+        if isinstance(expression, Interleave):
+            self.words["rows interleaved"] = None
+            pieces = [self._forward(piece, numbers) for piece, _ in expression.of]
+            return interleave(pieces, groups_of_sizes(expression, self.sizes), self.tensors.file.registry)
+        spec = self._forward(expression.of, numbers)
+        if isinstance(expression, Permute):
+            return self._permute(spec, expression, False)
+        if isinstance(expression, Transpose):
+            return spec if expression.dense_only and self.tensors.setting.coded else self._transpose(spec)
+        if isinstance(expression, Squeeze):
+            return self.rows.reshape(spec, (spec.shape[0], *spec.shape[2:]))
+        return self._add(spec, expression.constant, None)
+
+    def _family_tensor(self, name: str) -> TensorSpec:
+        """Extract a tensor of the family from the source tensor that contains it."""
+        origin = self.tensors.coverage.origins[name]
+        spec = self.tensors.file.index.tensors[origin.source]
+        check_declared(spec)
+        if not spec.encodings:
+            raise TensorError(
+                spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE
+            )
+        return self._backward(origin.rule.of, spec, name, origin.numbers)
+
+    def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
+        """Invert an expression: extract one of its tensors from the result."""
+        if isinstance(expression, str):
+            return spec
+        if isinstance(expression, Stack):
+            self.words["experts split"] = None
+            return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
+        if isinstance(expression, Join):
+            self.words["fused matrices split"] = None
+            sizes = [self.sizes[rows] for _, rows in expression.of]
+            parts = [part for part, _ in expression.of]
+            number = _part_of(parts, name, numbers)
+            start = sum(sizes[:number])
+            return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
+        if isinstance(expression, Interleave):
+            self.words["interleaved rows separated"] = None
+            groups, pieces = groups_of_sizes(expression, self.sizes), [piece for piece, _ in expression.of]
+            number = _part_of(pieces, name, numbers)
+            return self._backward(pieces[number], deinterleave(spec, groups, number), name, numbers)
+        if isinstance(expression, Permute):
+            spec = self._permute(spec, expression, True)
+        elif isinstance(expression, Transpose):
+            spec = spec if expression.dense_only and not is_dense(spec) else self._transpose(spec)
+        elif isinstance(expression, Squeeze):
+            spec = self.rows.reshape(spec, (spec.shape[0], 1, *spec.shape[1:]))
+        else:
+            spec = self._add(spec, -expression.constant, self.tensors.setting.vectors)
+        return self._backward(expression.of, spec, name, numbers)
+
+    def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
+        self.words["rows reordered within heads"] = None
+        return self.rows.permute(spec, self.sizes[permute.heads], inverse)
+
+    def _transpose(self, spec: TensorSpec) -> TensorSpec:
+        self.words["transposed"] = None
+        return transpose(spec)
+
+    def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
+        self.words[f"{constant:+g} in f32"] = None
+        spec, self.exactness = add_constant(self.tensors.file, spec, constant, narrow)
+        return spec
+
+
+def _part_of(parts: Sequence[Expression], name: str, numbers: Numbers) -> int:
+    """The number of the expression that contains a tensor."""
+    return next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in source_names(part)))
+
+
+def wraps_dense(codec: CodecSpec) -> bool:
+    """Whether a codec of the map reads a dense tensor: transposed, interleaved or stacked."""
+    while codec.inner is not None:
+        codec = codec.inner
+        if codec == DENSE:
+            return True
+    return False
+
+
+def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:
+    """The target's tensors in source order."""
+    table = target_rules(family, setting.layout)
+    targets: dict[str, Target] = {}
+    for name in coverage.origins:
+        match = table.find(name)
+        if match is None:
+            raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code=ErrorCode.UNMAPPED)
+        rule, numbers = match
+        own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
+        target = fill(rule.name, own)
+        if target not in targets:
+            sources: dict[str, None] = {}
+            for member, _ in members(rule.of, own, setting.sizes["experts"]):
+                if member not in coverage.origins:
+                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code=ErrorCode.UNMAPPED)
+                sources[coverage.origins[member].source] = None
+            targets[target] = Target(rule=rule, numbers=own, sources=tuple(sources))
+    for name in setting.constants:
+        targets[name] = Target(rule=Rule(name, name), numbers={})
+    return targets

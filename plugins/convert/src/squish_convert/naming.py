@@ -1,0 +1,365 @@
+"""Whether a conversion maps the model into the target's layout, and the report's notes about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import cast
+
+from attrs import evolve
+
+from squish_convert.arrays import MEMORY
+from squish_convert.rules import Rule
+from squish_convert.step import Step
+from squish_core.errors import FormatError, SquishError, UsageError
+from squish_convert.families.base import ENGINES, GGUF, HF, UQFF
+from squish_core.file import File
+from squish_core.formats.assets import check_assets
+from squish_core.formats.base import Container, Options
+from squish_convert.mapping.consistency import check_settings, settings_place
+from squish_convert.mapping.mapped import (
+    CarriedFile,
+    MappedFile,
+    ModelMap,
+    Naming,
+    carrying_family,
+    family_hint,
+    family_of,
+    foreign_tensors,
+    map_file,
+    missing_tensors,
+    naming_of,
+    stores_codes,
+    turning_rules,
+)
+from squish_convert.mapping.names import has_engine_names
+from squish_core.model import Part, TensorSpec
+from squish_core.plugins.hookspecs import FamilyInfo
+from squish_core.plugins.registry import Registry
+
+KEEP = "keep"
+_OWN_LAYOUT = re.compile(r"tok_embeddings\.weight|layers\.\d+\.attention\.w[qkvo]\.weight")
+"""Names of `consolidated.safetensors` and `consolidated.00.pth`."""
+_STACKED = re.compile(r"\.switch_mlp\.")
+
+
+def choose_map(
+    file: File, container: Container, options: Options, rename: str | None
+) -> tuple[ModelMap | None, tuple[str, ...]]:
+    """The map into the layout that the target's engine expects, or notes why names do not change.
+
+    `rename`: "keep" changes nothing, "hf" and "gguf" select a layout; a family id after a colon is for files that
+    do not state their family.
+    """
+    request, _, family = (rename or "").partition(":")
+    if request not in ("", KEEP, HF, GGUF) or (family and request not in (HF, GGUF)):
+        raise UsageError(
+            "unknown naming", expected=f"{KEEP}, {HF} or {GGUF}; then a colon and a family if the file declares none",
+            found=repr(rename), code="names",
+        )  # fmt: skip
+    layout = container.naming(options) if request in ("", KEEP) else request
+    if layout is None:
+        return None, ()
+    naming = _with_family(naming_of(file), family, file)
+    if request == KEEP:
+        return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
+    _check_files(file, naming, layout)
+    _check_names(file, naming, layout)
+    # A GGUF may have the names of the checkpoint that it keeps.
+    may_be_renamed = layout == HF or (layout == GGUF and naming.family is not None)
+    if not request and file.index.format == container.id and not may_be_renamed:
+        return None, _check_unmapped(file, naming, layout, options, request)
+    if (layout == GGUF) == (naming.layout == GGUF) and (
+        layout == GGUF or (layout == HF and _has_hf_names(file, naming) and not _turns(file, naming, options))
+    ):
+        return None, _check_unmapped(file, naming, layout, options, request)
+    if naming.adapter:
+        _check_adapter(naming, layout, file)
+    if naming.family is None:
+        if request:
+            raise _not_renamed(file, naming)
+        if naming.model_type is None and naming.class_name is None:
+            return None, (_unmapped_note(layout, naming.reason),)
+        return _carried_over(file, naming, layout), ()
+    if not request and not naming.adapter and (absent := missing_tensors(file, naming)):
+        _check_part(file, naming, layout, absent[0])
+        return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
+    return ModelMap(naming, layout), ()
+
+
+def _carried_over(file: File, naming: Naming, layout: str) -> ModelMap:
+    """The map of an unknown model into an engine's folder; UsageError where nothing vouches for what is written."""
+    crosses = GGUF in (layout, naming.layout)
+    family = None if crosses or naming.adapter else carrying_family(file, naming, layout)
+    if family is None:
+        raise UsageError(
+            f"{ENGINES[layout]} would not load what is written: {naming.reason}", file=file.name,
+            code="family" if crosses and layout != UQFF else "engine",
+            hint=f"{hint}; or keep" if (hint := family_hint(file.registry)) else "Keep"
+            " the names, for no engine: rename='keep'.",
+        )  # fmt: skip
+    return ModelMap(evolve(naming, family=family), layout)
+
+
+def check_complete(file: File) -> None:
+    """Raise FormatError if a mapped model lacks what the target's engine requires."""
+    if not isinstance(file, MappedFile) or not file.carried.missing:
+        return
+    names = GGUF if file.layout == GGUF else HF
+    raise FormatError(
+        f"has no {file.carried.missing[0]}, so {ENGINES[file.layout]} would not load what is written",
+        file=file.original.name, code="tokenizer",
+        expected="tokenizer.json or tokenizer.model beside the model, or the tokenizer's keys in a GGUF",
+        hint=f"Name a folder that has one: assets=FOLDER; or write it without one: rename='{names}'.",
+    )  # fmt: skip
+
+
+def with_names(file: File, layout: str = HF) -> File:
+    """A file under the names, rows and settings of a layout.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    layout
+        "hf" (transformers) or "gguf" (llama.cpp).
+
+    Returns
+    -------
+    File
+        The same file where it has these names already.
+
+    Raises
+    ------
+    FormatError
+        The file names its tensors otherwise, and does not state a family that is installed.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> file = squish.open("model.gguf")
+    >>> api.with_names(file, "gguf") is file
+    True
+    """
+    if isinstance(file, MappedFile) and file.layout == layout:
+        return file
+    naming = naming_of(file)
+    if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
+        return file
+    if naming.family is None:
+        raise _not_renamed(file, naming)
+    return map_file(file, layout, {}, naming)
+
+
+def _not_renamed(file: File, naming: Naming) -> FormatError:
+    hint = family_hint(file.registry)
+    return FormatError(
+        f"cannot be renamed: {naming.reason}", file=file.name, code="names", hint=f"{hint}." if hint else None
+    )
+
+
+def _check_files(file: File, naming: Naming, layout: str) -> None:
+    """Raise FormatError for a file that the model's engine could not read; of a whole model, the family reads them."""
+    if naming.error is not None:
+        raise naming.error.within(file=file.name)
+    if GGUF in (layout, naming.layout):
+        return
+    is_whole = naming.family is not None and not naming.adapter and not missing_tensors(file, naming)
+    if not is_whole:
+        try:
+            check_assets({name: bytes(buffer.raw) for name, buffer in file.assets.items()})
+        except SquishError as error:
+            raise error.within(file=file.name) from None
+
+
+def _check_names(file: File, naming: Naming, layout: str) -> None:
+    """Raise UsageError for names that no rule covers and the target's engine does not read."""
+    if naming.layout == GGUF:
+        return
+    for name in file.index.tensors:
+        if _OWN_LAYOUT.fullmatch(name):
+            problem = "has the names of Mistral's and Meta's own software"
+        elif naming.family is None and naming.model_type is not None and layout == HF and _STACKED.search(name):
+            problem = f"has experts as mlx-lm stacks them, and {naming.reason}"
+        else:
+            continue
+        raise UsageError(
+            f"{problem}: {ENGINES[layout]} would not load what is written", file=file.name, tensor=name, code="engine",
+            hint="Convert the checkpoint in Hugging Face's layout; or write the names as they are: rename='keep'.",
+        )  # fmt: skip
+
+
+def _check_part(file: File, naming: Naming, layout: str, absent: str) -> None:
+    """Raise UsageError for a model that lacks tensors because others have their place, such as experts one by one."""
+    foreign = foreign_tensors(file, naming)
+    if foreign:
+        raise UsageError(
+            f"{ENGINES[layout]} would not load what is written: {absent} is missing, and {foreign[0]} is not a tensor "
+            f"of the family {naming.family}", file=file.name, code="engine",
+            hint="Convert it with its own software first; or keep the names, for no engine: rename='keep'.",
+        )  # fmt: skip
+
+
+def _has_hf_names(file: File, naming: Naming) -> bool:
+    """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
+    if naming.family is None:
+        return True
+    return not has_engine_names(family_of(file, naming), file)
+
+
+def _check_unmapped(file: File, naming: Naming, layout: str, options: Options, request: str) -> tuple[str, ...]:
+    """Check a model of a known family whose names stay the same; returns notes for the report."""
+    if naming.family is None or naming.adapter or (layout == GGUF) != (naming.layout == GGUF):
+        return ()
+    if layout == GGUF and file.format == MEMORY:  # `save` of arrays and keys as the caller states them
+        return ()
+    if absent := missing_tensors(file, naming):
+        return (f"not checked against {settings_place(layout)}: the model is incomplete: {absent[0]} is missing",)
+    if layout == HF and not request and _has_engine_format(file):
+        check_complete(map_file(file, layout, options, naming))
+        return ()
+    return check_settings(file, naming, layout)
+
+
+def _has_engine_format(file: File) -> bool:
+    """Whether a file's format is written for an engine of its own, such as MLX or UQFF."""
+    registry = file.registry
+    return file.format in registry.containers and registry.container(file.format).naming({}) not in (None, HF, GGUF)
+
+
+def _turns(file: File, naming: Naming, options: Options) -> bool:
+    """Whether a tensor is coded, here or in the target, that Hugging Face transposes where it is dense."""
+    if naming.family is None or not turning_rules(family := family_of(file, naming)):
+        return False
+    return stores_codes(file, family) or (bool(options) and map_file(file, HF, options, naming).carried.coded)
+
+
+def _check_adapter(naming: Naming, layout: str, file: File) -> None:
+    """Raise FormatError for an adapter with an unknown base model, and for a layout without adapters."""
+    if naming.family is None and naming.model_type is None:
+        raise FormatError(
+            f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",
+            expected="config.json of the base model", hint="Name the folder of the base model: assets=FOLDER.",
+        )  # fmt: skip
+    if layout not in (HF, GGUF):
+        raise FormatError(
+            f"is an adapter, which is not written for {ENGINES[layout]}", file=file.name, code="adapter",
+            expected="gguf or hf", found=layout, hint="Keep the names with rename='keep'.",
+        )  # fmt: skip
+
+
+def _unmapped_note(layout: str, reason: str) -> str:
+    return f"names are unchanged, so {ENGINES[layout]} will not load this: {reason}"
+
+
+def _with_family(naming: Naming, family: str, file: File) -> Naming:
+    """The naming with the user's family; FormatError if the file declares another one."""
+    if not family:
+        return naming
+    info = cast(FamilyInfo, family_info(file.registry, family))
+    legal = (info.architecture,) if naming.layout == GGUF else info.model_types
+    if naming.model_type is not None and naming.model_type not in legal:
+        raise FormatError(
+            "the file declares another family", file=file.name, code="names", expected=family,
+            found=repr(naming.model_type),
+        )  # fmt: skip
+    return evolve(naming, family=family)
+
+
+def family_info(registry: Registry, family: str) -> object:
+    """The declaration of a family; MissingPluginError names the package to install."""
+    registry.implementation("family", family)
+    return registry.families[family].info
+
+
+def with_sources(rules: tuple[Rule, ...], file: File) -> tuple[Rule, ...]:
+    """The rules, with patterns that match source names as well as mapped ones."""
+    if not isinstance(file, MappedFile):
+        return rules
+    return tuple(rule if rule.pattern is None else evolve(rule, names=_matching_names(rule, file)) for rule in rules)
+
+
+def _matching_names(rule: Rule, file: MappedFile) -> frozenset[str]:
+    """The mapped tensors that a rule applies to."""
+    if rule.names is None:
+        assert rule.pattern is not None
+        return frozenset(_names_like(rule.pattern, file))
+    return frozenset(name for name in file if not rule.names.isdisjoint(file.sources(name)))
+
+
+def all_names(file: File) -> list[str]:
+    """Names that a pattern may match: the tensors', and for a mapped file the original's."""
+    return [*file, *(file.original if isinstance(file, MappedFile) else ())]
+
+
+def select(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
+    """The tensors that a pattern matches, by their own name or a source's; all without patterns."""
+    names = {name for pattern in patterns for name in _names_like(pattern, file)}
+    return [file.index.tensors[name] for name in file if name in names or not patterns]
+
+
+def _names_like(pattern: str, file: File) -> Iterator[str]:
+    for name in file:
+        sources = file.sources(name) if isinstance(file, MappedFile) else ()
+        if any(fnmatchcase(candidate, pattern) for candidate in (name, *sources)):
+            yield name
+
+
+def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
+    """Name, role and part of all stored data of a step, with digests."""
+    if not isinstance(file, MappedFile):
+        yield from ((step.name, role, part) for role, part in step.origin.parts.items())
+        return
+    for name in file.sources(step.name):
+        for encoding in file.original.index.tensors[name].encodings:
+            if encoding.label == step.origin.label:
+                yield from ((name, role, part) for role, part in encoding.parts.items())
+
+
+def mapped_step(file: MappedFile, step: Step) -> Step:
+    """Add the change by the map to a step, as a note and in its exactness."""
+    file.mapped.check_form(step.name, step.spec)
+    change = file.change(step.name)
+    words = ", ".join(change.words)
+    exactness = step.exactness
+    if change.exactness is not None and exactness.kind != "bounded":
+        exactness = change.exactness
+    note = f"{step.note}; {words}" if step.note and words else step.note or words
+    return evolve(step, note=note, exactness=exactness)
+
+
+def map_notes(file: File) -> tuple[str, ...]:
+    """Notes for the report: the family, and what the target's engine will lack."""
+    if not isinstance(file, MappedFile | CarriedFile):
+        return ()
+    missing = [f"{ENGINES[file.layout]} will lack {item}" for item in file.carried.missing]
+    if isinstance(file, CarriedFile):
+        return (f"{file.naming.model_type} is carried over, not checked", *file.carried.notes, *missing)
+    return (f"mapped as {file.family} from {file.naming.layout} to {file.layout} names", *file.carried.notes, *missing)
+
+
+def check_dense(file: File, steps: Sequence[Step]) -> None:
+    """Raise UsageError for codes that the target's engine reads only as values."""
+    if not isinstance(file, CarriedFile):
+        return
+    patterns = [re.compile(each) for each in file.carried.dense_only]
+    for step in steps:
+        is_coded = step.spec.encodings[0].codec.id != "dense"
+        if is_coded and any(pattern.search(step.name) for pattern in patterns):
+            raise UsageError(
+                f"{ENGINES[file.layout]} stacks the experts of {file.naming.model_type} only where they are floats",
+                file=file.name, tensor=step.name, code="engine", expected="f32, f16 or bf16", found=step.target,
+                hint="Leave the experts as they are: encode='*experts*=keep'; or keep the names: rename='keep'.",
+            )  # fmt: skip
+
+
+def selection_notes(file: File, layout: str | None, selected: int) -> tuple[str, ...]:
+    """A note for the report if only `selected` tensors are written for an engine that needs all.
+
+    There is none for Hugging Face's names: transformers loads a part and warns, and the graph of an ONNX file keeps the
+    rest.
+    """
+    if layout in (None, HF) or selected == len(file):
+        return ()
+    return (f"{ENGINES[layout]} will lack {len(file) - selected} of {len(file)} tensors",)

@@ -1,0 +1,174 @@
+"""The parts of a target tensor, one panel at a time: encoded values, or codes in another packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import evolve
+
+from squish_convert.compare.metrics import Distance
+from squish_core.codecs.base import Region
+from squish_core.codecs.bound import MEMORY_LIMIT
+from squish_core.codecs.code_layout import Codes
+from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
+from squish_core.codes import ErrorCode
+from squish_core.concurrency import prefetch
+from squish_convert.overflow import SATURATE, Saturation, refusing
+from squish_convert.panel_encoder import PanelEncoder
+from squish_convert.step import Step
+from squish_core.errors import CodecError
+from squish_core.file import File
+from squish_core.guard import computing
+from squish_core.model import SAME_BYTES, Encoding, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ALL_PANELS = MEMORY_LIMIT
+"""Bytes of parts to keep in memory where all panels are read."""
+Parts = dict[str, "np.ndarray"]
+Reader = Callable[[Region], "np.ndarray"]
+MeasuredParts = tuple[Parts, Distance | None, int]
+"""Parts of a panel, their error if the encoding is lossy, and the number of clipped values."""
+
+
+class Panels(Protocol):
+    """A tensor's panels in the target's storage order. They depend on the plan only, never on the machine."""
+
+    def regions(self) -> Iterator[Region]:
+        """The regions, in the order of their bytes."""
+        ...
+
+    def parts(self, region: Region) -> Parts:
+        """The parts of one panel."""
+        ...
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """The parts of several panels, measured; the next panel is prepared in advance."""
+        ...
+
+
+class EncodedPanels:
+    """Panels of values, encoded. CodecError (code "range") for a value that does not stay finite."""
+
+    def __init__(self, file: File, step: Step, activations: np.ndarray | None, *, memory: int = ALL_PANELS) -> None:
+        self._memory = memory
+        self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+        self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
+        self.guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
+        self._lossy, self._saturates = step.is_lossy, step.overflow == SATURATE and step.is_lossy
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return stored_panels(self.target.shape, self.encoder.grain, 4)
+
+    def saturation(self) -> Saturation | None:
+        """A new count of clipped values; None if the step refuses them."""
+        return Saturation(self.encoder.blocks) if self._saturates else None
+
+    def encode(self, region: Region, read: Reader, saturation: Saturation | None) -> tuple[Parts, np.ndarray]:
+        """The parts of one panel, and its values; `read` comes from `encoder.reader`."""
+        start, encode = tuple(part.start for part in region), partial(self.encoder.encode, region)
+        with self.guard():
+            values = read(region)
+            panel = self.encoder.panel(values)
+            if saturation:
+                parts, panel = saturation.encode(values, start, encode, self.encoder.changed)
+            else:
+                parts = refusing(encode, panel, values, start)
+        # the narrower of the two is as exact and faster to read
+        return parts, panel if values.itemsize <= panel.itemsize else values
+
+    def parts(self, region: Region) -> Parts:
+        """As in `Panels`."""
+        return self.encode(region, self._read, self.saturation())[0]
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """As in `Panels`."""
+        panels: Iterator[Any] = self._encoded(regions)
+        for parts, values, start, clipped in prefetch(panels) if self.target.elements * 4 > PANEL_BYTES else panels:
+            distance = None
+            if self._lossy:
+                distance = Distance()
+                with self.guard():
+                    self.encoder.add_distance(distance, values, parts, None if self._saturates else start)
+            yield parts, distance, clipped
+
+    def _encoded(self, regions: Iterable[Region]) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...], int]]:
+        """Parts, values, first index and number of clipped values of each panel."""
+        read, saturation = self.encoder.reader(memory=self._memory), self.saturation()
+        for region in regions:
+            before = saturation.clipped if saturation else 0
+            parts, values = self.encode(region, read, saturation)
+            clipped = saturation.clipped - before if saturation else 0
+            yield parts, values, tuple(part.start for part in region), clipped
+
+    @cached_property
+    def _read(self) -> Reader:
+        return self.encoder.reader(memory=0)
+
+
+class RepackedPanels:
+    """Panels of the source's codes, in the target's packing."""
+
+    def __init__(self, file: File, step: Step, *, memory: int = 0) -> None:
+        self._encoding, self._step = step.spec.encodings[0], step
+        spec = file.index.tensors[step.name]
+        self._codes = CodePanels(file, spec, step.origin, self._encoding, memory=memory)
+        self._codec = file.registry.codec(self._encoding.codec)
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return self._codes.regions()
+
+    def parts(self, region: Region) -> Parts:
+        """As in `Panels`; CodecError (code `replan`) if codes do not fit as planned."""
+        codes, panel = self._codes.read(region)
+        result = None if codes is None else self._codec.from_codes(codes, panel, self._encoding.codec.params)
+        if result is None or result[1] not in (SAME_BYTES, self._step.exactness):
+            raise CodecError(
+                "the codes do not fit the target as planned", tensor=self._step.name, code=ErrorCode.REPLAN,
+                hint="Plan the conversion again.",
+            )  # fmt: skip
+        return result[0]
+
+    def measured(self, regions: Iterable[Region]) -> Iterator[MeasuredParts]:
+        """As in `Panels`; codes are not measured."""
+        return ((self.parts(region), None, 0) for region in regions)
+
+
+class CodePanels:
+    """Panels of a source's codes, on a grain that suits the target too.
+
+    `memory`: bytes of parts that are kept in memory if reading them again costs anything.
+    """
+
+    def __init__(self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, memory: int = 0) -> None:
+        bound = file.bind(spec, origin)
+        self._spec, self._bound = spec, bound.in_memory(memory)
+        grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
+        self._grain = _common_grain(self._bound.grain, grain)
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return stored_panels(self._spec.shape, self._grain, 4)
+
+    def read(self, region: Region) -> tuple[Codes | None, TensorSpec]:
+        """The codes of one panel (None: it has none), and the panel's spec."""
+        return self._bound.codes(region), evolve(self._spec, shape=sizes(region))
+
+
+def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """A grain that suits both. After an axis that only the source cannot divide, panels would not follow the sink's
+    order."""
+    from math import lcm
+
+    first_whole = next(
+        (axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink)
+    )
+    return tuple(
+        None if a is None or b is None or axis >= first_whole else lcm(a, b)
+        for axis, (a, b) in enumerate(zip(source, sink))
+    )

@@ -1,0 +1,386 @@
+"""The plan of a conversion: the step of each tensor, decided before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from squish_core.codecs.allocator import ModelFacts
+from squish_convert.activations import Activations, recorded_metadata
+from squish_convert.assets import carried_assets
+from squish_convert.companions import carried_names, inner_losses, split_companions
+from squish_convert.compatible import needs_activations
+from squish_convert.decision import Decision
+from squish_convert.naming import (
+    all_names,
+    check_complete,
+    check_dense,
+    choose_map,
+    map_notes,
+    mapped_step,
+    select,
+    selection_notes,
+    stored_parts,
+    with_sources,
+)
+from squish_convert.notes import source_notes
+from squish_convert.report import Conversion
+from squish_convert.requantize import check_requantize
+from squish_convert.rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
+from squish_convert.rules import (
+    Encode,
+    Rule,
+    check_patterns,
+    expand,
+    parse_rules,
+    required_patterns,
+    with_preset,
+)
+from squish_convert.step import RuleEffect, Step
+from squish_convert.targets import format_for, packed_by
+from squish_core.errors import FormatError, UsageError
+from squish_core.file import File
+from squish_core.formats.base import Container
+from squish_core.formats.composite import Companions, CompositeContainer
+from squish_core.formats.dropped import Dropped, dropped_assets
+from squish_core.formats.write_plan import WritePlan
+from squish_core.guard import computing, gc_paused
+from squish_core.io.digest import is_supported
+from squish_convert.mapping.mapped import MappedFile, ModelMap, apply_map
+from squish_core.model import DENSE, Part
+from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_format
+from squish_core.text import counted
+
+
+@frozen(kw_only=True)
+class ConversionPlan:
+    """A conversion as plain data: picklable, without open files or functions.
+
+    Attributes
+    ----------
+    source, source_size
+        Name and size of the source, in bytes.
+    target
+        Planned path.
+    format, options
+        Target format and write options.
+    packing
+        Byte codec that compresses the file, or None.
+    rules
+        Rules of `encode=`, short names expanded.
+    steps
+        The step of each tensor, in source order.
+    metadata, assets, children, whole
+        Keys, names and codecs to carry over; `execute` reads their values from the source.
+    dropped
+        What the format cannot store.
+    size
+        Predicted size of the target in bytes; None if it depends on compression.
+    notes, unused, ineffective
+        As in the report (`Conversion`).
+    model_map
+        Change of the model's names, rows and settings; None without one.
+    recorded
+        Metadata of the conversion itself: the activation statistics.
+    """
+
+    source: str
+    source_size: int
+    target: str
+    format: str
+    options: Mapping[str, str]
+    packing: str | None
+    rules: tuple[Rule, ...]
+    steps: tuple[Step, ...] = field(repr=False)
+    metadata: tuple[str, ...] = field(repr=False)
+    assets: tuple[str, ...]
+    children: tuple[str, ...]
+    whole: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+    size: int | None
+    notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    ineffective: tuple[RuleEffect, ...] = ()
+    model_map: ModelMap | None = None
+    recorded: Mapping[str, Any] = field(factory=dict, repr=False)
+
+    @property
+    def estimate(self) -> int:
+        """Planned size of the tensors in bytes, without headers and before compression."""
+        return sum(step.size for step in self.steps)
+
+    def report(self) -> Conversion:
+        """The plan as the report of a dry run."""
+        return Conversion(
+            source=self.source, target=self.target, format=self.format, steps=self.steps, source_size=self.source_size,
+            size=self.size, dropped=self.dropped, notes=self.notes, unused=self.unused, ineffective=self.ineffective,
+            dry_run=True,
+        )  # fmt: skip
+
+
+def plan_conversion(
+    source: File,
+    target: Path,
+    to: str | None = None,
+    encode: Encode | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    rename: str | None = None,
+    activations: File | None = None,
+    requantize: bool = False,
+) -> ConversionPlan:
+    """Decide what a conversion does with each tensor, without writing anything.
+
+    Reads headers, and only the data that decisions need (`conversion.evidence`): codes to repack, values of encodings
+    with parameters for the whole tensor, values that an allocator measures.
+
+    Parameters
+    ----------
+    source
+        An open file.
+    target
+        Path to write; its suffix gives the format unless `to` does.
+    to, encode, only, rename, requantize
+        As in `convert`.
+    activations
+        An open file of activation statistics.
+
+    Returns
+    -------
+    ConversionPlan
+        The input of `execute`.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, or the conversion needs permission (`requantize`).
+    TensorError
+        The format cannot hold a tensor.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"), encode="q8_0")
+    >>> [(step.name, step.action, step.target) for step in plan.steps]
+    [('w', 'encode', 'ggml.q8_0')]
+    """
+    plan, _ = plan_mapped(
+        source, target, to, encode, only=only, rename=rename, activations=activations, requantize=requantize
+    )
+    return plan
+
+
+def plan_mapped(
+    source: File,
+    target: Path,
+    to: str | None = None,
+    encode: Encode | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    rename: str | None = None,
+    activations: File | None = None,
+    requantize: bool = False,
+    first_panels: bool = False,
+) -> tuple[ConversionPlan, File]:
+    """The plan of `plan_conversion`, and the source under the names and settings that it refers to.
+
+    `first_panels`: check only the first panel of each tensor for codes that fit, so that no other byte is read twice.
+    """
+    with gc_paused():
+        planner = _Planner(source, target, to, activations, first_panels)
+        rules = parse_rules(encode, source.without_caches().index.tensors)
+        patterns = (only,) if isinstance(only, str) else tuple(only or ())
+        return planner.plan(rules, patterns, rename, requantize), planner.file
+
+
+class _Planner:
+    """Source, target format and registry of one plan."""
+
+    def __init__(
+        self, source: File, target: Path, to: str | None, activations: File | None, first_panels: bool
+    ) -> None:
+        self._first_panels = first_panels
+        self.source, self.file, self.registry, self.target = source, source.without_caches(), source.registry, target
+        content, self.packing = packed_by(target, self.registry)
+        format_spec = to or format_for(content, self.registry)
+        self.format, options = parse_format(format_spec, self.registry.writing_options)
+        self.container = _writable(self.format, self.registry)
+        self.options = self.container.options_for(self.file.source, self.file.index, options)
+        if self.packing is not None:
+            self._check_single_file(content)
+        self._statistics = activations
+        self.activations: Activations | None = None
+        self.recorded: Mapping[str, Any] = {}
+
+    def _check_single_file(self, content: Path) -> None:
+        """Raise UsageError if the name is that of a compressed file, but the format writes several files."""
+        layouts = {
+            "its weights are in a file beside it": self.container.writes_beside,
+            "it is a folder": self.container.writes_folder,
+        }
+        for reason, applies in layouts.items():
+            if applies(self.options):
+                raise UsageError(
+                    f"{self.format} is not compressed as a whole: {reason}", code="format", expected=content.name,
+                    found=self.target.name, hint="Leave the last suffix out.",
+                )  # fmt: skip
+
+    def plan(
+        self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
+    ) -> ConversionPlan:
+        """The plan under these rules."""
+        model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
+        self.file = apply_map(self.file, model_map, self.options)
+        if rename is None:
+            check_complete(self.file)
+        index = self.file.index
+        rules = with_preset(rules, self.container, ModelFacts(tuple(index.tensors), self.file.metadata))
+        rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
+        check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
+        rules = with_sources(rules, self.file)
+        if self._statistics is not None:
+            self.activations = Activations(self._statistics, self.file)
+            self.recorded = recorded_metadata(self.activations, self.container.statistics_prefix)
+        decision = Decision(
+            self.file, self.container, self.options, rules, self.activations, first_panels=self._first_panels
+        )
+        assets, undeclared = carried_assets(self.file, self.format)
+        specs = select(self.file, only)
+        selected = len(specs)
+        with computing(FormatError, "deciding", file=str(self.target)):
+            omitted = self.container.omitted([spec.name for spec in specs], assets, self.options)
+            specs = [spec for spec in specs if spec.name not in omitted]
+            steps = [self._with_notes(step) for step in decision.decide(specs)]
+        check_dense(self.file, steps)
+        self._check(steps, [step for step in steps if not requantize and step.name not in decision.nearest])
+        complete = len(steps) == len(self.file)
+        companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
+        layout = self._layout(steps, assets, companions)
+        children, whole = carried_names(companions, layout.dropped)
+        steps = _with_rows(steps, layout)
+        absent = {item.name for item in layout.dropped if item.kind == "asset"}
+        undeclared = tuple(item for item in undeclared if item.where not in absent)
+        lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
+        abandoned += tuple(inner_losses(self.source, children))
+        lost += tuple(Dropped("tensor", name, reason) for name, reason in omitted.items())
+        lost += dropped_assets(index.ignored, "not read")
+        dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
+        return ConversionPlan(
+            source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
+            options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
+            metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
+            children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
+            notes=(
+                *map_notes(self.file), *naming_notes,
+                *selection_notes(self.file, self.container.naming(self.options), selected), *layout.notes,
+                *source_notes(self.file, dropped), *overridden_rules(rules, steps), *size_notes(rules, steps),
+                *self._statistics_notes(steps),
+            ),
+            # Rules are often shared by many models, so a `keep` rule may match nothing.
+            unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
+            ineffective=ineffective_rules(rules, steps), model_map=model_map, recorded=self.recorded,
+        )  # fmt: skip
+
+    def _with_notes(self, step: Step) -> Step:
+        return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
+
+    def _check(self, steps: Sequence[Step], kept: Sequence[Step]) -> None:
+        """Check all steps; `kept` are those that may not quantize again."""
+        check_requantize(kept, self.source.name, self.registry)
+        if self.activations is not None and not any(
+            uses_activations(step, self.registry) or self.activations.are_zero(step.spec) for step in steps
+        ):
+            raise UsageError(
+                "no encoding of this conversion uses activation statistics", code="imatrix",
+                hint="Leave out activations=, or use an encoder that weighs errors by them (q4_k:search=activations).",
+            )  # fmt: skip
+        if len({step.spec.name for step in steps}) != len(steps):
+            raise FormatError("two tensors would have one name", file=self.file.name, code="names")
+
+    def _statistics_notes(self, steps: Sequence[Step]) -> Iterator[str]:
+        """Which encoded tensors are weighed by the statistics, and what nothing reached while they were collected."""
+        if self.activations is None:
+            return
+        encoded = [step for step in steps if step.action == "encode" and step.codec.id != DENSE.id]
+        weighed = [step for step in encoded if uses_activations(step, self.registry)]
+        others = [step.spec for step in encoded if step not in weighed]
+        zero = [spec.name for spec in others if self.activations.are_zero(spec)]
+        without = f"; without: {_listed([spec.name for spec in others])}" if others else ""
+        yield f"activation statistics weigh {len(weighed):,} of {counted(len(encoded), 'encoded tensor')}{without}"
+        if zero:
+            yield f"activation statistics of zeros, taken as none: {_listed(zero)}"
+        for spec in (step.spec for step in weighed):
+            if unseen := self.activations.unseen(spec):
+                yield (
+                    f"{spec.name}: by the activation statistics, {len(unseen):,} of {counted(spec.shape[0], 'expert')} "
+                    f"had no input ({_listed(list(map(str, unseen)))}); all their columns count alike"
+                )
+
+    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
+        meta, specs = {**self.file.index.meta, **self.recorded}, [step.spec for step in steps]
+        with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
+            if isinstance(self.container, CompositeContainer):
+                return self.container.plan_file(specs, meta, assets, self.options, companions)
+            return self.container.plan_file(specs, meta, assets, self.options)
+
+    def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
+        """What no format can store, in addition to what this one drops."""
+        index = self.file.index
+        if (graph := self.source.index.graph) and self.format != index.format:
+            yield Dropped("graph", graph, f"{self.format} stores weights alone")
+        for step in steps:
+            candidates = index.tensors[step.name].encodings
+            others = (encoding for encoding in candidates if encoding != step.origin)
+            yield from (Dropped("encoding", encoding.label, where=step.name) for encoding in others)
+        yield from (
+            Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
+        )
+        for name, role, part in (stored for step in steps for stored in stored_parts(self.file, step)):
+            yield from _unknown_digest(f"{name}/{role}", part.digest)
+        for ref in index.files:
+            yield from _unknown_digest(ref.name, ref.digest)
+
+
+def uses_activations(step: Step, registry: Registry) -> bool:
+    """Whether a step encodes with activation statistics."""
+    return step.action == "encode" and needs_activations(step.codec, registry)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, at most eight."""
+    more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
+
+
+def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
+    if digest is not None and not is_supported(digest):
+        yield Dropped("digest", digest[:40], "unknown algorithm", where)
+
+
+def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
+    absent = {item.name for item in dropped if item.kind == kind}
+    return tuple(name for name in names if name not in absent)
+
+
+def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
+    """The steps, each with its row if the target stacks tensors."""
+    rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
+    return [
+        evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
+        for step in steps
+    ]
+
+
+def _writable(format_id: str, registry: Registry) -> Container:
+    container = registry.container(format_id)
+    info: Any = registry.containers[format_id].info
+    if not info.can_write:
+        writable = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
+        raise UsageError(f"{format_id} cannot be written", code="read-only", hint=f"These can: {writable}.")
+    return container

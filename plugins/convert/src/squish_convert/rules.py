@@ -1,0 +1,245 @@
+"""The grammar of `--to` and `--encode`: `ID[:key=value[,key=value]]`, `PATTERN=SPEC`, and short names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.codecs.allocator import ModelFacts
+from squish_core.codecs.base import Codec
+from squish_core.codes import ErrorCode
+from squish_convert.overflow import REFUSE, take_overflow
+from squish_core.errors import MissingPluginError, UsageError
+from squish_core.formats.base import Container
+from squish_core.model import CodecSpec, TensorSpec
+from squish_core.plugins import catalog
+from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_spec
+from squish_core.text import did_you_mean
+
+KEEP = CodecSpec("keep")
+NEAREST = CodecSpec("nearest")
+"""Keep what the target can hold, and encode the rest as the codes of the target with the smallest error."""
+WORDS = (KEEP.id, NEAREST.id)
+"""Specifications that name no encoding."""
+ALL = "*"
+"""The pattern that matches every tensor."""
+ALIKE = 0.7
+"""Share of a pattern's letters that a name needs to be suggested for it."""
+
+
+@frozen
+class Rule:
+    """Encode tensors whose name matches `pattern`; without a pattern, every tensor that the codec can encode.
+
+    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    """
+
+    pattern: str | None
+    spec: CodecSpec
+    overflow: str = REFUSE
+    names: frozenset[str] | None = None
+    """The tensors that a function chose; `pattern` is then the function's name."""
+
+    def matches(self, name: str) -> bool:
+        """Whether the rule applies to a tensor of this name."""
+        if self.names is not None:
+            return name in self.names
+        return self.pattern is None or fnmatchcase(name, self.pattern)
+
+
+Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | None]
+"""The argument `encode=`: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
+
+
+def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
+    """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification.
+
+    A function is called with each of the `tensors`.
+    """
+    if encode is None:
+        return ()
+    if callable(encode):
+        return _rules_of_function(encode, tensors)
+    items = [encode] if isinstance(encode, str) else encode
+    texts = tuple(items) if isinstance(items, Iterable) else (items,)
+    values = (*texts, *items.values()) if isinstance(items, Mapping) else texts
+    if invalid := [value for value in values if not isinstance(value, str)]:
+        raise UsageError(
+            "encode= cannot be read", found=f"{type(invalid[0]).__name__} {invalid[0]!r}", code=ErrorCode.ENCODE,
+            expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
+        )  # fmt: skip
+    if isinstance(items, Mapping):
+        return tuple(_rule(pattern, spec) for pattern, spec in items.items())
+    rules = []
+    for text in texts:
+        before, equals, after = text.partition("=")
+        if equals and ":" not in before:
+            rules.append(_rule(before, after))
+        else:
+            rules.append(_rule(None, text))
+    return tuple(rules)
+
+
+def _rules_of_function(
+    choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]
+) -> tuple[Rule, ...]:
+    """One rule for each specification that a function returns."""
+    names: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        text = choose(tensor)
+        if text is not None and not isinstance(text, str):
+            raise UsageError(
+                "the function given as encode= must return text or None", found=f"{type(text).__name__} {text!r}",
+                code=ErrorCode.ENCODE, expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
+            )  # fmt: skip
+        if text is not None:
+            names.setdefault(text, []).append(name)
+    label = getattr(choose, "__name__", type(choose).__name__)
+    return tuple(evolve(_rule(label, text), names=frozenset(matches)) for text, matches in names.items())
+
+
+def _rule(pattern: str | None, text: str) -> Rule:
+    spec = parse_spec(text)
+    return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
+
+
+def with_preset(rules: tuple[Rule, ...], container: Container, model: ModelFacts) -> tuple[Rule, ...]:
+    """The rules with the preset that the one rule for all tensors names; one with parameters names an encoding."""
+    bare = [rule for rule in rules if rule.pattern is None]
+    if len(bare) != 1 or bare[0].spec.params or bare[0].spec.inner:
+        return rules
+    text = container.preset(bare[0].spec.id.lower(), model)
+    return tuple(evolve(rule, spec=parse_spec(text)) if text and rule is bare[0] else rule for rule in rules)
+
+
+def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
+    """The last rule that matches a tensor's name."""
+    match = None
+    for rule in rules:
+        if rule.matches(name):
+            match = rule
+    return match
+
+
+def required_patterns(rules: Iterable[Rule]) -> list[str]:
+    """The name patterns that must match a tensor; `PATTERN=keep` rules are often shared by many models."""
+    return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
+
+
+def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
+    """Check that each pattern matches a name.
+
+    Parameters
+    ----------
+    patterns
+        Shell patterns (`blk.*.weight`).
+    names
+        The names of the tensors.
+    file
+        Name of the file, for errors.
+
+    Raises
+    ------
+    UsageError
+        A pattern matches no name (code `pattern`); the hint has close names.
+
+    Examples
+    --------
+    >>> check_patterns(["blk.*"], ["blk.0.weight", "output.weight"], "model.gguf")
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = ", ".join(suggest_names(pattern, names))
+            raise UsageError(
+                "no tensor matches", file=file, found=repr(pattern), code="pattern",
+                hint=f"Close matches: {near}." if near else "`squish ls` lists the names; quote patterns in a shell.",
+            )  # fmt: skip
+
+
+def suggest_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """Up to three close matches; repeated layers are collapsed to the first."""
+    import difflib
+
+    letters = re.sub(r"[*?\[\]]", "", pattern)
+    alike: dict[str, str] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "0", name), name)
+    matcher = difflib.SequenceMatcher(None, "", letters, autojunk=False)
+    scores = []
+    for name in alike.values():
+        matcher.set_seq1(name)
+        scores.append((-sum(block.size for block in matcher.get_matching_blocks()), len(name), name))
+    return [name for score, _, name in sorted(scores)[:3] if -score >= ALIKE * len(letters)]
+
+
+def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
+    """Resolve short names in any case: the target container's aliases first, then the codecs'."""
+    inner = None if spec.inner is None else expand(spec.inner, container, registry)
+    names = {*WORDS, *registry.codecs, *registry.allocators}
+    name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as in GGUF
+    spec = evolve(spec, id=name, inner=inner)
+    if spec.id in names:
+        if spec.id not in WORDS and kind_of(spec, registry) not in ("tensor", "allocator"):
+            raise UsageError(
+                "not a tensor codec", found=repr(spec.id), code=ErrorCode.ENCODE,
+                hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
+            )  # fmt: skip
+        return _check_nesting(spec, registry)
+    for table in _alias_tables(container, registry):
+        if spec.id in table:
+            full = parse_spec(table[spec.id])
+            if full.id == "dense" and spec.params:  # the alias already names its dtype
+                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
+            return _check_nesting(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
+    encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
+    aliases = (name for table in _alias_tables(container, registry) for name in table)
+    legal = sorted({*WORDS, *registry.allocators, *encoders, *aliases})
+    package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
+    suggestion = f"{did_you_mean(spec.id, legal)} `squish codecs` lists all.".lstrip()
+    kind = MissingPluginError if package else UsageError
+    raise kind(
+        "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
+        hint=f"Run `{catalog.install_command(package)}`." if package else suggestion,
+    )  # fmt: skip
+
+
+def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The specification; UsageError if its brackets are misplaced."""
+    if spec.id in WORDS and spec.params:
+        raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
+    if spec.inner is None:
+        return spec
+    for codec in (spec, spec.inner):
+        if kind_of(codec, registry) != "tensor":  # an allocator, or keep
+            raise UsageError(
+                f"{codec.id} cannot be combined with another encoding", found=str(spec), code=ErrorCode.PARAMS
+            )
+    if type(registry.codec(spec.id)).wrap is Codec.wrap:
+        raise UsageError(
+            f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
+        )
+    return spec
+
+
+def kind_of(spec: CodecSpec, registry: Registry) -> str:
+    """The kind of a codec: "tensor", "bytes" or "whole"; or "allocator"."""
+    if spec.id in registry.allocators:
+        return "allocator"
+    return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
+
+
+def short_names(container: str, registry: Registry) -> list[str]:
+    """The short names of a container's encodings; those of all codecs if it has none of its own."""
+    own, *others = _alias_tables(container, registry)
+    return list(own) or [name for table in others for name in table]
+
+
+def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
+    entries = (*registry.codecs.values(), *registry.encoders.values())
+    infos = [registry.containers[container].info, *(entry.info for entry in entries)]
+    return [getattr(info, "aliases", {}) for info in infos]

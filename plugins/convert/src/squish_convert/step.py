@@ -1,0 +1,97 @@
+"""The conversion of one tensor, and the effect of a rule of `encode=`, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_convert.compare.metrics import Distance
+from squish_convert.overflow import REFUSE
+from squish_core.model import CodecSpec, Encoding, Exactness, TensorSpec
+
+KEPT = "kept: "
+"""Start of the note of a step that a rule without a pattern leaves unchanged."""
+
+
+@frozen(kw_only=True)
+class Step:
+    """The conversion of one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider dtype; or
+    numbers, to another byte order), "repack" (codes), "encode" (through floats).
+
+    `origin`: the source encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
+    with the parameters that only the encoder needs (`Codec.encoder_only_params`) and `spec` omits.
+    `stack`, `row`: for a tensor that the target stacks with others, the stacked tensor and its row in it.
+    `quality`: the error of a lossy encoding, measured while writing.
+    `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
+    """
+
+    name: str
+    action: str
+    source: str
+    target: str
+    stored: int
+    size: int
+    exactness: Exactness
+    note: str = ""
+    quality: Distance | None = field(default=None, eq=False)
+    overflow: str = REFUSE
+    clipped: int = field(default=0, eq=False)
+    spec: TensorSpec = field(repr=False)
+    codec: CodecSpec = field(repr=False)
+    origin: Encoding = field(repr=False)
+    stack: str = ""
+    row: int | None = None
+
+    @property
+    def written(self) -> str:
+        """The name of the target tensor that holds it."""
+        return self.stack or self.spec.name
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight of all parts, scales included."""
+        return 8 * self.size / max(self.spec.elements, 1)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the target's parts are computed, from codes or values, instead of copied."""
+        return self.action in ("encode", "repack")
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether written values differ from the source's, so that their error is measured."""
+        return self.action == "encode" and self.exactness.kind == "bounded"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            What happens to the tensor, with sizes in bytes and its exactness.
+
+        Examples
+        --------
+        >>> report = squish.convert("model.safetensors", "f16.safetensors", encode="f16", dry_run=True)
+        >>> report.steps[0].to_dict()["action"]
+        'encode'
+        """
+        keys = (
+            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
+            "clipped",
+        )  # fmt: skip
+        quality = self.quality.to_dict() if self.quality else None
+        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
+
+
+@frozen(kw_only=True)
+class RuleEffect:
+    """What a rule of `encode=` leaves unchanged: tensors, stored bytes, and the most common reason."""
+
+    rule: str
+    kept: int
+    tensors: int
+    kept_size: int
+    size: int
+    reason: str

@@ -1,0 +1,287 @@
+"""Checks of an open file that collect findings: its structure, and the digest and decoding of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from squish_core.checking.content import ValueCheck, checked, is_matrix, name_problem
+from squish_core.checking.maps import Span, file_at, map_spans
+from squish_core.codecs.bound import MEMORY_LIMIT
+from squish_core.codecs.regions import PANEL_BYTES, decode_all
+from squish_core.codes import ErrorCode
+from squish_core.dtypes import FLOATS, bits
+from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
+from squish_core.file import File
+from squish_core.guard import computing, guarded
+from squish_core.io.buffer import as_array
+from squish_core.io.digest import Verdict, check_digest
+from squish_core.io.wrapped import CachedSource, RangeCache
+from squish_core.model import Part
+from squish_core.reader import Reader, file_problems
+from squish_core.tensor import Tensor
+from squish_core.text import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ProgressCallback = Callable[[str, int, int | None], None]
+"""Called with the tensor, and with the bytes done and their total (None: unknown)."""
+Findings = tuple[list[Problem], int, int, int]
+"""Problems, and the numbers of decoded tensors, digests and unverified digests."""
+
+
+def as_problem(error: SquishError, severity: str = "error") -> Problem:
+    """Convert an error to a finding, with its location separate from the message."""
+    place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
+    return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
+
+
+def check_part(file: Reader, name: str, role: str, part: Part) -> bool:
+    """Check the digest of a part: True if it matches or is missing, False for an unknown algorithm; FormatError if it
+    differs."""
+    if part.digest is None:
+        return True
+    with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
+        array = file.array(part)
+        chunks_of: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
+        verdict = check_digest(part.digest, chunks_of.pop(part.digest_of)())
+        if verdict.state == "wrong":
+            error = digest_error(part, verdict)
+            [(other_kind, chunks)] = chunks_of.items()
+            with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
+                if part.filters and check_digest(part.digest, chunks()).state == "ok":
+                    error.hint = f"It matches the {other_kind} bytes; this format hashes the {part.digest_of} ones."
+            raise error
+        return verdict.state == "ok"
+
+
+def digest_error(part: Part, verdict: Verdict) -> FormatError:
+    """The error for a part whose digest differs."""
+    return FormatError(
+        "the digest does not match", offset=part.segments[0].offset if part.segments else None,
+        expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST,
+        hint="The bytes are damaged, or the digest covers other bytes.",
+    )  # fmt: skip
+
+
+def check_empty(file: Reader, name: str, role: str, part: Part) -> None:
+    """Decode the filters of an empty part, which reading skips."""
+    if part.filters and not part.nbytes:
+        with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
+            file.array(part).bytes(0, 0)
+
+
+class Check:
+    """A check of an open file that collects findings."""
+
+    def __init__(self, file: File, progress: ProgressCallback | None) -> None:
+        self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
+        self.decoded = 0
+        self._progress = progress
+        self._scratch: np.ndarray | None = None
+        self._done = 0
+        self._total: int | None = None
+
+    def structure(self) -> None:
+        """Run the format's own `verify`, and report tensors that cannot be read."""
+        container = self.file.registry.container(self.file.format)
+        with self._collect(), computing(FormatError, "verifying", file=self.file.name):
+            self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
+            self.problems += file_problems(self.file)
+        reported = {(problem.where, problem.message) for problem in self.problems}
+        for name, spec in self.file.index.tensors.items():
+            if spec.problem and not spec.undeclared and (name, spec.problem) not in reported:
+                self.problems.append(
+                    Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
+                )  # fmt: skip
+            if spec.undeclared and (name, spec.undeclared.message) not in reported:
+                self.problems.append(spec.undeclared)
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.structure()
+            self.problems += inner.problems
+
+    def data(self, scheduler: str | None = None) -> None:
+        """Check the digests of all parts and decode all tensors, by panels; in other processes with a `scheduler`."""
+        tensors = [self.file[name] for name in self.file]
+        if scheduler is None:
+            self.tensors(tensors)
+        else:
+            sizes = [tensor.nbytes for tensor in tensors]
+
+            def done(number: int, nbytes: int) -> None:
+                if self._progress:
+                    self._progress(tensors[number].name, nbytes, sum(sizes))
+
+            for findings in map_spans(check_span, [self.file], sizes, scheduler, self.file.registry, done=done):
+                self.add(*findings)
+        self._file_names()
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.problems = []  # `structure` has already listed the problems from opening
+            inner.data()
+            self.add(inner.problems, 0, inner.digests, inner.unverified)
+
+    def findings(self) -> Findings:
+        """Problems, and the numbers of decoded tensors, digests and unverified digests."""
+        return self.problems, self.decoded, self.digests, self.unverified
+
+    def add(self, problems: list[Problem], decoded: int, digests: int, unverified: int) -> None:
+        """Add the findings of another check."""
+        self.problems += problems
+        self.decoded += decoded
+        self.digests += digests
+        self.unverified += unverified
+
+    def tensors(self, tensors: list[Tensor]) -> None:
+        """Check the digests and the decoding of some tensors."""
+        self._total = sum(tensor.nbytes for tensor in tensors)
+        if not self.file.source.is_remote:
+            for tensor in tensors:
+                self._tensor(tensor)
+            return
+        cache = RangeCache(MEMORY_LIMIT)  # bytes fetched for the digests are not fetched again for decoding
+        source = CachedSource(self.file.source, cache)
+        file = File(source, self.file.index, self.file.registry, self.file.limits)
+        parts = (part for tensor in tensors for _, part in _parts(tensor))
+        with file.reading_ahead(parts):
+            for tensor in tensors:
+                self._tensor(file[tensor.name], cache)
+
+    def _tensor(self, tensor: Tensor, cache: RangeCache | None = None) -> None:
+        """Check one tensor; `cache` keeps the bytes that are hashed."""
+        if cache:
+            cache.clear()
+        for role, part in _parts(tensor):
+            self._digest(tensor, role, part)
+        if cache:
+            cache.is_complete = True
+        if not tensor.spec.problem and not tensor.spec.undeclared:
+            with self._collect():
+                self._decode(tensor)
+                self.decoded += 1
+        self._scales(tensor)
+        self._done += tensor.nbytes
+        if self._progress:
+            self._progress(tensor.name, self._done, self._total)
+
+    def not_checked(self, deep: bool) -> Iterator[str]:
+        """Descriptions of what this run did not check."""
+        index = self.file.index
+        parts = [
+            part for spec in index.tensors.values()
+            for roles in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in roles.values()
+        ]  # fmt: skip
+        digests = sum(part.digest is not None for part in parts)
+        if not deep:
+            yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
+            if digests:
+                yield f"{counted(digests, 'digest')} (deep=True checks them)"
+            return
+        if undecoded := len(self.file) - self.decoded:
+            yield f"the values of {counted(undecoded, 'tensor')}, which cannot be decoded here"
+        if self.unverified:
+            yield f"{counted(self.unverified, 'digest')} that cannot be checked here"
+        if not digests and all(ref.digest is None for ref in index.files):
+            yield "whether the values are the original ones (the file has no digests)"
+
+    def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
+        if part.digest is None:
+            return
+        self.digests += 1
+        self.unverified += 1  # until it is compared
+        with self._collect():
+            try:
+                is_comparable = check_part(tensor.file, tensor.name, role, part)
+            except SquishError as error:
+                self.unverified -= error.code == ErrorCode.DIGEST
+                raise
+            if is_comparable:
+                self.unverified -= 1
+            else:
+                message = f"the digest {part.digest[:40]!r} has an unknown algorithm"
+                where = f"{tensor.name}/{role}"
+                self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
+
+    def _decode(self, tensor: Tensor) -> None:
+        import numpy as np
+
+        with tensor.guard("decoding"):
+            bound = tensor.bound.in_memory() if self.file.source.is_remote else tensor.bound
+            bound.check_limits()
+            for role, part in bound.encoding.parts.items():
+                check_empty(tensor.file, tensor.name, role, part)
+            if self._scratch is None:
+                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
+            values = ValueCheck()
+            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch, values.add)
+            self.problems += values.problems(tensor.name, bound.dtype in FLOATS and is_matrix(tensor.shape))
+            self.problems += (
+                Problem(code="doubt", severity="warning", where=tensor.name, message=doubt)
+                for doubt in bound.codec.doubts(bound.parts, tensor.spec, bound.params)
+            )
+
+    def _scales(self, tensor: Tensor) -> None:
+        """Look for NaN and infinite numbers in the parts of floats that are not the values themselves."""
+        encodings = tensor.spec.encodings
+        values = encodings[0].parts.get("data") if encodings and encodings[0].codec.id == "dense" else None
+        with suppress(SquishError), tensor.guard("decoding"):  # decoding has reported parts that cannot be read
+            for role, part in _parts(tensor):
+                if part is not values and part.dtype in FLOATS and bits(part.dtype) >= 8:
+                    array = tensor.file.array(part)
+                    size = bits(part.dtype) // 8
+                    panels = (
+                        as_array(chunk, part.dtype, (len(chunk) // size,), part.byteorder) for chunk in array.chunks()
+                    )
+                    self.problems += checked(panels).problems(f"{tensor.name}/{role}", False)
+
+    def _file_names(self) -> None:
+        """Compare the names of files on disk that are digests with their bytes."""
+        source = self.file.source
+        if source.path is None:
+            return
+        folder = source.path if source.is_dir else source.path.parent
+        for ref in self.file.index.files:
+            path = folder / ref.name
+            with self._collect(), computing(FormatError, "hashing", file=str(path)):
+                if path.is_file() and (problem := name_problem(path)):
+                    self.problems.append(problem)
+
+    def _collect(self) -> Any:
+        return _Collect(self.problems)
+
+
+def _parts(tensor: Tensor) -> Iterator[tuple[str, Part]]:
+    """All stored parts of a tensor, with their roles."""
+    for parts in (*(encoding.parts for encoding in tensor.spec.encodings), tensor.spec.extras):
+        yield from parts.items()
+
+
+def check_span(span: Span) -> Findings:
+    """Check some tensors of a file in a worker process."""
+    file = file_at(span.files[0])
+    check = Check(file, None)
+    check.problems = []
+    check.tensors([file[name] for name in islice(file, span.start, span.stop)])
+    return check.findings()
+
+
+class _Collect:
+    """Turns a SquishError raised in the block into a finding."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, SquishError):
+            # A missing plugin leaves a tensor unchecked; the file itself may be fine.
+            severity = "warning" if isinstance(error, MissingPluginError) else "error"
+            self._problems.append(as_problem(error, severity))
+            return True
+        return False

@@ -1,1 +1,0 @@
-"""Conversion of files: rules, plan, streams and report."""
