@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import oracles
+from squish_testing import CountingSource
 
 import squish_core as squish
 from benchmarks.data import FOLDER, write_header
 from benchmarks.table import Row, markdown
 from squish_core.api import open_source
-from squish_testing import CountingSource
 
 SHARDS, LAYERS, GROUP = 4, 100, 128
 SHAPE = (4096, 14336)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import oracles
+from squish_testing.codecs import read_region
 
 from benchmarks.table import Row, markdown
 from squish_core.api import TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
-from squish_testing.codecs import read_region
 
 SHAPE = (4096, 4096)
 TARGETS = {"q4_k": ">= 2x", "q6_k": ">= 1.7x", "q8_0": ">= 2.5x"}

@@ -16,12 +16,13 @@ from unittest.mock import patch
 
 import numpy as np
 import oracles
-
-import squish_core as squish
 from squish_convert.api import output_image, plan_conversion
-from squish_convert.job import run as job_run, worker
+from squish_convert.job import run as job_run
+from squish_convert.job import worker
 from squish_convert.job.journal import Journal, journal_path
 from squish_convert.job.tasks import JobLayout
+
+import squish_core as squish
 
 TASK = 1 << 20
 KILLED = "killed"

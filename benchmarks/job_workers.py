@@ -15,12 +15,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from squish_convert.job.journal import Journal
 
 import squish_core as squish
 from benchmarks.data import write_header
 from benchmarks.job_model import Rates
 from squish_core.api import CodecSpec
-from squish_convert.job.journal import Journal
 
 SHAPE = (8192, 4096)
 TASK = 20 << 20

@@ -21,11 +21,11 @@ from typing import Any
 import oracles
 from attrs import frozen
 from oracles import vocabularies
+from squish_testing import write_model
 
 import squish_core as squish
 from benchmarks.data import FOLDER, evict
 from benchmarks.table import Row, markdown
-from squish_testing import write_model
 
 CONVERTER = "convert_hf_to_gguf.py"
 VENDOR = ("convert_hf_to_gguf.py", "conversion/", "gguf-py/gguf/")
@@ -99,7 +99,7 @@ def row(label: str, ours: str, peers: Mapping[str, str], typical: Mapping[str, A
 def make_model(folder: Path, layers: int) -> Path:
     """A seeded model with the vocabulary that llama.cpp's source package has for StarCoder, whose kind it knows."""
     config = {**CONFIG, "num_hidden_layers": layers}
-    return write_model(folder, squish.registry().implementation("family", "llama"), config, files=tokenizer())
+    return write_model(folder, "llama", config, files=tokenizer())
 
 
 def tokenizer() -> dict[str, bytes]:

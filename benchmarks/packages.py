@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import oracles
 from squish_codecs.api import Palette
+from squish_testing.sources import memory_file
 
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
 from squish_core.plugins.registry import registry
-from squish_testing.sources import memory_file
 
 # Runs in a process of its own, which reports how far its resident set grew (Linux; the peak is reset first, because a
 # new process inherits that of its parent).

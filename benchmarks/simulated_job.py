@@ -16,17 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import squish_core as squish
-from benchmarks.data import write_header
-from benchmarks.job_model import JobFacts, Rates, estimate
-from squish_core import dtypes
 from squish_convert.api import job_document, plan_conversion
-from squish_core.api import Scheduler, SchedulerInfo, hookimpl
 from squish_convert.job import run as job_run
 from squish_convert.job.distribution import JobOptions
 from squish_convert.job.document import dumps
 from squish_convert.job.tasks import TASK_BYTES, JobLayout, Task
 from squish_convert.job.worker import Answer, Job, PanelError, opened_job, read_task
+
+import squish_core as squish
+from benchmarks.data import write_header
+from benchmarks.job_model import JobFacts, Rates, estimate
+from squish_core import dtypes
+from squish_core.api import Scheduler, SchedulerInfo, hookimpl
 
 HIDDEN, EXPERT, LAYERS, EXPERTS, DENSE = 7168, 2048, 62, 256, 3
 """Sizes of DeepSeek V3, with the layer that predicts a second token."""
@@ -162,8 +163,8 @@ def worker_opening(
     file: squish.File, plan: Any, target: Path, options: JobOptions
 ) -> tuple[tuple[Task, ...], int, float]:
     """The tasks of a job, the bytes of its description, and the seconds until a worker has it open."""
-    from squish_convert.job.canaries import canaries
     from squish_convert.image import output_image
+    from squish_convert.job.canaries import canaries
 
     image = output_image(plan, file)
     document = job_document(plan, file, {"src": "a", "dst": "b"})

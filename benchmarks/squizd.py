@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import oracles
 import zstandard
+from squish_testing.codecs import read_region
 
 import squish_core as squish
 from benchmarks import data
@@ -19,7 +20,6 @@ from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
-from squish_testing.codecs import read_region
 
 SHAPE = (2048, 4096)
 CODECS = {

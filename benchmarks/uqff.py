@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import oracles
+from squish_convert.rules import expand
+from squish_testing import CountingSource
+from squish_testing.codecs import read_region
 
 import squish_core as squish
 from benchmarks.data import FOLDER, safetensors
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec, open_source
 from squish_core.codecs.regions import full
-from squish_convert.rules import expand
 from squish_core.plugins.registry import registry
-from squish_testing import CountingSource
-from squish_testing.codecs import read_region
 
 TYPES = ("hqq1", "hqq2", "hqq3", "hqq4", "hqq8", "afq2", "afq3", "afq4", "afq6", "afq8", "fp8", "mxfp4", "f8q8")
 GEMMA = Path(__file__).resolve().parent.parent / "demo-data" / "gemma.gguf"

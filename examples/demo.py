@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from squish_cli import main as command
 
 import squish_core as squish
-from squish_cli import main as command
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "demo-data"

@@ -20,9 +20,10 @@ PACKAGES = [
 ]  # fmt: skip
 
 with atheris.instrument_imports(include=PACKAGES):
-    import squish_core as squish
     from squish_testing.hostile import probe
     from squish_testing.sources import DamagedFolder, source_of
+
+    import squish_core as squish
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {

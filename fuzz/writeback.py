@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import writeback_samples as samples  # noqa: E402
-
-import squish_core as squish  # noqa: E402
 from squish_testing.mutations import mutant  # noqa: E402
 from squish_testing.writeback import WritebackError, check_conversion  # noqa: E402
+
+import squish_core as squish  # noqa: E402
 
 HOME = ROOT / ".fuzz" / "writeback"
 SECONDS_PER_CASE = 20

@@ -20,11 +20,10 @@ from squish_core.text import did_you_mean
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.summary import Summary
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.plan import FilePlan
     from squish_core.backends.whole import WholeModel
-    from squish_core.io.source import Source
+    from squish_core.summary import Summary
 
 
 class File(Reader, Mapping[str, "Tensor"]):

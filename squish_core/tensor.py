@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from squish_core import dtypes
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.rows import picked_rows, read_rows
-from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import boundary

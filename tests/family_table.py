@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from squish_convert.families.base import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
 from squish_models import squish_families
 
 import squish_core as squish
-from squish_convert.families.base import Add, Expression, Family, Interleave, Join, Permute, Stack, Transpose
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 START, END = "<!-- families: python tests/family_table.py -->", "<!-- end of the families -->"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
 from squish_core.tensor import Tensor
-from squish_testing.sources import memory_file
 
 FLOATS = ("f32", "f16", "bf16")
 SMALL_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")

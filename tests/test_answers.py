@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
@@ -18,7 +19,6 @@ from squish_core.backends import answers
 from squish_core.backends.answers import kind_of
 from squish_core.file import File
 from squish_core.plugins.registry import Registry
-from squish_testing import expect_error
 
 SHAPES = {"a": (4, 6), "b": (4, 6), "c": (4, 8), "d": (4, 6)}
 

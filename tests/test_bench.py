@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from squish_cli import benchmark, machine_rates
 from squish_cli.app import run
+
 from squish_core.plugins import registry
 
 DATA = Path(__file__).with_name("data")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 from squish_core import dtypes
 from squish_core.errors import SquishError
 from squish_core.io import buffer as buffer_module
 from squish_core.io.buffer import Buffer
-from squish_testing import expect_error
 
 RAW = np.arange(6, dtype="<f4")
 

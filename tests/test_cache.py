@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from squish_cli import main
 
 import squish_core as squish
 from squish_core.api import atomic_folder
-from squish_cli import main
 from squish_core.io import cache
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_testing import expect_error
 
 pytest.importorskip("squish_cpu")
 

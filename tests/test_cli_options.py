@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("typer")
 
 import typer.main
-
-import squish_core as squish
 from squish_cli import main
 from squish_cli.app import build
 from squish_cli.words import OLD_OPTIONS, understood
+
+import squish_core as squish
 
 OWN_TEXTS = {
     ("diff", "--names"), ("activations", "--names"), ("tune", "--encode"), ("tune", "--to"), ("needs", "--backend"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_cli import main
 
 import squish_core as squish
-from squish_cli import main
 
 for needed in ("squish_ggml", "squish_gguf"):
     pytest.importorskip(needed)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import squish_core as squish
 from squish_cli import main
 from squish_cli.spellings import graph_target, mlx_rules, preset_rules
+
+import squish_core as squish
 
 
 @pytest.mark.parametrize(

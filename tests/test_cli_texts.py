@@ -14,12 +14,13 @@ from attrs import evolve
 
 pytest.importorskip("typer")
 
-from squish_core import convert
-from squish_convert.compare.diff import Difference, difference_lines
-from squish_core.api import Dropped, Problem
 from squish_cli import main
 from squish_cli.wording import command_line
+from squish_convert.compare.diff import Difference, difference_lines
 from squish_convert.report import conversion_lines
+
+from squish_core import convert
+from squish_core.api import Dropped, Problem
 
 LONG = "model.layers.0.a_module_with_a_name.and_another.inside_of_it.projection.weight"
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)

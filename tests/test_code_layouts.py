@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_testing import CodecSuite
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core import api
 from squish_core.api import CodecSpec, CodeLayout, Codes, Exactness, SquishError, TensorSpec, dtypes
 from squish_core.plugins.registry import Registry
-from squish_testing import CodecSuite
-from squish_testing.sources import memory_file
 
 NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (64, 128)
 LAYOUTS = {

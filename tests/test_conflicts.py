@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_cli import main
 
 import squish_core as squish
 from squish_core import api
-from squish_cli import main
 from squish_core.errors import ConflictError, SquishError
 from squish_core.plugins import registry as registry_module
 from squish_core.plugins.registry import Registry

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_convert import report as conversion_report
+from squish_convert.rules import suggest_names
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
-from squish_convert import report as conversion_report
-from squish_convert.rules import suggest_names
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format, parse_spec
-from squish_testing import expect_error
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import writeback_samples as samples
+from squish_testing.writeback import check_conversion
 
 import squish_core as squish
 from squish_core.api import Dropped
-from squish_testing.writeback import check_conversion
 
 HF = samples.ROOT / "plugins/hf/tests/data"
 MLX = samples.ROOT / "plugins/mlx_format/tests/data"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_cli import main
+from squish_convert import delete_source
 from squish_safetensors.api import dump_header
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import SquishError, Typed
-from squish_cli import main
-from squish_convert import delete_source
 from squish_core.io import sink
-from squish_testing import expect_error
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a.weight": RNG.normal(size=(32, 64)).astype(np.float32), "norm": np.ones(64, np.float32)}

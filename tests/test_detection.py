@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import (
@@ -30,7 +31,6 @@ from squish_core.detect import detect
 from squish_core.io.source import BytesSource
 from squish_core.plugins import catalog
 from squish_core.plugins.catalog import lookalike
-from squish_testing import expect_error
 
 EMPTY = toys.box({})
 SAMPLES = Path(__file__).parent / "data"

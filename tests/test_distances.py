@@ -6,7 +6,6 @@ from math import inf, nan
 
 import numpy as np
 import pytest
-
 from squish_convert.compare import metrics
 from squish_convert.compare.metrics import Distance
 

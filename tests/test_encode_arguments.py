@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import squish_core as squish
 from squish_cli import main
 from squish_cli.spellings import mlx_rules
+
+import squish_core as squish
 
 WRONG = [
     "int8:bits=99", "int8:bits=x", "int8:foo=1", "*=int8:bits=99", "affine", "int4:group_size=-1", "q4_0:search=maybe",

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from squish_cli import main
 
 import squish_core as squish
-from squish_cli import main
 from squish_core.errors import MissingPluginError, SquishError
 
 ADDRESS = "https://user:pass/word@example.org:8080/model.gguf?signature=secret#fragment"

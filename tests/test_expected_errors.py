@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from squish_testing import expect_error
 
 from squish_core.errors import FormatError, TruncatedError
-from squish_testing import expect_error
 
 
 def truncated() -> TruncatedError:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_cli.app import run
 
 import squish_core as squish
 from squish_core import api
-from squish_cli.app import run
 from squish_core.display.tables import fit_all
 from squish_core.model import CodecSpec, Encoding, Index
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_cli import main
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
 from squish_core.api import MissingPluginError, SquishError
-from squish_cli import main
 from squish_core.plugins.catalog import SHORT_NAMES, install_command
-from squish_testing import expect_error
 
 FORMATS = sorted(squish.registry().containers)
 BACKENDS = (None, "cpu", "numpy", "metal", "ane:device=M1", "ane:device=M4")

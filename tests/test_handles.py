@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_testing import CountingSource, expect_error
 
 import squish_core as squish
 from squish_core import api
@@ -26,7 +27,6 @@ from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.io.source import BytesSource
 from squish_core.limits import Limits
 from squish_core.model import Typed
-from squish_testing import CountingSource, expect_error
 
 VALUES = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
 BOX = toys.box({"w": VALUES, "q": toys.rows(VALUES), "bias": VALUES[0]}, {"name": "toy"}, {"config.json": b"{}"})

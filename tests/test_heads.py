@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_convert.arrays import in_memory
 
 import squish_core as squish
 from squish_core.codecs.permuted import PermutedRows
-from squish_convert.arrays import in_memory
 from squish_core.errors import CodecError
 from squish_core.io import sink
 from squish_core.io.atomic import atomic_file

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import MissingPluginError
 from squish_core.plugins import catalog, environment
-from squish_testing import expect_error
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
 INSTALLER: Any = environment.installer

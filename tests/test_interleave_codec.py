@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
-
-from squish_convert.mapping.codecs.groups import Groups
 from squish_convert.arrays import in_memory
-from squish_core.errors import SquishError
 from squish_convert.mapping.axes import deinterleave, interleave, transpose
+from squish_convert.mapping.codecs.groups import Groups
+
+from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.tensor import Tensor
 

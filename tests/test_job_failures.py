@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from inline_scheduler import inline_registry
-
-import squish_core as squish
-from squish_core.api import FormatError, SquishError, UsageError, WriteError
 from squish_cli import main
 from squish_cli.progress import Progress
 from squish_convert.job import worker
 from squish_convert.job.journal import Journal
 from squish_convert.job.staging import Staging
+
+import squish_core as squish
+from squish_core.api import FormatError, SquishError, UsageError, WriteError
 from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 

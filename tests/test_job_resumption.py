@@ -12,13 +12,13 @@ import kills
 import numpy as np
 import pytest
 from inline_scheduler import inline_registry
+from squish_convert.job.journal import Journal
+from squish_convert.job.run import VERIFY, JobRun
+from squish_convert.job.staging import Staging
+from squish_convert.job.worker import opened_job
 
 import squish_core as squish
 from squish_core.api import FormatError, WriteError
-from squish_convert.job.run import VERIFY, JobRun
-from squish_convert.job.journal import Journal
-from squish_convert.job.worker import opened_job
-from squish_convert.job.staging import Staging
 from squish_core.io.temporaries import temporaries
 from squish_core.plugins.schedulers import Workers
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from inline_scheduler import inline_registry
+from squish_convert.job.worker import opened_job
 
 import squish_core as squish
-from squish_convert.job.worker import opened_job
 from squish_core.errors import TensorError
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-
-import squish_core as squish
-from squish_core.checking.maps import path_of
 from squish_convert.api import job_document, output_image, plan_conversion
-from squish_core.api import ErrorCode, SquishError, UsageError, WriteError
 from squish_convert.job import worker
 from squish_convert.job.canaries import canaries
 from squish_convert.job.range_writer import RangeWriter
 from squish_convert.job.tasks import JobLayout, PieceRange
 from squish_convert.job.worker import Job, Message, OpenJob, write_task
+
+import squish_core as squish
+from squish_core.api import ErrorCode, SquishError, UsageError, WriteError
+from squish_core.checking.maps import path_of
 
 RANDOM = np.random.default_rng(8)
 ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((64, 256), np.float32)

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli.app import run
+from squish_cli.words import understood
+from squish_convert.api import output_image, plan_conversion
+from squish_convert.job.tasks import JobLayout
+from squish_convert.job.worker import Message
 from toys import files_of
 
 import squish_core as squish
-from squish_convert.api import output_image, plan_conversion
 from squish_core.api import UsageError
-from squish_cli.app import run
-from squish_cli.words import understood
-from squish_convert.job.tasks import JobLayout
-from squish_convert.job.worker import Message
 
 RANDOM = np.random.default_rng(5)
 WIDE = "model.layers.0.mlp.up_proj.weight"

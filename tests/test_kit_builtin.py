@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from squish_testing import BackendSuite, CodecSuite
 
 from squish_core.api import TensorSpec, dtypes
-from squish_testing import BackendSuite, CodecSuite
 
 
 class TestDense(CodecSuite):

@@ -10,10 +10,10 @@ import acme_source
 import pytest
 import toys
 from acme_source import ShelfSource, Shelves
+from squish_testing import SourceSuite
 
 from squish_core.api import Pin, Source, SourceInfo
 from squish_core.errors import MissingFileError, SquishError
-from squish_testing import SourceSuite
 
 FILES = {"model.box": bytes(range(256)) * 1000, "config.json": b"{}"}
 PASSWORD = "passw0rd"

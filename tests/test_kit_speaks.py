@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 import pytest
-
 import squish_testing as kit
 
 MODULES = sorted(Path(kit.__path__[0]).glob("*.py"))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
-
-from squish_core.api import FormatError, Signature, TensorSpec
-from squish_core.plugins.registry import Registry
 from squish_testing import ByteCodecSuite, CodecSuite, ContainerSuite
 from squish_testing.hostile import HostileInput
 from squish_testing.memory import EVERY
+
+from squish_core.api import FormatError, Signature, TensorSpec
+from squish_core.plugins.registry import Registry
 
 VALUES = np.random.default_rng(0).standard_normal((6, 5), np.float32)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorError
-from squish_testing import expect_error
 
 for needed in ("squish_cpu", "squish_ggml", "squish_gguf", "squish_safetensors", "squish_ztensor"):
     pytest.importorskip(needed)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, LimitError, TensorSpec
 from squish_core.file import File
 from squish_core.tensor import Tensor
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 LAYER = 4 * 64 * 1024 * 2
 """Bytes of two tensors."""

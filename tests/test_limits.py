@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import LimitError, SquishError
 from squish_core.limits import DEFAULT, Limits, default
-from squish_testing import expect_error
 
 SAMPLE = Path(__file__).parent / "data" / "sample.gguf"
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
-from squish_testing import expect_error
 
 
 @pytest.fixture

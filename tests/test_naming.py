@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import squish_models
 import toys
+from squish_convert.mapping.mapped import naming_of
+from squish_testing import model_arrays
 
 import squish_core as squish
 from squish_core.errors import FormatError, UsageError
-from squish_convert.mapping.mapped import naming_of
 from squish_core.plugins.registry import Registry
-from squish_testing import model_arrays
 
 REGISTRY = Registry("", extra=[toys, squish_models], entry_points=list)
 QWEN2 = {
@@ -27,7 +27,7 @@ QWEN2 = {
 
 def model(**settings: Any) -> bytes:
     """A whole model in a container of any names."""
-    arrays = model_arrays(squish.registry().implementation("family", "qwen2"), QWEN2, "f32")
+    arrays = model_arrays("qwen2", QWEN2, "f32")
     return toys.box(arrays, assets={"config.json": json.dumps({**QWEN2, **settings}).encode()})
 
 

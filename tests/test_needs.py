@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("typer")
 
-import squish_core as squish
 from squish_cli import main
+
+import squish_core as squish
 from squish_core.plugins import catalog
 from squish_core.plugins import registry as plugins
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from installed import run_own_tests
-
 from squish_cli import main
 from squish_cli.scaffold import example_files, names_for, substitute
+
 from squish_core.errors import SquishError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core import api, dtypes
 from squish_core.codecs.base import Codec
 from squish_core.errors import SquishError
 from squish_core.plugins.registry import Registry
-from squish_testing.sources import memory_file
 
 SHAPE = 64, 256
 AFFINE = api.CodecSpec("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16", "offset": "bias"})

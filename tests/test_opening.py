@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
@@ -15,7 +16,6 @@ from squish_core.checking.verify import verify
 from squish_core.errors import FormatError, UsageError
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
-from squish_testing import expect_error
 
 VALUES = np.ones((2, 3), np.float32)
 

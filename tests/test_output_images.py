@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import files_of
-
-import squish_core as squish
 from squish_convert.api import plan_conversion
-from squish_core.api import UsageError
 from squish_convert.image import PartExtent, output_image
 from squish_convert.panels import EncodedPanels
 from squish_convert.ranges import ImageReader
 from squish_convert.virtual import as_format
+from toys import files_of
+
+import squish_core as squish
+from squish_core.api import UsageError
 from squish_core.errors import ClosedError
 
 RANDOM = np.random.default_rng(7)

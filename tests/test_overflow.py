@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_convert.rules import expand, parse_spec
 
 import squish_core as squish
 from squish_core import api
 from squish_core.codecs.base import Codec
-from squish_convert.rules import expand, parse_spec
 from squish_core.errors import CodecError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
 

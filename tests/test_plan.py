@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import toys
 from attrs import fields, has
-
-import squish_core as squish
 from squish_convert.compare.metrics import Distance
-from squish_core.api import CodecError, CodecSpec, TensorSpec
 from squish_convert.execute import execute
 from squish_convert.observer import ConversionObserver
 from squish_convert.plan import ConversionPlan, plan_conversion
+from squish_testing.sources import CountingSource, memory_file, open_source
+
+import squish_core as squish
+from squish_core.api import CodecError, CodecSpec, TensorSpec
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.limits import DEFAULT
-from squish_testing.sources import CountingSource, memory_file, open_source
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 TENSORS = {

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import squish_core as squish
-from squish_core.api import FormatError, UsageError
 from squish_cli.app import run
 from squish_convert.job.document import JobFile
 from squish_convert.plan import plan_conversion
+
+import squish_core as squish
+from squish_core.api import FormatError, UsageError
 
 WEIGHT = "model.layers.0.mlp.up_proj.weight"
 RULES = {WEIGHT: "q8_0"}

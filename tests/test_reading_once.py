@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing.sources import CountingSource, fetched_part
 
 import squish_core as squish
 from squish_core.api import Typed
 from squish_core.errors import FormatError, TensorError
 from squish_core.io.local import open_source
-from squish_testing.sources import CountingSource, fetched_part
 from squish_core.text import format_bytes
 
 SHAPE = (1024, 4096)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import squish_core as squish
 from squish_cli import main
 from squish_cli.wording import command_line
+
+import squish_core as squish
 
 
 @pytest.fixture

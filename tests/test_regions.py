@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_testing import expect_error
 
 from squish_core.codecs.regions import full, on_grain, panels, sizes
 from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.formats.validate import check_extents, check_name, check_shape
 from squish_core.limits import DEFAULT
 from squish_core.model import FileRef
-from squish_testing import expect_error
 
 SHAPES = st.lists(st.integers(0, 9), min_size=0, max_size=4).map(tuple)
 

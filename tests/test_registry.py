@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_convert.compatible import encoder_for
+from squish_convert.rules import expand
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
-from squish_convert.compatible import encoder_for
-from squish_convert.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
 from squish_core.plugins.registry import Registry
-from squish_testing import expect_error
 
 
 def point(name: str, load: Any, dist: str | None = None) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_cli import main
+from squish_testing import expect_error
 
 import squish_core as squish
-from squish_cli import main
 from squish_core.errors import SquishError, UsageError
-from squish_testing import expect_error
 
 PAGE = Path(__file__).parent.parent / "docs" / "registry.md"
 QUESTION = re.compile(r"^\*\*(\d+)\. (.+?\?)\*\*", re.MULTILINE)

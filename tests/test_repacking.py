@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from squish_codecs.affine import repack
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import Codec, CodecSpec, SquishError, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 ROOT = Path(__file__).resolve().parents[1]
 HF, MLX = (ROOT / "plugins" / name / "tests" / "data" for name in ("hf", "mlx_format"))

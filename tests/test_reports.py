@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
-
-import squish_core as squish
 from squish_cli import main
 from squish_convert.rule_effects import ineffective_rules
 from squish_convert.rules import Rule
+
+import squish_core as squish
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
 from squish_core.errors import SquishError
-from squish_testing import expect_error
 
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 QUANTIZED = {"a": toys.rows(VALUES, "toy.shifted"), "b": VALUES, "c": toys.rows(VALUES, "toy.shifted")}

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core import api
 from squish_core.backends import chain
 from squish_core.backends.resolve import resolve
 from squish_core.errors import MissingPluginError, SquishError, TensorError
-from squish_testing import expect_error
 from squish_core.text import format_bytes
 
 DENSE, ROWS = (api.Encoding(codec=api.CodecSpec(name), label=name) for name in ("dense", "toy.rows"))

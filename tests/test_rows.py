@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing.sources import CountingSource
 
 import squish_core as squish
 from squish_core.errors import RangeError
 from squish_core.io.local import open_source
-from squish_testing.sources import CountingSource
 
 ROWS, COLUMNS = 96, 512
 

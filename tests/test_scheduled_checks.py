@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli.app import run
 
 import squish_core as squish
-from squish_core.checking import maps
 from squish_core.api import UsageError
-from squish_cli.app import run
+from squish_core.checking import maps
 
 RANDOM = np.random.default_rng(9)
 ARRAYS = {f"model.layers.{number}.mlp.up_proj.weight": RANDOM.standard_normal((96, 256), np.float32)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from squish_convert.siblings import atomic_siblings
 
 from squish_core.errors import WriteError
-from squish_convert.siblings import atomic_siblings
 
 
 def write(target: Path, *, weights: bytes = b"weights", config: bytes = b"{}") -> tuple[Path, ...]:

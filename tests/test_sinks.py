@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_testing import expect_error
 
 from squish_core.api import Sink, TruncatedError
 from squish_core.io import sink, space
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_testing import expect_error
 
 
 def test_space_is_allocated_where_the_next_bytes_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import ClosedError, FormatError, MissingFileError, Source, SquishError, TruncatedError
 from squish_core.io.local import open_source
 from squish_core.io.source import BytesSource
-from squish_testing import expect_error
 
 DATA = bytes(range(256)) * 40
 

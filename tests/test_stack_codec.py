@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
-
 from squish_convert.arrays import in_memory
-from squish_core.errors import CodecError
 from squish_convert.mapping.rows import Rows
+
+from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 from squish_core.tensor import Tensor
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_convert.compare.stacks import complete_stacks, rows_of
 
 import squish_core as squish
-from squish_convert.compare.stacks import complete_stacks, rows_of
 from squish_core.api import Encoding, File, Segment
 
 VALUES = np.arange(24, dtype="<f4").reshape(4, 3, 2)

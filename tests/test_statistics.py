@@ -11,6 +11,7 @@ import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from squish_testing import CountingSource, expect_error
 
 import squish_core as squish
 from squish_core import dtypes, statistics
@@ -18,7 +19,6 @@ from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
 from squish_core.statistics import LOWEST, Statistics, Tally
-from squish_testing import CountingSource, expect_error
 
 
 def counted(*panels: np.ndarray) -> Statistics:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
-
 from squish_convert.arrays import in_memory
-from squish_core.errors import CodecError
 from squish_convert.mapping.axes import transpose
+
+from squish_core.errors import CodecError
 from squish_core.model import CodecSpec
 from squish_core.tensor import Tensor
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_cli import main
+from squish_testing import expect_error
+from squish_testing.sources import CountingSource, open_source
 
 import squish_core as squish
 from squish_core import api
-from squish_cli import main
 from squish_core.errors import CodecError, SquishError, UsageError
-from squish_testing import expect_error
-from squish_testing.sources import CountingSource, open_source
 
 COUNT = "ane:device=M1,zeros=count"
 VALUES = np.tri(64, dtype=np.float32)

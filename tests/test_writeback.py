@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import writeback_samples as samples
+from squish_testing.sources import memory_file
+from squish_testing.writeback import WritebackError, check_conversion
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
 from squish_core.file import File
-from squish_testing.sources import memory_file
-from squish_testing.writeback import WritebackError, check_conversion
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
 Edit = Mapping[str, Any]

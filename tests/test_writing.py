@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_testing import expect_error
 
 from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
 from squish_core.io import fsync
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.sink import Sink
-from squish_testing import expect_error
 
 
 def names(folder: Path) -> list[str]:

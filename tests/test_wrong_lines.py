@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("typer")
 
-import squish_core as squish
 from squish_cli import main
+
+import squish_core as squish
 
 COMMAND = re.compile(r"`(?:cat > (?P<input>\S+) && )?(?P<command>squish .+?)(?: && cat (?P<output>\S+))?`")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen, validators
 
 from squish_core.codecs.base import Codec
-from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.model import Encoding, TensorSpec
 
 OPS = ("linear", "embed", "experts", "dense")
 """Operations that a backend may offer."""

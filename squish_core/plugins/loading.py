@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from squish_core.plugins.discovery import (
     installed_entry_points,
 )
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecInfo, Hooks, Info
+from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
 
 if TYPE_CHECKING:
     from squish_core.backends.answers import AnswerTable
@@ -53,8 +52,8 @@ class Plugins:
         self.answers: AnswerTable = {}
         self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
-        from squish_core.version import __version__
         from squish_core.plugins import builtin
+        from squish_core.version import __version__
 
         self.register(builtin, dist="squish-core", version=__version__)
         points = list((entry_points or installed_entry_points)())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing.sources import memory_file
 
 import squish_core as squish
-from squish_testing.sources import memory_file
 
 sys.path.insert(0, str(Path(__file__).parent))  # ane_samples is a module of these tests
 

@@ -12,11 +12,11 @@ from ane_samples import FORMS
 from squish_ane.ane import backend, runtime
 from squish_ane.ane.runtime import Model
 from squish_ane.coreml.archive import extract
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import Availability, CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 
 def contents(folder):

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 from squish_ane.ane.backend import Ane
+from squish_testing import BackendSuite, expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec
-from squish_testing import BackendSuite, expect_error
-from squish_testing.sources import memory_file
 
 MATRIX = np.random.default_rng(0).standard_normal((64, 128), np.float32)
 

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-
 from squish_testing import ContainerSuite
 
 FOLDER = tempfile.TemporaryDirectory()

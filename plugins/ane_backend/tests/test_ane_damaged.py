@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from squish_ane.coreml import constexpr
 from squish_ane.coreml.program import Kind, Operation, Value
+from squish_testing.mutations import mutant
+from squish_testing.suite import typed_errors_only
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
-from squish_testing.mutations import mutant
-from squish_testing.suite import typed_errors_only
 
 DATA = Path(__file__).parent / "data"
 MODEL, MANIFEST = "Data/com.apple.CoreML/model.mlmodel", "Manifest.json"

@@ -1,10 +1,10 @@
 """Queries without a file: an operation and its features have the answer of a package's tensor with these features."""
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_testing import expect_error
 
 AFFINE, BLOCKS = "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale"
 LUT, SPARSE = "constexpr_lut_to_dense", "constexpr_sparse_to_dense"

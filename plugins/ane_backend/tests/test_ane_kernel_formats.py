@@ -9,11 +9,11 @@ from squish_ane.ane import activation, kernel_formats, structures
 from squish_ane.ane.activation import ActivationTable
 from squish_ane.ane.kernel_formats import KernelFormat
 from squish_ane.ane.planner import Weights
+from squish_cli import main
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_cli import main
-from squish_testing import expect_error
 
 
 def test_the_enum_has_the_ranges_of_its_guards():

@@ -6,9 +6,9 @@ import pytest
 from ane_samples import FORMS, OLD, stored
 from squish_codecs.api import Palette
 from squish_codecs.palette.codec import nearest
+from squish_testing.sources import memory_file
 
 import squish_core as squish
-from squish_testing.sources import memory_file
 
 pytestmark = pytest.mark.oracle
 

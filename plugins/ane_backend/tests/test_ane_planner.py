@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_ane.ane import activation, facts, kernel_formats, planner, structures
 from squish_ane.ane.planner import Consumer, Weights, plan
+from squish_testing import expect_error
 
 from squish_core.api import SquishError, UsageError
-from squish_testing import expect_error
 
 quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 

@@ -11,11 +11,11 @@ import pytest
 from squish_ane.coreml import blobs, constexpr
 from squish_ane.coreml.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
 from squish_ane.coreml.program import _value as program_value
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
 from squish_core.formats.protobuf import Message, message, number
-from squish_testing import expect_error
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))

@@ -10,11 +10,11 @@ import pytest
 from ane_samples import FORMS, OLD
 from squish_ane.coreml.program import read_program
 from squish_ane.coreml.writer import draft
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Limits, Part, SquishError, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 
 def written(file, tmp_path, target="iOS18", **options):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from ane_samples import stored
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecError, CodecSpec, SquishError, TensorSpec, UsageError, dtypes
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 COUNT = "ane:device=M1,zeros=count"
 SPARSE = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)

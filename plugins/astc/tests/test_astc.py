@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from squish_astc.codec import FOOTPRINTS
+from squish_testing import CodecSuite, expect_error
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
-from squish_testing import CodecSuite, expect_error
-from squish_testing.codecs import read_region
 
 # A void-extent block (Khronos Data Format Specification, "Void-Extent Blocks") has one color: 0xFFFF is 1.0,
 # any other value v is v / 65536.

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from squish_codecs.affine.scheme import Scheme
 from squish_codecs.api import Affine, is_mlx_layout
+from squish_testing import expect_error
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full, on_grain, stored_panels
-from squish_testing import expect_error
-from squish_testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = json.loads((DATA / "golden.json").read_text())

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.api import Affine
+from squish_testing.codecs import read_region
 
 from squish_core.api import Exactness, TensorSpec
 from squish_core.codecs.regions import full
-from squish_testing.codecs import read_region
 
 CODEC = Affine()
 SHAPE = (16, 128)

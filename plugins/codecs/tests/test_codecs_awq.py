@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from squish_codecs.api import Affine
 from squish_codecs.wrap.awq import Awq, apply, scales
+from squish_testing import expect_error
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
-from squish_testing import expect_error
-from squish_testing.codecs import read_region
 
 RNG = np.random.default_rng(0)
 PARAMS = {"bits": 3, "group_size": 32, "offset": "bias"}

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.bitmask import Bitmask
+from squish_testing import CodecSuite, expect_error
 
 from squish_core.api import CodecError, TensorSpec, dtypes, full
-from squish_testing import CodecSuite, expect_error
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 CODEC = Bitmask()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from squish_codecs.api import Packing
 from squish_codecs.boxes import Boxes
+from squish_testing import CodecSuite
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full
-from squish_testing import CodecSuite
-from squish_testing.codecs import read_region
 
 FORMS = {
     "boxes": {"bits": 4, "signed": True, "grid": (3, 4), "scale_dtype": "f16"},

@@ -1,9 +1,9 @@
 """The codecs in the core's conformance kit."""
 
 import numpy as np
+from squish_testing import CodecSuite
 
 from squish_core.api import TensorSpec, dtypes
-from squish_testing import CodecSuite
 
 PARAMS = {
     "int8_row": {"bits": 8, "word": "i8"},

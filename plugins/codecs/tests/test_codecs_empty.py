@@ -4,12 +4,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
+from squish_testing.codecs import read_region
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, Parts, TensorSpec
 from squish_core.codecs.regions import full
-from squish_testing import expect_error
-from squish_testing.codecs import read_region
 
 SHAPES = [(), (0,), (3, 0), (0, 64), (0, 0), (2, 0, 64), (2, 64, 0)]
 ENCODINGS = {

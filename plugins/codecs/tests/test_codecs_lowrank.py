@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from squish_codecs.api import Affine
 from squish_codecs.wrap.lowrank import LowRank
+from squish_testing import expect_error
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full
-from squish_testing import expect_error
-from squish_testing.codecs import read_region
 
 INNER = {"bits": 3, "group_size": 16, "offset": "bias"}
 CODEC = LowRank().wrap(Affine(), INNER)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from squish_testing.codecs import check_arrays, dequantized
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, full
-from squish_testing.codecs import check_arrays, dequantized
-from squish_testing.sources import memory_file
 
 INNER = {
     "int4": CodecSpec("squizd.int4", {"group_size": 64}),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from squish_codecs.allocate.mixed import Mixed
 from squish_codecs.api import Affine
+from squish_testing import expect_error
 
 from squish_core.api import CodecError, CodecSpec, ModelFacts, SquishError, TensorSpec, dtypes
-from squish_testing import expect_error
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(64, 128)).astype(np.float32)

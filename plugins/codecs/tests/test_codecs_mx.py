@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from squish_codecs.api import Mx
+from squish_testing import expect_error
 
 from squish_core.api import CodecError, TensorSpec
-from squish_testing import expect_error
 
 MXFP8 = {"element": "f8_e4m3"}
 E5M2 = {"element": "f8_e5m2"}

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from squish_codecs.api import Affine, Palette
 from squish_codecs.palette.codec import nearest
 from squish_codecs.palette.tables import NAMED
+from squish_testing import CodecSuite
+from squish_testing.codecs import read_region
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full
-from squish_testing import CodecSuite
-from squish_testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
 CODEC = Palette()

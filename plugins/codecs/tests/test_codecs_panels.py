@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from squish_codecs.api import Affine
 from squish_codecs.panels import Panels
+from squish_testing import CodecSuite, expect_error
 
 from squish_core.api import CodecError, TensorSpec, dtypes, full
-from squish_testing import CodecSuite, expect_error
 
 FORMS: dict[str, dict[str, Any]] = {
     "middle": {"group_size": 32, "zero": 8, "scale_dtype": "f16"},

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_testing.sources import memory_file
 
 
 def reshaped(shape, stored):

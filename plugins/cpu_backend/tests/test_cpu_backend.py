@@ -15,10 +15,10 @@ import random_parts
 from cases import AWQ
 from random_parts import random_tensor, same
 from squish_cpu import library
+from squish_testing import BackendSuite, expect_error
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, ErrorCode, SquishError, UsageError
-from squish_testing import BackendSuite, expect_error
 
 
 class TestCpuConformance(BackendSuite):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from attrs import frozen
 from random_parts import random_tensor, same
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, dtypes
 from squish_core.tensor import Tensor
-from squish_testing.sources import memory_file
 
 INT8, BF16, F32 = (f"cpu:activations={kind},repack=rows" for kind in ("int8", "bf16", "f32"))
 AFFINE = {"bits": 8, "group_size": 32, "scale_dtype": "f16"}

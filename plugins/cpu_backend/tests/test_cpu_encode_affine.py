@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.api import Affine
 from squish_cpu import code_encoders, library
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_testing import expect_error
 
 FLOATS = ("f32", "f16", "bf16")
 SCHEMES: list[dict[str, Any]] = [

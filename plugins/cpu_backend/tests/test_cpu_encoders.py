@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_cpu import ENCODED, library
 from squish_cpu.encoders import BY_ROW, WITH_ACTIVATIONS
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
-from squish_testing import expect_error
 
 LEAST_ERRORS = {
     "q4_0": 0.09, "q4_1": 0.08, "q5_0": 0.045, "q5_1": 0.04, "iq4_nl": 0.09, "iq4_xs": 0.09,

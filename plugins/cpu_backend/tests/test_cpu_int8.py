@@ -10,9 +10,9 @@ from squish_cpu.backend import NUMBERS, weights_of
 from squish_cpu.layouts import layout_of
 from squish_cpu.layouts.base import UncoveredError
 from squish_cpu.library import library
+from squish_testing import expect_error
 
 from squish_core.api import CodecSpec, SquishError
-from squish_testing import expect_error
 
 WISH = "cpu:activations=int8"
 

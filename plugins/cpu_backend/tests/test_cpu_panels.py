@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from cases import AWQ, PANELS, Case, name_of
 from random_parts import random_tensor, same
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 from squish_core.api import CodecSpec, SquishError, TensorSpec, dtypes, full
 from squish_core.tensor import Tensor
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 INT8, BF16, F32 = (f"cpu:activations={kind},repack=rows" for kind in ("int8", "bf16", "f32"))
 SHAPES = ((37, 512), (16, 2304))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from random_parts import FLOATS, random_tensor
 from squish_cpu import library
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
 from squish_core.tensor import Tensor
-from squish_testing.sources import memory_file
 
 
 def dense_file(values: np.ndarray) -> Tensor:

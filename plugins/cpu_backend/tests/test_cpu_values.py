@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parts import random_tensor, same
 from squish_cpu.layouts import layout_of
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import BoundEncoding, CodecSpec, SquishError, TensorSpec, dtypes
-from squish_testing import expect_error
 
 CASES = list(every())
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_cpu.api import ScannedVocabulary, check_vocabulary, read_vocabulary, write_vocabulary
+from squish_testing import mutant
 
 from squish_core.api import SquishError, parse_object
-from squish_testing import mutant
 
 PARTS = st.text(st.characters(exclude_characters=" \0", exclude_categories=["Cs"]), min_size=1, max_size=9)
 LAYOUTS = (

@@ -18,12 +18,13 @@ import dask
 import distributed
 import numpy as np
 import pytest
+from squish_convert.job import run as job_run
+from squish_convert.job import worker
 from squish_dask import scheduler
 from squish_dask.scheduler import DaskScheduler
 
 import squish_core as squish
 from squish_core.api import SquishError, WriteError, workers
-from squish_convert.job import run as job_run, worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

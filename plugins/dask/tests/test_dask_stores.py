@@ -18,12 +18,13 @@ import boto3
 import numpy as np
 import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
+from squish_convert.job import run as job_run
+from squish_convert.job import worker
+from squish_convert.job.remote_staging import RemoteStaging as Staged
 from squish_remote.store import Store
 
 import squish_core as squish
 from squish_core.api import RemoteTarget, SquishError
-from squish_convert.job import run as job_run, worker
-from squish_convert.job.remote_staging import RemoteStaging as Staged
 from squish_core.schedulers import local
 
 pytestmark = pytest.mark.filterwarnings("ignore")

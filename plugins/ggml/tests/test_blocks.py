@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_ggml.blocks import BLOCKS, LONG_TAIL, Block
+from squish_testing import expect_error
 
 from squish_core.api import MissingPluginError
-from squish_testing import expect_error
 
 NAMES = sorted(BLOCKS)
 BEYOND_GGUF_PY = ("nvfp4", "q1_0")  # encoders only in ggml

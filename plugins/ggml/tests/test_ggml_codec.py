@@ -9,9 +9,9 @@ import pytest
 from squish_ggml.blocks import BLOCKS
 from squish_ggml.codec import COMPILED, GgmlBlocks
 from squish_ggml.endian import PAIRS, BigEndian
+from squish_testing import expect_error
 
 from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full, install_command
-from squish_testing import expect_error
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from squish_gguf.file_type import KEY, VERSION_KEY, most_common_type, with_file_type
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, TensorSpec, Typed
-from squish_testing.sources import memory_file
 
 
 def model(path: Path, stated: int | None) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError
-from squish_testing import expect_error
 
 SIZES = [
     (139, "iq4_k", 256, 144), (144, "iq4_ks", 512, 4 + 2 * 136), (154, "iq3_kt", 256, 104), (133, "q6_0", 64, 52),

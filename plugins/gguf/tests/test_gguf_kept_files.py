@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from squish_convert.arrays import in_memory
 from squish_gguf import kept_files
 
 import squish_core as squish
 from squish_core.api import Part, Typed
-from squish_convert.arrays import in_memory
 
 FILES = {
     "config.json": b'{"model_type": "acme"}\r\n',

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import (
@@ -18,7 +19,6 @@ from squish_core.errors import (
     UnknownFormatError,
     UnsupportedVersionError,
 )  # fmt: skip
-from squish_testing import expect_error
 
 MiB = 1 << 20
 HUGE = (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import zstandard
-
-import squish_core as squish
-from squish_core.errors import FormatError
 from squish_testing import expect_error
 from squish_testing.hostile import probe
 from squish_testing.mutations import mutants
 from squish_testing.suite import typed_errors_only
+
+import squish_core as squish
+from squish_core.errors import FormatError
 
 DATA = Path(__file__).parent / "data"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_gguf.values import GgufArray
+from squish_testing import CountingSource
 
 import squish_core as squish
 from squish_core.io.source import BytesSource
-from squish_testing import CountingSource
 
 VALUES = [
     ("u8", 255), ("i8", -128), ("u16", 65535), ("i16", -32768), ("u32", (1 << 32) - 1), ("i32", -(1 << 31)),

@@ -6,10 +6,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import FormatError, MissingFileError, TruncatedError
-from squish_testing import expect_error
 
 
 @pytest.fixture

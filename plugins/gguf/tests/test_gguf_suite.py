@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing import ContainerSuite
 
 import squish_core as squish
-from squish_testing import ContainerSuite
 
 DATA = Path(__file__).parent / "data"
 

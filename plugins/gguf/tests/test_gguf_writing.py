@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
@@ -16,7 +17,6 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.model import DENSE, CodecSpec
-from squish_testing import expect_error
 
 DEFAULT = squish.Limits()
 

@@ -8,9 +8,10 @@ import time
 import tracemalloc
 from pathlib import Path
 
+from squish_testing import CountingSource
+
 import squish_core as squish
 from squish_core.api import open_source
-from squish_testing import CountingSource
 
 ROWS, COLUMNS, GROUP = 4096, 14336, 128
 SHARDS, LAYERS = 4, 100

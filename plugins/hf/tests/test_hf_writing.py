@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import SquishError
-from squish_testing import expect_error
 
 DATA = Path(__file__).with_name("data")
 LAYER = "model.layers.0.self_attn.k_proj"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from squish_metal import device
+from squish_testing import BackendSuite
 
 from squish_core.api import CodecSpec
-from squish_testing import BackendSuite
 
 GGML = ("q4_0", "q4_1", "q8_0")
 AFFINE = {

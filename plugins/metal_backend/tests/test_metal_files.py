@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from squish_codecs.api import Affine, SquizdInt2, SquizdInt4
 from squish_metal.modules import fill, packed
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec
-from squish_testing.sources import memory_file
 
 NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (32, 128)
 

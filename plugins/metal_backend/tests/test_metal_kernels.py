@@ -16,11 +16,11 @@ from squish_metal import device
 from squish_metal.ggml_blocks import GGML
 from squish_metal.kernels import Kernels
 from squish_metal.layouts import HELPERS, layout_of
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 SHAPES = [(1, 1), (5, 3), (33, 2)]
 """Rows, and blocks of a row: one, fewer than a simdgroup has lanes, and more rows than lanes."""

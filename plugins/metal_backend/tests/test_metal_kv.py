@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from squish_metal.kv import Cache
+from squish_testing import expect_error
 
 from squish_core.api import CodecError
-from squish_testing import expect_error
 
 CHANCE = np.random.default_rng(5)
 

@@ -5,11 +5,11 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from squish_metal.modules import fill, packed
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 
 class Tree(nn.Module):

@@ -7,11 +7,11 @@ import metal_stand_in
 import numpy as np
 import pytest
 from squish_metal import device, textures
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import Availability, CodecError, CodecSpec, TensorSpec
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 BY_GPU = "decoded once by the GPU's texture units"
 BY_CPU = "decoded once by the CPU library"

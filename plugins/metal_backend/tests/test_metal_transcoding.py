@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from squish_codecs.api import Packing
 from squish_metal import device, forms, transcode
 from squish_metal.backend import Metal
+from squish_testing import expect_error
+from squish_testing.sources import memory_file
 
 import squish_core as squish
 from squish_core.api import Availability, BoundEncoding, CodecSpec, Encoding, SquishError, TensorSpec, full
-from squish_testing import expect_error
-from squish_testing.sources import memory_file
 
 quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 

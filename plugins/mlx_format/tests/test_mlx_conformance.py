@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
 from squish_testing import Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")

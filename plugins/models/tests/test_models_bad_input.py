@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import test_models_conformance as conformance
-
-import squish_core as squish
 from squish_convert.arrays import in_memory
-from squish_core.errors import SquishError
 from squish_convert.families.base import Expression, Family, Permute, Rule, source_names
-from squish_core.file import File
 from squish_convert.mapping.coverage import shape_of
 from squish_convert.mapping.mapped import MappedFile, map_file, missing_tensors, model_of, naming_of
 from squish_convert.mapping.names import fill, members
 from squish_testing import FamilySuite, model_arrays
+
+import squish_core as squish
+from squish_core.errors import SquishError
+from squish_core.file import File
 
 Config = Mapping[str, Any]
 SUITES = [each for each in vars(conformance).values() if isinstance(each, type) and issubclass(each, FamilySuite)]

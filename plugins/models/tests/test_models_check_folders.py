@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models.api import ModelCheck, check_model
+from squish_testing import write_model
 from test_models_bad_input import FIRST
 
 import squish_core as squish
-from squish_testing import write_model
 
 FILES = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
 PLAIN = {"rope_scaling": None, "architectures": ["AnyForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}
@@ -23,9 +23,7 @@ Names = Callable[[str], str]
 
 def model(place: Path, family: str, names: Names = lambda name: name, **settings: Any) -> Path:
     """A small folder, with its tensors renamed and other settings in its config.json."""
-    folder = write_model(
-        place / "m", squish.registry().implementation("family", family), {**FIRST[family], **PLAIN}, dtype="f32", files=FILES
-    )
+    folder = write_model(place / "m", family, {**FIRST[family], **PLAIN}, dtype="f32", files=FILES)
     with squish.open(folder) as file:
         arrays = {names(name): file[name].numpy() for name in file}
     (path,) = folder.glob("*.safetensors")

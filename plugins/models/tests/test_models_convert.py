@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_cli import main
+from squish_testing import write_model
 
 import squish_core as squish
-from squish_cli import main
 from squish_core.model import Typed
-from squish_testing import write_model
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -27,7 +27,7 @@ FOLDER = "safetensors:max_shard_size=1GB"
 
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), LLAMA, files=FILES)
+    return write_model(tmp_path / "llama", "llama", LLAMA, files=FILES)
 
 
 def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_chat_template_in_a_file_wins_as_in_transformers_and_a_processors_is_t
     others: dict[str, bytes], expected: str, tmp_path: Path
 ) -> None:
     files = {**FILES, "chat_template.json": b'{"chat_template": "p"}', **others}
-    source = write_model(tmp_path / "source", squish.registry().implementation("family", "llama"), LLAMA, files=files)
+    source = write_model(tmp_path / "source", "llama", LLAMA, files=files)
     squish.convert(source, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         assert file.meta["tokenizer.chat_template"] == expected
@@ -136,7 +136,7 @@ def test_a_chat_template_in_a_file_wins_as_in_transformers_and_a_processors_is_t
 def test_named_chat_templates_of_a_folder_become_keys(tmp_path: Path) -> None:
     named = {"chat_template.jinja": b"d", "additional_chat_templates/rag.jinja": b"r",
              "additional_chat_templates/t-1.jinja": b"t"}  # fmt: skip
-    source = write_model(tmp_path / "source", squish.registry().implementation("family", "llama"), LLAMA, files={**FILES, **named})
+    source = write_model(tmp_path / "source", "llama", LLAMA, files={**FILES, **named})
     squish.convert(source, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         assert {key: value for key, value in file.meta.items() if key.startswith("tokenizer.chat")} == {
@@ -315,9 +315,7 @@ def test_an_engine_that_ignores_the_sliding_window_is_named(
 ) -> None:
     config = {**LLAMA, "model_type": family, "sliding_window": 32, "head_dim": 8, "query_pre_attn_scalar": 8}
     config |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-    source = write_model(
-        tmp_path / "model", squish.registry().implementation("family", family), {**config, "tie_word_embeddings": True}, files=FILES
-    )
+    source = write_model(tmp_path / "model", family, {**config, "tie_word_embeddings": True}, files=FILES)
     for target in ("mlx", "gguf"):
         report = squish.convert(source, tmp_path / target, target, dry_run=True)
         named = any(f"{engine} ignores the sliding window of 32" in note for note in report.notes)
@@ -328,7 +326,7 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 64}  # fmt: skip
     config = {**LLAMA, "model_type": "qwen2", "rope_scaling": scaling}
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "qwen2"), config)
+    source = write_model(tmp_path / "model", "qwen2", config)
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(source, tmp_path / "m.gguf")
     assert (caught.value.code, caught.value.part) == ("rope", "config.json")
@@ -337,7 +335,7 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
 @pytest.mark.parametrize("keep", ["yes", "no"])
 def test_a_scaling_that_begins_beyond_the_context_is_left_out_of_gguf(keep: str, tmp_path: Path) -> None:
     config = {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "llama"), config, files=FILES)
+    source = write_model(tmp_path / "model", "llama", config, files=FILES)
     report = squish.convert(source, tmp_path / "m.gguf", "gguf" if keep == "yes" else "gguf:keep=no")
     assert any("llama.cpp has no dynamic RoPE scaling: it differs beyond 128 tokens" in note for note in report.notes)
     with squish.open(tmp_path / "m.gguf") as file:
@@ -350,7 +348,7 @@ def test_a_scaling_that_begins_beyond_the_context_is_left_out_of_gguf(keep: str,
 
 def test_mlx_gets_a_dynamic_scaling(tmp_path: Path) -> None:
     config = {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "llama"), config, files=FILES)
+    source = write_model(tmp_path / "model", "llama", config, files=FILES)
     report = squish.convert(source, tmp_path / "mlx", "mlx")
     assert json.loads((tmp_path / "mlx" / "config.json").read_text())["rope_scaling"] == config["rope_scaling"]
     assert not any("dynamic" in note for note in report.notes)
@@ -359,7 +357,7 @@ def test_mlx_gets_a_dynamic_scaling(tmp_path: Path) -> None:
 def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path) -> None:
     scaling = {"type": "mrope", "mrope_section": [1, 1, 2]}
     config = {**LLAMA, "model_type": "qwen2_5_vl", "rope_scaling": scaling, "vision_config": {"depth": 1}}
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "qwen2vl"), config, files=FILES)
+    source = write_model(tmp_path / "model", "qwen2vl", config, files=FILES)
     squish.convert(source, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         assert list(file.meta["qwen2vl.rope.dimension_sections"]) == [1, 1, 2, 0]
@@ -386,7 +384,7 @@ LFM2 = {
     ],
 )
 def test_a_layer_of_another_kind_is_refused(kinds: object, code: str, place: str, tmp_path: Path) -> None:
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "lfm2"), LFM2)
+    source = write_model(tmp_path / "model", "lfm2", LFM2)
     with pytest.raises(squish.FormatError if code == "config" else squish.TensorError) as caught:
         squish.convert(changed(source, layer_types=kinds), tmp_path / "m.gguf")
     assert caught.value.code == code
@@ -395,7 +393,7 @@ def test_a_layer_of_another_kind_is_refused(kinds: object, code: str, place: str
 
 @pytest.mark.parametrize("heads", [[0], [0, 0], [1, 2], [0, -1], "two"])
 def test_heads_of_layers_that_say_no_kinds_are_refused(heads: object, tmp_path: Path) -> None:
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "lfm2"), LFM2)
+    source = write_model(tmp_path / "model", "lfm2", LFM2)
     squish.convert(source, tmp_path / "m.gguf", rename="gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         arrays = {name: file[name].numpy() for name in file}
@@ -409,7 +407,7 @@ def test_heads_of_layers_that_say_no_kinds_are_refused(heads: object, tmp_path: 
 
 def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path) -> None:
     config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 1}}
-    source = write_model(tmp_path / "model", squish.registry().implementation("family", "qwen2vl"), config, files=FILES)
+    source = write_model(tmp_path / "model", "qwen2vl", config, files=FILES)
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(source, tmp_path / "m.gguf")
     assert (caught.value.code, caught.value.part) == ("config", "config.json")

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
-from squish_models.api import check_model
-
-import squish_core as squish
 from squish_convert.arrays import in_memory
-from squish_core.errors import SquishError
 from squish_convert.mapping.consistency import check_settings
 from squish_convert.mapping.mapped import map_file, naming_of
-from squish_core.model import Typed
+from squish_models.api import check_model
 from squish_testing import model_arrays, write_model
+
+import squish_core as squish
+from squish_core.errors import SquishError
+from squish_core.model import Typed
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_act": "silu",
@@ -36,11 +36,11 @@ FAMILY = "deepseek2"
 
 
 def written(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
-    return write_model(folder, squish.registry().implementation("family", FAMILY), config, dtype="f32", files=TOKENIZER)
+    return write_model(folder, FAMILY, config, dtype="f32", files=TOKENIZER)
 
 
 def weights(config: dict[str, Any] = CONFIG) -> dict[str, np.ndarray]:
-    return model_arrays(squish.registry().implementation("family", FAMILY), config, "f32")
+    return model_arrays(FAMILY, config, "f32")
 
 
 def opened(arrays: dict[str, np.ndarray], config: dict[str, Any] = CONFIG) -> squish.File:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_cli.app import run
 from squish_models.api import check_model
 from squish_models.tokenizer import Tokenizer, Vocabulary, huggingface_files
+from squish_testing import write_model
 from test_models_conformance import SMALL
 
 import squish_core as squish
-from squish_cli.app import run
-from squish_testing import write_model
 
 BASE = {**SMALL, "intermediate_size": 64, "torch_dtype": "float32", "rope_theta": 10000.0, "hidden_act": "silu"}
 HEADS = {**BASE, "hidden_size": 64, "head_dim": 16, "attention_bias": False}
@@ -77,7 +77,7 @@ UNKNOWN = {"rope_scaling": {"rope_type": "acme", "type": "acme", "factor": 2.0}}
 def written(name: str, settings: dict[str, Any], folder: Path, files: Any = TOKENIZER) -> Path:
     family, config = MODELS[name]
     config = {"eos_token_id": 3, "architectures": ["Own"], **config, **settings}
-    model = write_model(folder / "model", squish.registry().implementation("family", family), config, dtype="f32", files=files)
+    model = write_model(folder / "model", family, config, dtype="f32", files=files)
     return with_biases(model) if family in ("qwen2", "qwen2vl") else model
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_cli.app import run
+from squish_testing import write_model
 from test_models_unreadable_files import FILES, LLAMA
 
 import squish_core as squish
-from squish_cli.app import run
-from squish_testing import write_model
 
 CODES = {"mlx": "int4:group_size=32", "uqff": "q8_0"}
 
 
 def coded(form: str, folder: Path, **settings: Any) -> Path:
     """A model with codes in an engine's format, and other settings in its config."""
-    source = write_model(folder / "source", squish.registry().implementation("family", "llama"), LLAMA, dtype="f32", files=FILES)
+    source = write_model(folder / "source", "llama", LLAMA, dtype="f32", files=FILES)
     model = folder / form
     squish.convert(source, model, form, {"*_proj.weight": CODES[form]})
     config = {**json.loads((model / "config.json").read_text()), **settings}

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_cli.app import run
 from squish_models.api import check_model
+from squish_testing import write_model
 
 import squish_core as squish
-from squish_cli.app import run
 from squish_core.model import Typed
-from squish_testing import write_model
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 64,
@@ -37,7 +37,7 @@ Edit = Callable[[dict[str, Any]], Any]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "qwen3", squish.registry().implementation("family", "qwen3"), CONFIG, dtype="f32", files=TOKENIZER)
+    return write_model(tmp_path / "qwen3", "qwen3", CONFIG, dtype="f32", files=TOKENIZER)
 
 
 def model_for(engine: str, folder: Path) -> Path:
@@ -75,7 +75,7 @@ def test_what_convert_writes_for_an_engine_loads_there(engine: str, folder: Path
 
 @pytest.mark.parametrize(("engine", "loads"), [("llama.cpp", True), ("mlx", True), ("mistralrs", False)])
 def test_a_family_that_an_engine_does_not_support_is_named(engine: str, loads: bool, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "gpt2", squish.registry().implementation("family", "gpt2"), GPT2, dtype="f32", files=TOKENIZER)
+    folder = write_model(tmp_path / "gpt2", "gpt2", GPT2, dtype="f32", files=TOKENIZER)
     result = check_model(model_for(engine, folder), engine)
     assert result.loads == loads
     assert [each.code for each in result.problems if each.severity == "error"] == ([] if loads else ["engine-family"])
@@ -103,7 +103,7 @@ def test_each_key_that_llama_cpp_needs_is_named(key: str, folder: Path) -> None:
 def test_a_setting_that_an_engine_takes_to_be_another_is_a_warning(tmp_path: Path) -> None:
     scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     config = {**LLAMA, "rope_parameters": scaling}
-    model = write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), config, files=TOKENIZER)
+    model = write_model(tmp_path / "llama", "llama", config, files=TOKENIZER)
     (problem,) = check_model(model, "mlx").problems
     assert (problem.code, problem.severity, problem.where) == ("engine-default", "warning", "config.json rope_scaling")
     assert check_model(model, "transformers").loads
@@ -120,7 +120,7 @@ def test_an_invalid_setting_is_an_error(settings: dict[str, Any], folder: Path) 
 @pytest.mark.parametrize(("kind", "problems"), [("yarn", 1), ("dynamic", 1), ("linear", 0)])
 def test_a_rope_scaling_that_an_engine_does_not_know_is_named(kind: str, problems: int, tmp_path: Path) -> None:
     config = {**LLAMA, "rope_theta": 10000.0, "rope_scaling": {"rope_type": kind, "factor": 2.0}}
-    source = write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), config, dtype="f32", files=TOKENIZER)
+    source = write_model(tmp_path / "llama", "llama", config, dtype="f32", files=TOKENIZER)
     squish.convert(source, tmp_path / "out", "uqff")
     reasons = check_model(tmp_path / "out", "mistralrs").problems
     assert [(each.code, each.where) for each in reasons] == [("engine-key", "config.json rope_scaling")] * problems

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_testing import write_model
 
 import squish_core as squish
-from squish_testing import write_model
 
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64,
@@ -28,7 +28,7 @@ NOT_READ = ("README.md", "onnx/")
 def folder(tmp_path: Path) -> Path:
     files = {"tokenizer.json": TOKENIZER["tokenizer.json"], **{name: text.encode() for name, text in CARRIED.items()}}
     flat = {name: data for name, data in files.items() if "/" not in name}
-    path = write_model(tmp_path / "in", squish.registry().implementation("family", "qwen2"), QWEN, files=flat)
+    path = write_model(tmp_path / "in", "qwen2", QWEN, files=flat)
     for name, data in {**files, "README.md": b"read me", "onnx/model.txt": b"graph"}.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_bytes(data if isinstance(data, bytes) else str(data).encode())
@@ -68,7 +68,7 @@ def test_uqff_lists_what_it_does_not_carry(folder: Path, tmp_path: Path) -> None
 
 def test_a_head_of_its_own_is_kept_where_the_outer_setting_says_so(tmp_path: Path) -> None:
     own = write_model(
-        tmp_path / "text", squish.registry().implementation("family", "qwen2"), QWEN,
+        tmp_path / "text", "qwen2", QWEN,
         files={"tokenizer.json": TOKENIZER["tokenizer.json"]},
     )  # fmt: skip
     config = json.loads((own / "config.json").read_text())

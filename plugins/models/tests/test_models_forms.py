@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
-
-import squish_core as squish
 from squish_convert.arrays import in_memory
-from squish_core.errors import SquishError
 from squish_convert.mapping import tensors
 from squish_convert.mapping.mapped import MappedFile, map_file, naming_of
 from squish_convert.mapping.values import fits
 from squish_testing import model_arrays, write_model
+
+import squish_core as squish
+from squish_core.errors import SquishError
 
 SIZES = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -47,7 +47,7 @@ def mapped(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], layout: 
 
 
 def weights(family: str) -> dict[str, np.ndarray]:
-    return model_arrays(squish.registry().implementation("family", family), FAMILIES[family], "f32")
+    return model_arrays(family, FAMILIES[family], "f32")
 
 
 def test_fused_experts_are_taken_apart() -> None:
@@ -69,7 +69,7 @@ def test_fused_experts_are_taken_apart() -> None:
 
 def test_values_are_read_once_to_find_the_dtype_of_a_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {**FAMILIES["llama"], "torch_dtype": "bfloat16"}
-    source = write_model(tmp_path / "source", squish.registry().implementation("family", "llama"), config, files=TOKENIZER)
+    source = write_model(tmp_path / "source", "llama", config, files=TOKENIZER)
     squish.convert(source, tmp_path / "model.gguf")
     checked: list[str] = []
     monkeypatch.setattr(tensors, "CACHED", 0)
@@ -120,7 +120,7 @@ def test_fused_and_stacked_tensors_of_compressed_files_are_split(
 
 
 def test_one_slice_of_an_expert_reads_its_rows_alone(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().implementation("family", "qwen3moe"), MOE, files=TOKENIZER)
+    folder = write_model(tmp_path / "m", "qwen3moe", MOE, files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:
         back = map_file(file, "hf", {}, naming_of(file))
@@ -134,9 +134,7 @@ def test_one_slice_of_an_expert_reads_its_rows_alone(tmp_path: Path) -> None:
 def test_experts_go_from_gguf_to_other_engines_and_back(
     family: str, to: str, encode: str | None, tmp_path: Path
 ) -> None:
-    folder = write_model(
-        tmp_path / "m", squish.registry().implementation("family", family), FAMILIES[family], dtype="f16", files=TOKENIZER
-    )
+    folder = write_model(tmp_path / "m", family, FAMILIES[family], dtype="f16", files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.gguf", encode=encode)
     squish.convert(tmp_path / "m.gguf", tmp_path / to, to)
     squish.convert(tmp_path / to, tmp_path / "back.gguf")
@@ -149,9 +147,7 @@ def test_experts_go_from_gguf_to_other_engines_and_back(
 def test_experts_come_back_from_other_engines_under_the_names_of_hugging_face(
     family: str, through: str, tmp_path: Path
 ) -> None:
-    folder = write_model(
-        tmp_path / "m", squish.registry().implementation("family", family), FAMILIES[family], dtype="f16", files=TOKENIZER
-    )
+    folder = write_model(tmp_path / "m", family, FAMILIES[family], dtype="f16", files=TOKENIZER)
     squish.convert(folder, tmp_path / through, through)
     squish.convert(tmp_path / through, tmp_path / "back", "safetensors:max_shard_size=1GB")
     difference = squish.diff(folder, tmp_path / "back", rename="keep")
@@ -194,9 +190,7 @@ def test_a_tensor_twice_is_refused() -> None:
 @pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
 def test_codes_that_are_packed_across_rows_keep_their_values_under_a_permutation(method: str, tmp_path: Path) -> None:
     """GPTQ and AWQ store matrices transposed, and zero points of eight rows in a word."""
-    folder = write_model(
-        tmp_path / "m", squish.registry().implementation("family", "llama"), FAMILIES["llama"], dtype="f16", files=TOKENIZER
-    )
+    folder = write_model(tmp_path / "m", "llama", FAMILIES["llama"], dtype="f16", files=TOKENIZER)
     rule = "affine:bits=4,group_size=32,offset=zero_point,offset_dtype=packed,word=i32,scale_dtype=f16"
     squish.convert(folder, tmp_path / "q", f"hf:method={method}", encode={"*_proj.weight": rule})
     report = squish.convert(tmp_path / "q", tmp_path / "q.gguf", encode={"*_proj.weight": "f32"}, requantize=True)
@@ -206,9 +200,7 @@ def test_codes_that_are_packed_across_rows_keep_their_values_under_a_permutation
 
 
 def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> None:
-    folder = write_model(
-        tmp_path / "m", squish.registry().implementation("family", "llama"), FAMILIES["llama"], dtype="f16", files=TOKENIZER
-    )
+    folder = write_model(tmp_path / "m", "llama", FAMILIES["llama"], dtype="f16", files=TOKENIZER)
     squish.convert(folder, tmp_path / "q4.gguf", encode="q4_0")
     squish.convert(
         tmp_path / "q4.gguf", tmp_path / "gptq", "hf:method=gptq", encode={"*embed*": "f16", "lm_head*": "f16"}
@@ -224,9 +216,7 @@ def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> N
 @pytest.mark.parametrize("family", ["mixtral", "qwen3moe"])
 def test_codes_of_quantized_experts_are_stacked(method: str, family: str, tmp_path: Path) -> None:
     """Of a checkpoint that stores experts transposed, GGUF and MLX have the codes of a stack."""
-    folder = write_model(
-        tmp_path / "m", squish.registry().implementation("family", family), FAMILIES[family], dtype="f16", files=TOKENIZER
-    )
+    folder = write_model(tmp_path / "m", family, FAMILIES[family], dtype="f16", files=TOKENIZER)
     rules = {"*embed*": "f16", "lm_head*": "f16", "*gate.weight": "f16"}
     squish.convert(folder, tmp_path / "q4.gguf", encode="q4_0")
     squish.convert(tmp_path / "q4.gguf", tmp_path / "q", f"hf:method={method}", encode=rules)
@@ -249,7 +239,7 @@ def test_codes_of_quantized_experts_are_stacked(method: str, family: str, tmp_pa
 
 
 def test_rows_of_compressed_tensors_are_permuted_too(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", squish.registry().implementation("family", "llama"), FAMILIES["llama"], files=TOKENIZER)
+    folder = write_model(tmp_path / "m", "llama", FAMILIES["llama"], files=TOKENIZER)
     squish.convert(folder, tmp_path / "m.zt", "ztensor:encoding=zstd")
     squish.convert(tmp_path / "m.zt", tmp_path / "m.gguf")
     squish.convert(folder, tmp_path / "plain.gguf")

@@ -11,10 +11,10 @@ import pytest
 from small_tokenizer import TOKENIZER
 from squish_models import FAMILIES
 from squish_models.config.gguf_defaults import ARCHITECTURES, COMMON, REQUIRED, LoadedKeys
+from squish_testing import write_model
 
 import squish_core as squish
 from squish_core.model import Typed
-from squish_testing import write_model
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def changed(family: str, changes: dict[str, Any], folder: Path) -> Path:
     """A GGUF of a family with other keys; None removes one."""
     config = {**SMALL, "model_type": family, **MODELS[family]}
-    write_model(folder / "hf", squish.registry().implementation("family", family), config, dtype="f32", files=TOKENIZER)
+    write_model(folder / "hf", family, config, dtype="f32", files=TOKENIZER)
     squish.convert(folder / "hf", folder / "own.gguf", "gguf:keep=no")
     with squish.open(folder / "own.gguf") as file:
         meta = {**file.index.meta, **{f"{family}.{name}": typed(value) for name, value in changes.items()}}

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_convert.api import with_names
 from squish_models import gguf_files
 from squish_models.tokenizer.gguf import NONE
 from squish_safetensors import writer
+from squish_testing import write_model
 
 import squish_core as squish
-from squish_convert.api import with_names
 from squish_core.model import Typed
-from squish_testing import write_model
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -27,7 +27,7 @@ LLAMA = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     files = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
-    return write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), LLAMA, files=files)
+    return write_model(tmp_path / "llama", "llama", LLAMA, files=files)
 
 
 def gguf(folder: Path, target: Path, **keys: Typed) -> Path:

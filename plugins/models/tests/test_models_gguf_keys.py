@@ -11,10 +11,10 @@ import pytest
 from small_tokenizer import TOKENIZER
 from squish_models.tokenizer import gguf_keys, read_gguf, read_huggingface
 from squish_models.tokenizer.sampling import sampling_keys, sampling_of, stated_sampling
+from squish_testing import write_model
 
 import squish_core as squish
 from squish_core.model import Typed
-from squish_testing import write_model
 
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 64,
@@ -156,7 +156,7 @@ def test_defaults_of_sampling_are_keys_both_ways(generation: Files, expected: Fi
 def converted(folder: Path, files: dict[str, Any], config: Files) -> tuple[Any, dict[str, Any]]:
     """Convert a folder with these files to a GGUF; returns the report and the keys."""
     own = {**TOKENIZER, **{name: json.dumps(value).encode() for name, value in files.items()}}
-    source = write_model(folder / "qwen", squish.registry().implementation("family", "qwen3"), QWEN3 | config, files=own)
+    source = write_model(folder / "qwen", "qwen3", QWEN3 | config, files=own)
     report = squish.convert(source, folder / "m.gguf")
     with squish.open(folder / "m.gguf") as file:
         return report, dict(file.meta)
@@ -226,7 +226,7 @@ def test_the_name_is_the_one_that_the_config_states(stated: Any, name: str | Non
 
 def test_names_of_a_base_model_are_those_of_the_family(tmp_path: Path) -> None:
     config = {**QWEN3, "architectures": ["Qwen3Model"], "tie_word_embeddings": False}
-    source = write_model(tmp_path / "whole", squish.registry().implementation("family", "qwen3"), QWEN3, files=TOKENIZER)
+    source = write_model(tmp_path / "whole", "qwen3", QWEN3, files=TOKENIZER)
     with squish.open(source) as file:
         arrays = {name.removeprefix("model."): file[name].numpy() for name in file}
     assets = {**TOKENIZER, "config.json": json.dumps(config).encode()}

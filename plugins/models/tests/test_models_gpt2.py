@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
-
-import squish_core as squish
 from squish_convert.arrays import in_memory
-from squish_core.errors import SquishError
 from squish_convert.mapping.mapped import map_file, naming_of
 from squish_testing import model_arrays, write_model
+
+import squish_core as squish
+from squish_core.errors import SquishError
 
 CONFIG: dict[str, Any] = {
     "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 64,
@@ -25,7 +25,7 @@ FUSED = "transformer.h.0.attn.c_attn.weight"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "gpt2", squish.registry().implementation("family", "gpt2"), CONFIG, dtype="f32", files=TOKENIZER)
+    return write_model(tmp_path / "gpt2", "gpt2", CONFIG, dtype="f32", files=TOKENIZER)
 
 
 def test_matrices_are_transposed_in_gguf_and_mlx(folder: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_blocks_go_to_hugging_face_as_floats_alone(folder: Path, tmp_path: Path)
 
 
 def test_the_first_checkpoints_names_and_masks_are_read() -> None:
-    arrays = model_arrays(squish.registry().implementation("family", "gpt2"), CONFIG, "f32")
+    arrays = model_arrays("gpt2", CONFIG, "f32")
     short = {name.removeprefix("transformer."): values for name, values in arrays.items()}
     short["h.0.attn.bias"] = np.ones((1, 1, 8, 8), np.float32)
     file = in_memory(short, assets={"config.json": json.dumps(CONFIG).encode()})

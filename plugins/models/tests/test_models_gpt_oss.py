@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
+from squish_testing import write_model
 
 import squish_core as squish
 from squish_core.errors import SquishError
-from squish_testing import write_model
 
 CONFIG: dict[str, Any] = {
     "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_act": "silu",
@@ -30,7 +30,7 @@ AS_CODES = {"*_exps.weight": "mxfp4"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "gpt-oss", squish.registry().implementation("family", "gpt-oss"), CONFIG, dtype="f32", files=TOKENIZER)
+    return write_model(tmp_path / "gpt-oss", "gpt-oss", CONFIG, dtype="f32", files=TOKENIZER)
 
 
 @pytest.fixture

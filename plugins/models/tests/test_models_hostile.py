@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_convert.arrays import in_memory
+from squish_convert.mapping.mapped import map_file, naming_of
 from squish_models.tokenizer import read_gguf, read_huggingface
 from squish_models.tokenizer.sentencepiece import parse
+from squish_testing import model_arrays, write_model
 from test_models_bad_input import FIRST, family_of, mapped
 
 import squish_core as squish
-from squish_convert.arrays import in_memory
-from squish_convert.mapping.mapped import map_file, naming_of
 from squish_core.model import Typed
-from squish_testing import model_arrays, write_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -31,7 +31,7 @@ SURROGATE = "\ud800"
 
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
-    return write_model(tmp_path / "llama", squish.registry().implementation("family", "llama"), LLAMA, files=TOKENIZER)
+    return write_model(tmp_path / "llama", "llama", LLAMA, files=TOKENIZER)
 
 
 def refusal(folder: Path) -> squish.SquishError:

@@ -12,12 +12,12 @@ from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
 from squish_models.engines.llama_cpp.keys import ARCHITECTURES
 from squish_models.engines.llama_cpp.tensors import LAYERS, OTHERS
+from squish_testing import write_model
 from test_models_bad_input import FIRST
 
 import squish_core as squish
 from squish_core.errors import FormatError
 from squish_core.model import Typed
-from squish_testing import write_model
 
 Keys = dict[str, Any]
 Arrays = dict[str, np.ndarray]
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Keys, Arrays]:
 
 
 def made(folder: Path, family: str) -> tuple[Keys, Arrays]:
-    write_model(folder / "hf", squish.registry().implementation("family", family), FIRST[family], dtype="f32", files=TOKENIZER)
+    write_model(folder / "hf", family, FIRST[family], dtype="f32", files=TOKENIZER)
     squish.convert(folder / "hf", folder / "base.gguf", "gguf:keep=no")
     with squish.open(folder / "base.gguf") as file:
         return dict(file.index.meta), {name: file[name].numpy() for name in file}

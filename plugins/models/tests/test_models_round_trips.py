@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_testing import write_model
 from test_models_bad_input import CONFIGS, FIRST, family_of
 
 import squish_core as squish
 from squish_core.model import Typed
-from squish_testing import write_model
 
 MULTIMODAL = "qwen2vl"
 """Its text part alone is converted, as Qwen 2 in folders: see docs/models.md."""

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_convert.arrays import in_memory
 from squish_models import gguf_files
+from squish_testing import model_arrays, write_model
 from test_models_bad_input import FIRST, family_of
 from test_models_unreadable_files import FILES, LLAMA, damaged
 
 import squish_core as squish
-from squish_convert.arrays import in_memory
 from squish_core.model import Typed
-from squish_testing import model_arrays, write_model
 
 K_PROJ = "model.layers.0.self_attn.k_proj.weight"
 Keys = dict[str, Any]
@@ -29,7 +29,7 @@ Change = Callable[[Keys, Arrays], Any]
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model in each format that an engine opens; `foreign.gguf` was written without Squish's keys."""
     base = tmp_path_factory.mktemp("models")
-    write_model(base / "hf", squish.registry().implementation("family", "llama"), LLAMA, dtype="f32", files=FILES)
+    write_model(base / "hf", "llama", LLAMA, dtype="f32", files=FILES)
     squish.convert(base / "hf", base / "mlx", "mlx", "int4:group_size=32")
     squish.convert(base / "hf", base / "uqff", "uqff", "q8_0")
     squish.convert(base / "hf", base / "own.gguf")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from small_tokenizer import TOKENIZER
-
-import squish_core as squish
 from squish_cli.app import run
 from squish_convert.imatrix import read_imatrix
-from squish_core.model import CodecSpec, Typed
 from squish_testing import write_model
+
+import squish_core as squish
+from squish_core.model import CodecSpec, Typed
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
@@ -42,9 +42,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def folder(tmp_path: Path, family: str) -> Path:
-    return write_model(
-        tmp_path / family, squish.registry().implementation("family", family), CONFIGS[family], dtype="f32", files=TOKENIZER
-    )
+    return write_model(tmp_path / family, family, CONFIGS[family], dtype="f32", files=TOKENIZER)
 
 
 def imatrix(path: Path, sums: Mapping[str, np.ndarray], count: float = 8) -> Path:
@@ -161,7 +159,7 @@ BY_RULE_OR_PRESET = pytest.mark.parametrize("encode", [SEARCH, PRESET, {"blk.*.a
 def wide(tmp_path: Path) -> Path:
     """A model whose rows are long enough for K-quants, as a GGUF."""
     sizes = {**CONFIGS["llama"], "hidden_size": 256, "intermediate_size": 256}
-    source = write_model(tmp_path / "wide", squish.registry().implementation("family", "llama"), sizes, dtype="f32", files=TOKENIZER)
+    source = write_model(tmp_path / "wide", "llama", sizes, dtype="f32", files=TOKENIZER)
     squish.convert(source, tmp_path / "wide.gguf")
     return tmp_path / "wide.gguf"
 

@@ -9,9 +9,9 @@ from typing import Any
 import acme_models
 from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
+from squish_testing import FamilySuite, write_model
 
 import squish_core as squish
-from squish_testing import FamilySuite, write_model
 
 
 class TestAcme(FamilySuite):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from squish_models.tokenizer import gguf_keys, huggingface_files, read_gguf, read_huggingface
 from squish_models.tokenizer.json_file import Merges, TokenIds, dump_tokenizer, parse_tokenizer
+from squish_testing import write_model
 
 import squish_core as squish
 from squish_core.api import SquishError, parse_object
-from squish_testing import write_model
 
 NAME = "tokenizer.json"
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"ensure_ascii": False}, {"ensure_ascii": False, "indent": 2})

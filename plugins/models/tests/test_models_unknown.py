@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli.app import run
 
 import squish_core as squish
-from squish_cli.app import run
 
 UP = "model.layers.0.mlp.up_proj.weight"
 ONE = {UP: np.ones((64, 64), np.float32)}

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_models_bad_input import CONFIGS, family_of, opened
-from test_models_unreadable_files import FILES, LLAMA
-
-import squish_core as squish
 from squish_cli.app import run
 from squish_convert.arrays import in_memory
 from squish_convert.mapping.consistency import check_settings
 from squish_convert.mapping.mapped import naming_of
 from squish_testing import model_arrays
+from test_models_bad_input import CONFIGS, family_of, opened
+from test_models_unreadable_files import FILES, LLAMA
+
+import squish_core as squish
 
 LAYER = "model.layers.0."
 TARGETS = {"hf": "bf16", "hf:method=gptq": "int4:group_size=32", "safetensors:max_shard_size=1GB": None}
@@ -42,7 +42,7 @@ def written(
     folder: Path, change: Change = dict, settings: Mapping[str, Any] = {}, files: Mapping[str, bytes] = FILES
 ) -> Path:
     """A float model with other tensors, and other settings in its config."""
-    arrays = model_arrays(squish.registry().implementation("family", "llama"), LLAMA, "f32")
+    arrays = model_arrays("llama", LLAMA, "f32")
     change(arrays)
     config = {key: value for key, value in {**LLAMA, **settings}.items() if value is not None}
     assets = {**files, "config.json": json.dumps(config).encode()}
@@ -235,7 +235,7 @@ def test_every_family_is_checked(name: str) -> None:
 
 def test_many_layers_and_unknown_tensors_take_little_time() -> None:
     """Neither the number of layers in a config nor that of unknown tensors is searched through."""
-    arrays = model_arrays(squish.registry().implementation("family", "llama"), LLAMA, "f32")
+    arrays = model_arrays("llama", LLAMA, "f32")
     extra = {f"{LAYER}{'a.' * 50}{number}": np.ones(1, np.float32) for number in range(5000)}
     with pytest.raises(squish.SquishError) as caught:
         checked({**arrays, **extra}, {**LLAMA, "num_hidden_layers": 1 << 18})

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from small_tokenizer import TOKENIZER
+from squish_cli.app import run
 from squish_models.api import check_model
+from squish_testing import write_model
 
 import squish_core as squish
-from squish_cli.app import run
-from squish_testing import write_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
@@ -41,7 +41,7 @@ DIRECTIONS = (
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model as a folder of each format that has a config.json."""
     base = tmp_path_factory.mktemp("models")
-    write_model(base / "hf", squish.registry().implementation("family", "llama"), LLAMA, dtype="f32", files=FILES)
+    write_model(base / "hf", "llama", LLAMA, dtype="f32", files=FILES)
     squish.convert(base / "hf", base / "mlx", "mlx")
     squish.convert(base / "hf", base / "uqff", "uqff")
     return base

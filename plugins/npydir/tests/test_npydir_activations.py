@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import source
+from squish_cli import main
 
 import squish_core as squish
 from squish_core.api import SquishError, TensorError
-from squish_cli import main
 
 RNG = np.random.default_rng(6)
 WEIGHT = (RNG.standard_t(6, (64, 256)) * 0.02).astype(np.float32)

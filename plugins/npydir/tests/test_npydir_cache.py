@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import make, source
+from squish_cli import main
 from squish_npydir.tiers import arrays, cache, resources
 from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, WriteError
-from squish_cli import main
 
 RNG = np.random.default_rng(4)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from npydir_samples import int8, make
 from squish_npydir.tiers import cache
+from squish_testing import CodecSuite, ContainerSuite
 
 from squish_core.api import TensorSpec
-from squish_testing import CodecSuite, ContainerSuite
 
 
 @once

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import source
+from squish_cli import main
 from squish_npydir.gate import Gate
 from squish_npydir.write.replace import delete_tier
 
 import squish_core as squish
-from squish_cli import main
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from shutil import copytree
 import numpy as np
 import pytest
 from npydir_samples import int8, make, source
+from squish_cli import main
 from squish_npydir.tiers import background, cache, choice, resources
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
-from squish_cli import main
 
 RNG = np.random.default_rng(11)
 

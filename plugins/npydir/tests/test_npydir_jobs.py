@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import source
+from squish_cli import main
 from squish_npydir.tiers import cache
 
 import squish_core as squish
 from squish_core.api import UsageError
-from squish_cli import main
 
 RANDOM = np.random.default_rng(7)
 TASK = {"scheduler": "local:1", "task_bytes": 3000}

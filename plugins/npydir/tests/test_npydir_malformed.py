@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import int8, make
+from squish_cli import main
+from squish_testing.mutations import mutant
+from squish_testing.sources import DamagedFolder
 
 import squish_core as squish
 from squish_core.api import (
@@ -24,10 +27,7 @@ from squish_core.api import (
     TruncatedError,
     UnknownFormatError,
 )
-from squish_cli import main
 from squish_core.io.local import open_source
-from squish_testing.mutations import mutant
-from squish_testing.sources import DamagedFolder
 
 PICKLE = b"cos\nsystem\n(S'echo'\ntR."
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import floats, int8, make, nibbles
+from squish_cli import main
 from squish_npydir.tiers import cache
 from squish_npydir.tiers.seal import Sealed
 
 import squish_core as squish
 from squish_core.api import FormatError
-from squish_cli import main
 
 PLACE = "squish_panels"
 NAMES = {"bias": (5, 3, 64), "plain": (37, 128), "eight": (4, 64), "narrow": (4, 48), "line": (64,), "norm": (8,)}

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from squish_cli.app import run
 
 import squish_core as squish
-from squish_cli.app import run
 from squish_core.formats.protobuf import message, number
 
 ROWS, COLUMNS = 32, 64

@@ -6,7 +6,6 @@ from typing import Any
 
 import fsspec
 import pytest
-
 from squish_testing import SourceSuite
 
 FILES = {"model.gguf": bytes(range(256)) * 1200, "config.json": b"{}", "part two.bin": b"second"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import squish_core as squish
 from squish_cli import main
 from squish_testing import expect_error
+
+import squish_core as squish
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli.app import run
 from squish_remote.references import manifest
 
 import squish_core as squish
 from squish_core.api import UsageError
-from squish_cli.app import run
 
 ARRAYS = {"layers/0.weight": np.arange(12, dtype=np.float32).reshape(3, 4), "scalar": np.array(2.5)}
 

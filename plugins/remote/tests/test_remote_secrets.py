@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_cli import app, main
 
 import squish_core as squish
-from squish_cli import app, main
 
 NAME = "model.safetensors"
 SECRETS = ("hunter2", "s1gnature", "fragm3nt")

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from squish_cli.app import run
+from squish_convert.ranges import ImageReader
 from squish_remote.serve import ImageServer, byte_range
 
 import squish_core as squish
-from squish_cli.app import run
-from squish_convert.ranges import ImageReader
 
 PATIENCE = 120
 """Seconds for what takes a moment, however loaded the machine is."""

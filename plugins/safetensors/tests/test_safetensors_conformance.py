@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from squish_safetensors.header import TAGS
+from squish_testing import ContainerSuite
 
 from squish_core import dtypes
-from squish_testing import ContainerSuite
 
 
 def packed(tensors: Mapping[str, tuple[str, list[int]]]) -> bytes:

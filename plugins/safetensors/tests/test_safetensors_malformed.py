@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import FormatError, LimitError, SquishError, TruncatedError, UnknownFormatError
-from squish_testing import expect_error
 
 
 def sized(raw: bytes, data: bytes = b"") -> bytes:

@@ -9,10 +9,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError
-from squish_testing import expect_error
 
 
 def pack(header: object, data: bytes = b"", pad: int = 0) -> bytes:

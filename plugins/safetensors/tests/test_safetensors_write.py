@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import Dropped
@@ -20,7 +21,6 @@ from squish_core.errors import FormatError
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
-from squish_testing import expect_error
 
 CONTAINER = squish.registry().container("safetensors")
 SUB_BYTE = {"f4_e2m1": 4, "f6_e2m3": 6, "f6_e3m2": 6}

@@ -12,10 +12,10 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
+from squish_cli import main
 
 import squish_core as squish
 from squish_core.api import SquishError, Typed
-from squish_cli import main
 
 
 @pytest.fixture

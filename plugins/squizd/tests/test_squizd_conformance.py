@@ -13,9 +13,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from squish_testing import CodecSuite, ContainerSuite
 
 from squish_core.api import TensorSpec
-from squish_testing import CodecSuite, ContainerSuite
 
 
 def _samples(sq: Any) -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:

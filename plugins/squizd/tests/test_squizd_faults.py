@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-import squish_core as squish
 from squish_testing import expect_error
 from squish_testing.suite import typed_errors_only
+
+import squish_core as squish
 
 Build = Callable[[Any], bytes]
 

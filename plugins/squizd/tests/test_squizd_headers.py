@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.api import MissingPluginError, SquishError
-from squish_testing import expect_error
 
 OK, WARNING, NOTE = "ok", "warning", "note"
 # file -> what opening gives: ok, a note, a warning (strict refuses), or the rule of the error

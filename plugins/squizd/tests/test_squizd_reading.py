@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
-from squish_testing import expect_error
 
 
 def same(actual: np.ndarray, expected: np.ndarray) -> bool:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import squish_torch
+from squish_cli import main
 
 import squish_core as squish
-from squish_cli import main
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed here")
 

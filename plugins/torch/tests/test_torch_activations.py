@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import squish_torch
 import torch
+from squish_cli import main
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_cli import main
 
 WINDOW = 64
 UP = "model.layers.1.mlp.up_proj.weight"

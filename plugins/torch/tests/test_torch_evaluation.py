@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import squish_torch
 import torch
+from squish_cli import main
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_cli import main
 
 ENCODE = ["q4_0", "*norm*=keep", "*embed*=q8_0"]
 WINDOW = 64

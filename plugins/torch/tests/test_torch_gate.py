@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import squish_torch
+from squish_cli import main
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_cli import main
 
 
 @pytest.fixture(scope="module")

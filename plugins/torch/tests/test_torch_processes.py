@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import squish_torch
 from attrs import evolve
+from squish_cli import main
 from squish_torch.evaluation import activations, sensitivity, workers
 from squish_torch.evaluation.language_model import LanguageModel
 from squish_torch.evaluation.windows import Windows
@@ -19,7 +20,6 @@ from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
 from squish_core.api import SquishError, UsageError
-from squish_cli import main
 from squish_core.schedulers.local import LocalScheduler
 
 WINDOW = 32

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_cli import main
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_cli import main
 
 pytest.importorskip("lm_eval", reason="needs lm-eval, which `make oracles` installs")
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from squish_cli import main
 from squish_torch.evaluation import tuning
 from tiny_models import TEXT, tiny_llama, with_tokenizer
 
 import squish_core as squish
-from squish_cli import main
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from squish_testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
 
 import squish_core as squish
 from squish_core.api import TensorSpec, open_source
-from squish_testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")
 EXPECTED = json.loads((DATA / "expected.json").read_text())

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-import squish_core as squish
 from squish_testing import expect_error, mutants
 from squish_testing.suite import typed_errors_only
+
+import squish_core as squish
 
 
 def u32(*numbers: int) -> bytes:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
-from squish_testing import expect_error
 
 SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
 

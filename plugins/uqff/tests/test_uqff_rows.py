@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from squish_testing import CountingSource, expect_error
 
 import squish_core as squish
 from squish_core.io.local import open_source
 from squish_core.limits import Limits
-from squish_testing import CountingSource, expect_error
 
 Q4K = "1.0.0-q4k/q4k-0.uqff"
 SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
+from squish_testing.writeback import check_conversion
 from squish_uqff.write.accept import accepts, accepts_codes, choose
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec
-from squish_testing import expect_error
-from squish_testing.writeback import check_conversion
 
 DATA = Path(__file__).with_name("data")
 SETS = sorted(json.loads((DATA / "expected.json").read_text()))

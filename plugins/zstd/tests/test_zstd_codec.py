@@ -9,11 +9,11 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from squish_testing import expect_error
 from squish_zstd.api import Zstd, decode_head
 from squish_zstd.codec import WINDOW
 
 from squish_core.api import CodecError
-from squish_testing import expect_error
 
 # Hand-built frames by RFC 8878: magic, frame header descriptor, window byte, block header, block.
 MAGIC = bytes.fromhex("28b52ffd")

@@ -12,13 +12,13 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from squish_testing import expect_error
+from squish_testing.mutations import mutants
 from squish_zstd import files
 from squish_zstd.api import Zstd
 from squish_zstd.files import FRAME, Unpacked
 
 from squish_core.api import CodecError, FormatError, LimitError, Limits, SquishError, open_source
-from squish_testing import expect_error
-from squish_testing.mutations import mutants
 
 CONTENT = random.Random(1).randbytes(2000) * 1200  # 2.4 MB: two and a half frames
 SMALL = random.Random(2).randbytes(3000)

@@ -8,10 +8,10 @@ from pathlib import Path
 import cbor2
 import numpy as np
 import zstandard
+from squish_testing import ByteCodecSuite, ContainerSuite
 
 from squish_core.formats.metadata import dump_meta
 from squish_core.model import Typed
-from squish_testing import ByteCodecSuite, ContainerSuite
 
 DATA = Path(__file__).with_name("data")
 

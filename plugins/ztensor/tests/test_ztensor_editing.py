@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_testing import expect_error
 from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError, UnsupportedVersionError, WriteError
 from squish_core.model import Typed
-from squish_testing import expect_error
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True), "c": np.arange(4, dtype=np.int8)}
 WIRES: list[dict[str, str]] = [{}, {"encoding": "zstd"}, {"wire": "2"}, {"wire": "2", "encoding": "zstd"}]

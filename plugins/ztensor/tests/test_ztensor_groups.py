@@ -9,6 +9,7 @@ import cbor2
 import numpy as np
 import pytest
 from attrs import evolve
+from squish_testing.codecs import read_region
 from squish_ztensor import groups
 
 import squish_core as squish
@@ -16,7 +17,6 @@ from squish_core.codecs.regions import full
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 from squish_core.plugins.registry import registry
-from squish_testing.codecs import read_region
 
 SHAPE = (16, 32)
 RNG = np.random.default_rng(3)

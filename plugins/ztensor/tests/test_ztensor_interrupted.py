@@ -16,10 +16,10 @@ from typing import Any
 import kills
 import numpy as np
 import pytest
+from squish_cli import app
 from squish_ztensor.edit import edit
 
 import squish_core as squish
-from squish_cli import app
 from squish_core.errors import FormatError, SquishError, WriteError
 from squish_core.io import append
 from squish_core.io.journal import Journal, journal_path, write_journal

@@ -8,6 +8,7 @@ from typing import Any
 import cbor2
 import numpy as np
 import pytest
+from squish_testing import expect_error
 
 import squish_core as squish
 from squish_core.errors import MissingPluginError
@@ -15,7 +16,6 @@ from squish_core.formats.metadata import dump_meta
 from squish_core.limits import DEFAULT
 from squish_core.model import Typed
 from squish_core.plugins.registry import Registry
-from squish_testing import expect_error
 
 READABLE = (
     "v01_dense_all_dtypes", "v10_dense_all_dtypes", "h11_f8_complex_dtype", "v11_dense_all_dtypes",

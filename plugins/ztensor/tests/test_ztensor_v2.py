@@ -17,13 +17,13 @@ import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_testing import expect_error
 from squish_ztensor.codecs.sparse import to_scipy
 from squish_ztensor.v1.cbor import _check_memory
 
 import squish_core as squish
 from squish_core.api import Dropped
 from squish_core.errors import CodecError, FormatError, LimitError, SquishError, TensorError, TruncatedError
-from squish_testing import expect_error
 
 pytestmark = pytest.mark.usefixtures("little_memory")
 

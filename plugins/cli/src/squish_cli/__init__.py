@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with suppress(ValueError):  # outside the main thread, where no handler can be set
         handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        from squish_cli.app import run
+        from .app import run
 
         return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # also raised while modules are loading

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from squish_cli.words import first_word
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+
+from .words import first_word
 
 COMMANDS: dict[str, str] = {
     **dict.fromkeys(("stat", "show", "inspect", "describe", "dump", "metadata", "header", "cat", "file"), "info"),

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_cli import words
-from squish_cli.output import Answer, show, show_error, show_warning
-from squish_cli.parameters import App
-from squish_cli.settings import check_settings
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError, redact
+
+from . import words
+from .output import Answer, show, show_error, show_warning
+from .parameters import App
+from .settings import check_settings
 
 # command -> (module of the function with its name, examples); a command loads no other commands
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -87,7 +88,7 @@ def _run(argv: Sequence[str]) -> int:
         line = words.understood(argv)
         app = build(line)
         if (first := words.first_word(line)) and first not in COMMANDS:
-            from squish_cli import extras
+            from . import extras
 
             line = words.with_command(line, extras.command_names(app))
         # standalone_mode=False: typer's own error handling has other exit codes and messages.
@@ -116,7 +117,7 @@ def _run(argv: Sequence[str]) -> int:
 
 def advised(error: Exception, argv: Sequence[str]) -> Exception:
     """The error, with a command that does what was probably meant."""
-    from squish_cli.advice import advise
+    from .advice import advise
 
     if isinstance(error, SquishError) and (hint := advise(error, argv)):
         error.hint = redact(hint)
@@ -148,8 +149,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
         add_command(app, name)
     if first in COMMANDS or "--version" in argv:
         return app
-    from squish_cli import extras
-    from squish_cli.cache import cache_group
+    from . import extras
+    from .cache import cache_group
 
     app.add_typer(cache_group(), name="cache")
     names = [word for word in argv if not word.startswith("-")]

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from squish_cli.options import Json
-from squish_cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
+
+from .options import Json
+from .output import Answer
 
 Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
 Synthetic = Annotated[
@@ -25,7 +26,7 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     bytes, and open with reading the whole file. Small tensors fit the CPU's caches, and so do the bytes they are
     compared with.
     """
-    from squish_cli.benchmark import benchmark
+    from .benchmark import benchmark
 
     if bool(file) == synthetic:
         raise UsageError("pass either a FILE or --synthetic", code=ErrorCode.USAGE, hint="See `squish bench --help`.")

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
-from squish_cli import machine_rates
-from squish_cli.machine_rates import MachineRates, measure_rates
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.dtypes import nbytes
@@ -26,6 +24,9 @@ from squish_core.plugins.registry import registry as installed
 from squish_core.specs import parse_spec
 from squish_core.tensor import Tensor
 from squish_core.text import format_bytes
+
+from . import machine_rates
+from .machine_rates import MachineRates, measure_rates
 
 if TYPE_CHECKING:
     import numpy as np

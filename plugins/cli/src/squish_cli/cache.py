@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from squish_cli.options import Json
-from squish_cli.output import Answer
-from squish_cli.parameters import App
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.io import cache
 from squish_core.text import counted, format_bytes
+
+from .options import Json
+from .output import Answer
+from .parameters import App
 
 
 def cache_group() -> typer.Typer:

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from squish_cli import spellings
-from squish_cli.options import (
+from squish_core.codes import CANNOT_RUN
+from squish_core.errors import SquishError, UsageError, redact
+
+from . import spellings
+from .options import (
     Assets,
     Encode,
     Format,
@@ -23,12 +26,10 @@ from squish_cli.options import (
     To,
     resume_value,
 )
-from squish_cli.output import Answer, error_data
-from squish_cli.progress import Progress
-from squish_cli.recipe import read_recipe
-from squish_cli.wording import command_line
-from squish_core.codes import CANNOT_RUN
-from squish_core.errors import SquishError, UsageError, redact
+from .output import Answer, error_data
+from .progress import Progress
+from .recipe import read_recipe
+from .wording import command_line
 
 Target = Annotated[
     str | None,
@@ -147,8 +148,9 @@ def diff(
     differently count as the same. Two models of one family are compared under the names, rows and settings of A,
     whatever their layouts. Prints the verdict, then the ten tensors that differ most. Exit code 1 if they differ.
     """
-    import squish_core as squish
     from squish_convert.compare.diff import WORST, difference_lines
+
+    import squish_core as squish
 
     with Progress("comparing", quiet) as progress:
         difference = squish.diff(a, b, progress=progress, rename=names, scheduler=scheduler)
@@ -193,8 +195,9 @@ def convert(
     --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
     `squish codecs`, or keep; ID(SPEC) wraps another encoding.
     """
-    import squish_core as squish
     from squish_convert.report import conversion_lines
+
+    import squish_core as squish
     from squish_core.opening import open as open_file
 
     encode_rules = [*(read_recipe(recipe) if recipe else ()), *(encode or ())]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from squish_cli.output import Answer
 from squish_core.display.tables import table
 from squish_core.io.local import open_folder
 from squish_core.io.paths import missing
+
+from .output import Answer
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from squish_cli.options import Format, Json, Only, Quiet, To
-from squish_cli.output import Answer
-from squish_cli.progress import Progress
 from squish_core.codes import ErrorCode
+
+from .options import Format, Json, Only, Quiet, To
+from .output import Answer
+from .progress import Progress
 
 
 def cp(
@@ -26,8 +27,9 @@ def cp(
     Keeps their names, codes and values; `squish convert --only` changes them. From a remote model, fetches only the
     header and the bytes of these tensors.
     """
-    import squish_core as squish
     from squish_convert.report import conversion_lines
+
+    import squish_core as squish
     from squish_core.opening import open as open_file
 
     with open_file(src, format) as opened, Progress("copying", quiet) as progress:

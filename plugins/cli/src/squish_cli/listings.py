@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_cli.options import Json, Op
-from squish_cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
 from squish_core.text import did_you_mean
+
+from .options import Json, Op
+from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
@@ -153,12 +154,12 @@ def doctor(
     removed.
     """
     if folder is not None:
-        from squish_cli.cleanup import examine
+        from .cleanup import examine
 
         return examine(folder, clean)
     if clean:
         raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
-    from squish_cli.diagnosis import diagnose
+    from .diagnosis import diagnose
 
     diagnosis = diagnose()
     return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)

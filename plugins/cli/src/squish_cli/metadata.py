@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from squish_cli.output import Answer
 from squish_core.display.data import to_json
 from squish_core.errors import SquishError
 from squish_core.text import did_you_mean
+
+from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.file import File

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from squish_cli.options import Format, Json
-from squish_cli.output import Answer
+from .options import Format, Json
+from .output import Answer
 
 Target = Annotated[
     str, typer.Argument(metavar="FILE", help="A file of weights, a model's folder or a URL; or an id, such as gguf.")

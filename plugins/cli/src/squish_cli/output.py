@@ -11,11 +11,12 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_cli.wording import command_line
 from squish_core.display.data import to_json
 from squish_core.display.tables import fit, terminal_width
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
+
+from .wording import command_line
 
 _COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _COMMAND = re.compile("`[^`]+`")

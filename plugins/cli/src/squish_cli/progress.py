@@ -7,8 +7,9 @@ import time
 from json import dumps
 from typing import Any
 
-from squish_cli.wording import command_line
 from squish_core.text import escape
+
+from .wording import command_line
 
 EVERY = 2.0
 """Seconds between two lines, and before the first."""

@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 import squish_core
-from squish_cli.options import Json
-from squish_cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 from squish_core.plugins.registry import registry
+
+from .options import Json
+from .output import Answer
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIXES = (".py", ".toml", ".typed")

@@ -46,7 +46,7 @@ def check_settings() -> None:
 def _warn(name: str, names_in_use: tuple[str, ...]) -> None:
     import difflib
 
-    from squish_cli.output import show_warning
+    from .output import show_warning
 
     if near := difflib.get_close_matches(name, names_in_use, 1, 0.85):
         show_warning(f"{name} is not used; did you mean {near[0]}?")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from squish_cli.output import Answer
 from squish_core.display.tables import table
 from squish_core.statistics import COLUMNS, magnitudes, statistics_row
+
+from .output import Answer
 
 if TYPE_CHECKING:
     from squish_core.tensor import Tensor

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve
 
-from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
-from squish_cli.metadata import one_value
-from squish_cli.options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
-from squish_cli.output import Answer
-from squish_cli.values import values
-from squish_cli.wording import command_line
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table, terminal_width
 from squish_core.errors import UsageError
+from squish_core.summary import link_of, shown_as, stored_as, with_link, zero_share
+
+from .metadata import one_value
+from .options import Assets, Backend, FileName, Format, Json, Op, Patterns, Prefer
+from .output import Answer
+from .values import values
+from .wording import command_line
 
 if TYPE_CHECKING:
     from squish_core.file import File

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Sequence
 
-from squish_cli.output import show_warning
+from .output import show_warning
 
 OLD_OPTIONS = {
     "plan": {"--policy": "--prefer"},

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from squish_core import opening
-from squish_convert.imatrix import COUNTS, NAME, SUFFIX, SUMS, merge_imatrix, read_imatrix
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
 from squish_core.limits import Limits
-from squish_convert.mapping.aliases import Alias, Aliases
 from squish_core.model import TensorSpec, Typed
 from squish_core.plugins.registry import Registry
 from squish_core.text import counted
+
+from .imatrix import COUNTS, NAME, SUFFIX, SUMS, merge_imatrix, read_imatrix
+from .mapping.aliases import Alias, Aliases
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,6 @@ from functools import partial
 from attrs import evolve
 
 from squish_core.checking.check import check_empty, check_part
-from squish_convert.compare.metrics import Distance
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, TensorError
@@ -25,6 +24,8 @@ from squish_core.formats.dropped import Dropped
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing
 from squish_core.model import Encoding, Index, Part, TensorSpec
+
+from .compare.metrics import Distance
 
 _OF_THE_WHOLE = "of the whole model"
 

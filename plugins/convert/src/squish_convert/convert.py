@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -14,16 +13,7 @@ from attrs import evolve
 
 from squish_core.checking.check import ProgressCallback
 from squish_core.codes import ErrorCode
-from squish_convert.delete_source import deletable, delete
-from squish_convert.evidence import Evidence, undecided_notes
-from squish_convert.execute import execute, outgoing_tensors
-from squish_convert.inputs import Inputs, open_inputs
-from squish_convert.job.document import ARGUMENTS, JobFile, document_arguments, job_document
-from squish_convert.observer import ConversionObserver
-from squish_convert.plan import ConversionPlan, plan_conversion
-from squish_convert.report import Conversion
-from squish_convert.rules import Encode
-from squish_core.errors import CodecError, FileAccessError, SquishError, UsageError
+from squish_core.errors import CodecError, FileAccessError, UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.atomic import check_target
@@ -33,8 +23,18 @@ from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
+from .delete_source import deletable, delete
+from .evidence import Evidence, undecided_notes
+from .execute import execute, outgoing_tensors
+from .inputs import Inputs, open_inputs
+from .job.document import ARGUMENTS, JobFile, document_arguments, job_document
+from .observer import ConversionObserver
+from .plan import ConversionPlan, plan_conversion
+from .report import Conversion
+from .rules import Encode
+
 if TYPE_CHECKING:
-    from squish_convert.job.distribution import JobOptions
+    from .job.distribution import JobOptions
 
 
 def convert(
@@ -204,7 +204,7 @@ def _job_options(
             if value:
                 raise UsageError(f"{name}= needs scheduler=", code=ErrorCode.USAGE, hint="Add scheduler='local'.")
         return None
-    from squish_convert.job.distribution import JobOptions
+    from .job.distribution import JobOptions
 
     return JobOptions.parse(scheduler, task_bytes, resume, journal, registry)
 
@@ -240,7 +240,7 @@ def _execute(
     observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
     if job is None:
         return execute(plan, model, inputs.target, observer, activations=inputs.statistics, overwrite=overwrite)
-    from squish_convert.job.distribution import execute_job
+    from .job.distribution import execute_job
 
     document = job_document(plan, inputs.file, document_arguments(arguments))
     return execute_job(plan, model, inputs.target, document, job, observer, inputs.statistics, overwrite=overwrite)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from squish_core.codecs.bound import MEMORY_LIMIT
-from squish_convert.digests import Digests
-from squish_convert.step import Step
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.guard import computing
 from squish_core.io.wrapped import CachedSource, RangeCache
-from squish_convert.mapping.mapped import MappedFile
+
+from .digests import Digests
+from .mapping.mapped import MappedFile
+from .step import Step
 
 
 class CopyChecks:

@@ -11,30 +11,10 @@ from squish_core import dtypes
 from squish_core.codecs.allocator import ModelFacts
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool
-from squish_convert.activations import Activations
-from squish_convert.compatible import (
-    can_widen,
-    encoder_for,
-    encoder_problem,
-    keeps_values,
-    needs_activations,
-    same_encoding,
-    with_encoder_params,
-    without_encoder_params,
-    without_statistics,
-)
-from squish_convert.evidence import complete_params, repack_exactness, values_of
-from squish_convert.nearest import Nearest, nearest_encodings
-from squish_convert.overflow import REFUSE
-from squish_convert.refusals import described, refused_codes
-from squish_convert.rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
-from squish_convert.step import KEPT, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.formats.base import Container
 from squish_core.guard import computing
-from squish_convert.mapping.mapped import MappedFile
-from squish_convert.mapping.tensors import wraps_dense
 from squish_core.model import (
     DENSE,
     SAME_BYTES,
@@ -47,6 +27,27 @@ from squish_core.model import (
     check_declared,
 )
 from squish_core.text import counted
+
+from .activations import Activations
+from .compatible import (
+    can_widen,
+    encoder_for,
+    encoder_problem,
+    keeps_values,
+    needs_activations,
+    same_encoding,
+    with_encoder_params,
+    without_encoder_params,
+    without_statistics,
+)
+from .evidence import complete_params, repack_exactness, values_of
+from .mapping.mapped import MappedFile
+from .mapping.tensors import wraps_dense
+from .nearest import Nearest, nearest_encodings
+from .overflow import REFUSE
+from .refusals import described, refused_codes
+from .rules import ALL, KEEP, NEAREST, Rule, expand, kind_of, rule_for, short_names
+from .step import KEPT, Step
 
 REQUESTS = 16
 """Tensors of a remote file whose first panels are fetched at once."""

@@ -7,21 +7,22 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from squish_core import opening
-from squish_convert.compare.metrics import Distance
-from squish_convert.compare.stacks import rows_of
 from squish_core.checking.verify import verify
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
-from squish_convert.companions import differing_companion
-from squish_convert.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.validate import spec_extents
 from squish_core.io.local import FileSource
-from squish_convert.mapping.mapped import MappedFile
 from squish_core.tensor import Tensor
 from squish_core.text import counted
+
+from .companions import differing_companion
+from .compare.metrics import Distance
+from .compare.stacks import rows_of
+from .mapping.mapped import MappedFile
+from .step import Step
 
 _SAME = 1e-6
 """Relative tolerance between error sums in different orders of summation."""

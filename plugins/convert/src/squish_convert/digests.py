@@ -9,14 +9,15 @@ from itertools import accumulate
 from attrs import define
 
 from squish_core.checking.check import check_empty, check_part, digest_error
-from squish_convert.naming import stored_parts
-from squish_convert.step import Step
 from squish_core.file import File
 from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.io.source import Source
 from squish_core.io.wrapped import WrappedSource
-from squish_convert.mapping.mapped import MappedFile
 from squish_core.model import Part
+
+from .mapping.mapped import MappedFile
+from .naming import stored_parts
+from .step import Step
 
 Listener = Callable[[str, int, memoryview], None]
 """Called with a file's name, an offset, and the bytes read there."""

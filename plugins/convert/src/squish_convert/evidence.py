@@ -20,16 +20,17 @@ from squish_core.codecs.base import Codec, Params
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.regions import Region, stored_panels
 from squish_core.codes import ErrorCode
-from squish_convert.overflow import SATURATE, error_at
-from squish_convert.panel_encoder import reader_of
-from squish_convert.panels import ALL_PANELS, CodePanels
-from squish_convert.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.io.wrapped import CachedSource, RangeCache
-from squish_convert.mapping.mapped import MappedFile
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 from squish_core.text import format_bytes
+
+from .mapping.mapped import MappedFile
+from .overflow import SATURATE, error_at
+from .panel_encoder import reader_of
+from .panels import ALL_PANELS, CodePanels
+from .step import Step
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,21 +9,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from squish_convert.compare.metrics import Distance
 from squish_core.codes import ErrorCode
-from squish_convert.activations import Activations
-from squish_convert.assets import asset_bytes, carried_assets
-from squish_convert.companions import outgoing_companions
-from squish_convert.copies import CopyChecks
-from squish_convert.digests import Digests
-from squish_convert.image import image_if_any
-from squish_convert.naming import stored_parts
-from squish_convert.observer import ConversionObserver
-from squish_convert.panel_parts import Places
-from squish_convert.plan import ConversionPlan, uses_activations
-from squish_convert.report import Conversion
-from squish_convert.step import Step
-from squish_convert.streams import streams_of
 from squish_core.errors import FormatError
 from squish_core.file import File
 from squish_core.formats.composite import CompositeContainer
@@ -32,11 +18,26 @@ from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget, remote_sink
-from squish_convert.siblings import atomic_siblings
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
-from squish_convert.mapping.mapped import MappedFile, apply_map
 from squish_core.reader import file_problems
+
+from .activations import Activations
+from .assets import asset_bytes, carried_assets
+from .companions import outgoing_companions
+from .compare.metrics import Distance
+from .copies import CopyChecks
+from .digests import Digests
+from .image import image_if_any
+from .mapping.mapped import MappedFile, apply_map
+from .naming import stored_parts
+from .observer import ConversionObserver
+from .panel_parts import Places
+from .plan import ConversionPlan, uses_activations
+from .report import Conversion
+from .siblings import atomic_siblings
+from .step import Step
+from .streams import streams_of
 
 
 def execute(

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from attrs import field, frozen
 
 from squish_core.codes import ErrorCode
-from squish_convert.assets import asset_bytes, carried_assets
-from squish_convert.plan import ConversionPlan
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.composite import CompositeContainer
@@ -23,8 +21,11 @@ from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.sink import Sink
 from squish_core.io.source import check_file_name
-from squish_convert.mapping.mapped import apply_map
 from squish_core.model import Part
+
+from .assets import asset_bytes, carried_assets
+from .mapping.mapped import apply_map
+from .plan import ConversionPlan
 
 
 @frozen

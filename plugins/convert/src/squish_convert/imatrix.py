@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from squish_convert.arrays import in_memory
 from squish_core.errors import FormatError, LimitError, TensorError
 from squish_core.file import File
 from squish_core.limits import Limits, default
 from squish_core.model import Typed
 from squish_core.plugins.registry import Registry
+
+from .arrays import in_memory
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,15 +11,16 @@ from attrs import evolve, frozen
 
 from squish_core import opening
 from squish_core.codes import ErrorCode
-from squish_convert.activations import open_activations
-from squish_convert.arrays import in_memory
-from squish_convert.plan import ConversionPlan, plan_mapped
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.sources import remote_target, scheme_of
+
+from .activations import open_activations
+from .arrays import in_memory
+from .plan import ConversionPlan, plan_mapped
 
 RULES = ("to", "encode", "only", "rename")
 """Arguments that planning takes as they are."""

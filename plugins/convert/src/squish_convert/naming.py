@@ -9,16 +9,18 @@ from typing import cast
 
 from attrs import evolve
 
-from squish_convert.arrays import MEMORY
-from squish_convert.rules import Rule
-from squish_convert.step import Step
 from squish_core.errors import FormatError, SquishError, UsageError
-from squish_convert.families.base import ENGINES, GGUF, HF, UQFF
 from squish_core.file import File
 from squish_core.formats.assets import check_assets
 from squish_core.formats.base import Container, Options
-from squish_convert.mapping.consistency import check_settings, settings_place
-from squish_convert.mapping.mapped import (
+from squish_core.model import Part, TensorSpec
+from squish_core.plugins.hookspecs import FamilyInfo
+from squish_core.plugins.registry import Registry
+
+from .arrays import MEMORY
+from .families.base import ENGINES, GGUF, HF, UQFF
+from .mapping.consistency import check_settings, settings_place
+from .mapping.mapped import (
     CarriedFile,
     MappedFile,
     ModelMap,
@@ -33,10 +35,9 @@ from squish_convert.mapping.mapped import (
     stores_codes,
     turning_rules,
 )
-from squish_convert.mapping.names import has_engine_names
-from squish_core.model import Part, TensorSpec
-from squish_core.plugins.hookspecs import FamilyInfo
-from squish_core.plugins.registry import Registry
+from .mapping.names import has_engine_names
+from .rules import Rule
+from .step import Step
 
 KEEP = "keep"
 _OWN_LAYOUT = re.compile(r"tok_embeddings\.weight|layers\.\d+\.attention\.w[qkvo]\.weight")

@@ -7,14 +7,15 @@ from itertools import islice
 
 from attrs import frozen
 
-from squish_convert.compare.metrics import Distance
 from squish_core.codecs.regions import stored_panels
-from squish_convert.panels import EncodedPanels
-from squish_convert.step import Step
 from squish_core.errors import SquishError
 from squish_core.file import File
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.plugins.registry import Registry
+
+from .compare.metrics import Distance
+from .panels import EncodedPanels
+from .step import Step
 
 SUGGESTED = 3
 """Maximum number of encodings to suggest for a codec."""

@@ -9,7 +9,8 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
 from squish_core.formats.dropped import Dropped
-from squish_convert.mapping.mapped import MappedFile
+
+from .mapping.mapped import MappedFile
 
 MOST = 4
 """Number of errors noted, and of links named in a note."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_convert.compare.metrics import Distance
+from .compare.metrics import Distance
 
 
 class ConversionObserver:

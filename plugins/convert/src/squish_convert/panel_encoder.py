@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_convert.compare.metrics import Distance
 from squish_core.codecs.base import MeasuringEncoder
 from squish_core.codecs.bound import MEMORY_LIMIT, BoundEncoding
 from squish_core.codecs.regions import Region, sizes
-from squish_convert.compatible import encoder_for
-from squish_convert.overflow import changed, check
 from squish_core.file import File
 from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
+
+from .compare.metrics import Distance
+from .compatible import encoder_for
+from .overflow import changed, check
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.concurrency import prefetch
-from squish_convert.panels import Parts
 from squish_core.errors import FormatError
 from squish_core.formats.outgoing import Stream
 from squish_core.io.sink import Sink
 from squish_core.model import TensorSpec
+
+from .panels import Parts
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
-from squish_convert.compare.metrics import Distance
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import MEMORY_LIMIT
 from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import prefetch
-from squish_convert.overflow import SATURATE, Saturation, refusing
-from squish_convert.panel_encoder import PanelEncoder
-from squish_convert.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.guard import computing
 from squish_core.model import SAME_BYTES, Encoding, TensorSpec
+
+from .compare.metrics import Distance
+from .overflow import SATURATE, Saturation, refusing
+from .panel_encoder import PanelEncoder
+from .step import Step
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,12 +9,26 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core.codecs.allocator import ModelFacts
-from squish_convert.activations import Activations, recorded_metadata
-from squish_convert.assets import carried_assets
-from squish_convert.companions import carried_names, inner_losses, split_companions
-from squish_convert.compatible import needs_activations
-from squish_convert.decision import Decision
-from squish_convert.naming import (
+from squish_core.errors import FormatError, UsageError
+from squish_core.file import File
+from squish_core.formats.base import Container
+from squish_core.formats.composite import Companions, CompositeContainer
+from squish_core.formats.dropped import Dropped, dropped_assets
+from squish_core.formats.write_plan import WritePlan
+from squish_core.guard import computing, gc_paused
+from squish_core.io.digest import is_supported
+from squish_core.model import DENSE, Part
+from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_format
+from squish_core.text import counted
+
+from .activations import Activations, recorded_metadata
+from .assets import carried_assets
+from .companions import carried_names, inner_losses, split_companions
+from .compatible import needs_activations
+from .decision import Decision
+from .mapping.mapped import MappedFile, ModelMap, apply_map
+from .naming import (
     all_names,
     check_complete,
     check_dense,
@@ -26,11 +40,11 @@ from squish_convert.naming import (
     stored_parts,
     with_sources,
 )
-from squish_convert.notes import source_notes
-from squish_convert.report import Conversion
-from squish_convert.requantize import check_requantize
-from squish_convert.rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
-from squish_convert.rules import (
+from .notes import source_notes
+from .report import Conversion
+from .requantize import check_requantize
+from .rule_effects import ineffective_rules, note_origin, overridden_rules, size_notes
+from .rules import (
     Encode,
     Rule,
     check_patterns,
@@ -39,21 +53,8 @@ from squish_convert.rules import (
     required_patterns,
     with_preset,
 )
-from squish_convert.step import RuleEffect, Step
-from squish_convert.targets import format_for, packed_by
-from squish_core.errors import FormatError, UsageError
-from squish_core.file import File
-from squish_core.formats.base import Container
-from squish_core.formats.composite import Companions, CompositeContainer
-from squish_core.formats.dropped import Dropped, dropped_assets
-from squish_core.formats.write_plan import WritePlan
-from squish_core.guard import computing, gc_paused
-from squish_core.io.digest import is_supported
-from squish_convert.mapping.mapped import MappedFile, ModelMap, apply_map
-from squish_core.model import DENSE, Part
-from squish_core.plugins.registry import Registry
-from squish_core.specs import parse_format
-from squish_core.text import counted
+from .step import RuleEffect, Step
+from .targets import format_for, packed_by
 
 
 @frozen(kw_only=True)

@@ -13,21 +13,22 @@ from attrs import evolve
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, sizes
 from squish_core.codes import ErrorCode
-from squish_convert.activations import Activations
-from squish_convert.copies import check_copy
-from squish_convert.digests import Digests
-from squish_convert.execute import check_source
-from squish_convert.image import OutputFile, OutputImage, PartExtent
-from squish_convert.panel_parts import part_bytes
-from squish_convert.panels import EncodedPanels, Panels, RepackedPanels
-from squish_convert.plan import ConversionPlan, uses_activations
-from squish_convert.step import Step
-from squish_convert.streams import widened
 from squish_core.errors import CodecError, UsageError
 from squish_core.file import File
 from squish_core.guard import computing
-from squish_convert.mapping.mapped import apply_map
 from squish_core.model import Part
+
+from .activations import Activations
+from .copies import check_copy
+from .digests import Digests
+from .execute import check_source
+from .image import OutputFile, OutputImage, PartExtent
+from .mapping.mapped import apply_map
+from .panel_parts import part_bytes
+from .panels import EncodedPanels, Panels, RepackedPanels
+from .plan import ConversionPlan, uses_activations
+from .step import Step
+from .streams import widened
 
 CACHED = 256 << 20
 """Bytes of encoded panels for a reader to cache."""

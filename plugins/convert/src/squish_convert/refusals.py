@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from squish_core.codes import ErrorCode
-from squish_convert.nearest import Attempt, Nearest, nearest_encodings
-from squish_convert.patterns import patterns_of, templates_of
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.file import File
-from squish_convert.mapping.mapped import MappedFile
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.text import counted
+
+from .mapping.mapped import MappedFile
+from .nearest import Attempt, Nearest, nearest_encodings
+from .patterns import patterns_of, templates_of
 
 SHOWN_PATTERNS = 3
 """Maximum number of kinds of names in a hint; with more, it shows `*`, and the matrices to keep."""

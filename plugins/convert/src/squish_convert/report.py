@@ -8,13 +8,14 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from squish_convert.compare.metrics import Distance
-from squish_convert.step import RuleEffect, Step
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.errors import redact
 from squish_core.formats.dropped import Dropped
 from squish_core.text import counted, format_bytes
+
+from .compare.metrics import Distance
+from .step import RuleEffect, Step
 
 WORST = 12
 """Number of tensors whose error is printed."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from squish_convert.step import Step
 from squish_core.errors import UsageError
 from squish_core.model import CodecSpec
 from squish_core.plugins.registry import Registry
 from squish_core.text import counted
+
+from .step import Step
 
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
-from squish_convert.rules import KEEP, Rule, rule_for
-from squish_convert.step import KEPT, RuleEffect, Step
 from squish_core.file import File
 from squish_core.model import DENSE
 from squish_core.text import counted
+
+from .rules import KEEP, Rule, rule_for
+from .step import KEPT, RuleEffect, Step
 
 
 def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:

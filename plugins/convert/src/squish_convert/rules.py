@@ -12,7 +12,6 @@ from attrs import evolve, frozen
 from squish_core.codecs.allocator import ModelFacts
 from squish_core.codecs.base import Codec
 from squish_core.codes import ErrorCode
-from squish_convert.overflow import REFUSE, take_overflow
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.formats.base import Container
 from squish_core.model import CodecSpec, TensorSpec
@@ -20,6 +19,8 @@ from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_spec
 from squish_core.text import did_you_mean
+
+from .overflow import REFUSE, take_overflow
 
 KEEP = CodecSpec("keep")
 NEAREST = CodecSpec("nearest")

@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from squish_convert.arrays import in_memory
-from squish_convert.convert import Conversion, convert
-from squish_convert.rules import Encode
 from squish_core.plugins.registry import Registry
+
+from .arrays import in_memory
+from .convert import Conversion, convert
+from .rules import Encode
 
 
 def save(

@@ -6,9 +6,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_convert.compare.metrics import Distance
-from squish_convert.overflow import REFUSE
 from squish_core.model import CodecSpec, Encoding, Exactness, TensorSpec
+
+from .compare.metrics import Distance
+from .overflow import REFUSE
 
 KEPT = "kept: "
 """Start of the note of a step that a rule without a pattern leaves unchanged."""

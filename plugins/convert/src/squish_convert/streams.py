@@ -7,17 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from squish_core import dtypes
-from squish_convert.compare.metrics import Distance
 from squish_core.codecs.stored import StoredArray
-from squish_convert.observer import ConversionObserver
-from squish_convert.panel_parts import PanelParts, Pieces, Places, part_bytes
-from squish_convert.panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
-from squish_convert.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.buffer import as_array
 from squish_core.model import Part
+
+from .compare.metrics import Distance
+from .observer import ConversionObserver
+from .panel_parts import PanelParts, Pieces, Places, part_bytes
+from .panels import ALL_PANELS, EncodedPanels, Parts, RepackedPanels
+from .step import Step
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from squish_core.codes import ErrorCode
-from squish_convert.image import OutputFile, PartExtent, output_image
-from squish_convert.plan import ConversionPlan, plan_mapped
-from squish_convert.ranges import ImageReader
-from squish_convert.rules import Encode
 from squish_core.errors import FormatError
 from squish_core.file import File
 from squish_core.io.source import Source
 from squish_core.model import Part
 from squish_core.specs import parse_format
+
+from .image import OutputFile, PartExtent, output_image
+from .plan import ConversionPlan, plan_mapped
+from .ranges import ImageReader
+from .rules import Encode
 
 
 class VirtualSource(Source):

@@ -12,8 +12,20 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from squish_convert.api import (
+    ANY,
+    Carried,
+    Expression,
+    Family,
+    FamilyTensor,
+    Model,
+    Permute,
+    Rule,
+    Stack,
+    Transpose,
+    source_names,
+)
 
-from squish_convert.api import ANY, Carried, Expression, Family, FamilyTensor, Model, Permute, Rule, Stack, Transpose, source_names
 from squish_core.api import Dropped, ErrorCode, FormatError, Options, TensorError, Typed
 
 from .adapter_config import CONFIG, MERGE, ONLY_MATRICES, check_config, invocation_tokens

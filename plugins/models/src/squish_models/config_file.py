@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
-
 from squish_convert.api import Model
+
 from squish_core.api import ErrorCode, FormatError, SquishError, Typed
 
 from .config.keys import gguf_keys

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from squish_convert.api import Carried, Family, Model
+
 from squish_core.api import Options
 
 from .adapters import Adapter

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from squish_convert.api import Model
+
 from squish_core.api import Typed, parse_object
 
 from .settings import CONFIG, HEAD, TextSettings

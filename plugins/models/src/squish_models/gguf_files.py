@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from squish_convert.api import Model
+
 from squish_core.api import ErrorCode, FormatError, SquishError, check_assets
 
 from .config.gguf_defaults import LoadedKeys

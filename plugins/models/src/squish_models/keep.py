@@ -8,9 +8,9 @@ from hashlib import blake2b, sha256
 from typing import Any
 
 import numpy as np
+from squish_convert.api import Model
 from squish_gguf.api import FILE, pack_files, pack_pair, unpack_files
 
-from squish_convert.api import Model
 from squish_core.api import FormatError, Typed
 
 from .tokenizer import CONFIG_KEYS

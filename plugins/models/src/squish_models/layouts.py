@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
+from squish_convert.api import Carried, Model
 from squish_gguf.api import FILE
 
-from squish_convert.api import Carried, Model
 from squish_core.api import Dropped, Options, SquishError, TensorSpec, check_assets
 
 from .config.spelling import has_other_parts

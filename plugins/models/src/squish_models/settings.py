@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from squish_convert.api import Family, FamilyTensor, Model, Rule, source_names
+
 from squish_core.api import ErrorCode, FormatError, LimitError
 
 from .config.gguf_defaults import LoadedKeys

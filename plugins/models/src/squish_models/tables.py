@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from attrs import frozen
-
 from squish_convert.api import Add, Expression, FamilyTensor, Permute, Rule, Squeeze, Stack, Transpose
 
 LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 from attrs import evolve
-
 from squish_cli.api import Answer, Progress, options
+
 from squish_core.api import counted
 
 from .gate import Gate, evaluator

@@ -8,9 +8,9 @@ from typing import Annotated
 from urllib.parse import quote
 
 import typer
-
 from squish_cli.api import Answer, options
 from squish_convert.api import as_format
+
 from squish_core.api import ErrorCode, MissingPluginError, atomic_file, install_command
 from squish_core.api import open as open_file
 

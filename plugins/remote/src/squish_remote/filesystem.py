@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
-
 from squish_convert.api import OutputFile, VirtualSource, as_format
+
 from squish_core.api import open as open_file
 
 

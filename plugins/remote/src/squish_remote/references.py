@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from squish_convert.api import VirtualSource
+
 from squish_core.api import DENSE, File, Part, SquishError, Tensor, UsageError, dtypes, redact
 
 ZARR_DTYPES = {

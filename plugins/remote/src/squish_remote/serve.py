@@ -12,8 +12,8 @@ from hashlib import sha256
 from typing import Any
 
 from aiohttp import web
-
 from squish_convert.api import VirtualSource, job_document, job_id, source_pins
+
 from squish_core.api import File, Source, UsageError
 
 PIECE = 256 << 10

@@ -14,17 +14,17 @@ Needs pytest and Hypothesis (`squish-core[testing]`).
 
 from __future__ import annotations
 
-from squish_testing.backends import BackendSuite
-from squish_testing.byte_codecs import ByteCodecSuite
-from squish_testing.codecs import CodecSuite
-from squish_testing.containers import ContainerSuite
-from squish_testing.errors import expect_error
-from squish_testing.families import FamilySuite, model_arrays, write_model
-from squish_testing.mutations import mutant, mutants, truncations
-from squish_testing.refinements import RefinementSuite
-from squish_testing.source_suite import SourceSuite
-from squish_testing.sources import CountingSource, memory_file
-from squish_testing.truth import Fingerprint
+from .backends import BackendSuite
+from .byte_codecs import ByteCodecSuite
+from .codecs import CodecSuite
+from .containers import ContainerSuite
+from .errors import expect_error
+from .families import FamilySuite, model_arrays, write_model
+from .mutations import mutant, mutants, truncations
+from .refinements import RefinementSuite
+from .source_suite import SourceSuite
+from .sources import CountingSource, memory_file
+from .truth import Fingerprint
 
 __all__ = [
     "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "FamilySuite",

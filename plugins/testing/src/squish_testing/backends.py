@@ -19,8 +19,9 @@ from squish_core.errors import SquishError
 from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.statistics import Tally
 from squish_core.tensor import Tensor
-from squish_testing.sources import CountingSource, memory_file, touched_part
-from squish_testing.suite import Suite, parametrize
+
+from .sources import CountingSource, memory_file, touched_part
+from .suite import Suite, parametrize
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,9 +15,10 @@ from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
 from squish_core.limits import DEFAULT
 from squish_core.plugins.hookspecs import CodecInfo
-from squish_testing.memory import within
-from squish_testing.mutations import mutant, truncations
-from squish_testing.suite import Suite, parametrize, typed_errors_only
+
+from .memory import within
+from .mutations import mutant, truncations
+from .suite import Suite, parametrize, typed_errors_only
 
 PIECE = 1 << 20
 _LIMITED = 1

@@ -10,7 +10,8 @@ from attrs import evolve
 
 from squish_core.codecs.code_layout import CodeLayout
 from squish_core.model import Encoding, Refusal, TensorSpec
-from squish_testing.suite import Suite, typed_errors_only
+
+from .suite import Suite, typed_errors_only
 
 SHAPES = ((64, 256), (3, 64, 256), (256,), (32, 128), (0, 256), ())
 LAYOUTS = {

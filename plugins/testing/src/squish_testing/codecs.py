@@ -14,8 +14,9 @@ from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import full, normalize, sizes, stored_panels
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
-from squish_testing.sources import memory_file
-from squish_testing.suite import Suite, assert_regions_equal, parametrize, typed_errors_only
+
+from .sources import memory_file
+from .suite import Suite, assert_regions_equal, parametrize, typed_errors_only
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from squish_convert.compare.diff import changed, equal_meta
+from squish_convert.convert import convert
 
 from squish_core import opening
-from squish_convert.compare.diff import changed, equal_meta
 from squish_core.checking.verify import verify
-from squish_convert.convert import convert
 from squish_core.detect import detect
 from squish_core.errors import SquishError
 from squish_core.file import File
@@ -25,14 +25,15 @@ from squish_core.limits import DEFAULT
 from squish_core.model import Index, Part
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
-from squish_testing.code_layouts import AcceptsCodes
-from squish_testing.hostile import HostileInput
-from squish_testing.mutations import mutants
-from squish_testing.remote import RemoteReads, readable
-from squish_testing.sources import CountingSource, as_bytes, source_of, touched_part
-from squish_testing.suite import assert_regions_equal, parametrize, typed_errors_only
-from squish_testing.truth import GroundTruth, Sample, assert_values
-from squish_testing.writeback import check_conversion
+
+from .code_layouts import AcceptsCodes
+from .hostile import HostileInput
+from .mutations import mutants
+from .remote import RemoteReads, readable
+from .sources import CountingSource, as_bytes, source_of, touched_part
+from .suite import assert_regions_equal, parametrize, typed_errors_only
+from .truth import GroundTruth, Sample, assert_values
+from .writeback import check_conversion
 
 
 class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes, RemoteReads):

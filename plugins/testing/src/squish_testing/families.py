@@ -9,31 +9,33 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-
-from squish_core import dtypes
-from squish_core.codes import ErrorCode
 from squish_convert.arrays import in_memory
 from squish_convert.convert import convert
 from squish_convert.families.base import GGUF, HF, LAYOUTS, Family
 from squish_convert.families.model import CONFIG_FILE, Model
-from squish_core.file import File
-from squish_core.limits import DEFAULT
 from squish_convert.mapping.coverage import shape_of
 from squish_convert.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
 from squish_convert.mapping.names import fill, members
-from squish_testing.suite import Suite, parametrize
-from squish_testing.truth import refusal
+
+from squish_core import dtypes
+from squish_core.codes import ErrorCode
+from squish_core.file import File
+from squish_core.limits import DEFAULT
+from squish_core.plugins.registry import registry
+
+from .suite import Suite, parametrize
+from .truth import refusal
 
 Config = Mapping[str, Any]
 
 
-def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int = 0) -> dict[str, np.ndarray]:
+def model_arrays(family: Family | str, config: Config, dtype: str = "bf16", seed: int = 0) -> dict[str, np.ndarray]:
     """Make seeded random weights for a `config.json`, under their Hugging Face names.
 
     Parameters
     ----------
     family
-        The family of the model.
+        The family of the model, or its id.
     config
         The content of its `config.json`.
     dtype
@@ -48,15 +50,16 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
 
     Examples
     --------
-    >>> family = squish.registry().implementation("family", "llama")
     >>> config = {
     ...     "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
     ...     "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
     ...     "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
     ... }
-    >>> model_arrays(family, config)["model.embed_tokens.weight"].shape
+    >>> model_arrays("llama", config)["model.embed_tokens.weight"].shape
     (32, 8)
     """
+    if isinstance(family, str):
+        family = registry().implementation("family", family)
     model = Model(
         name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
         limits=DEFAULT,
@@ -85,7 +88,7 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
 
 
 def write_model(
-    folder: Path, family: Family, config: Config, *, dtype: str = "bf16", seed: int = 0,
+    folder: Path, family: Family | str, config: Config, *, dtype: str = "bf16", seed: int = 0,
     files: Mapping[str, bytes] | None = None,
 ) -> Path:  # fmt: skip
     """Write seeded random weights and files as a transformers model folder. Needs squish-safetensors.
@@ -112,7 +115,7 @@ def write_model(
     ...     "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
     ...     "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
     ... }
-    >>> folder = write_model(Path("tiny"), squish.registry().implementation("family", "llama"), config)
+    >>> folder = write_model(Path("tiny"), "llama", config)
     >>> with squish.open(folder) as file:
     ...     len(file)
     11

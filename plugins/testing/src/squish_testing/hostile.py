@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from squish_core.io.source import Source
-from squish_testing.memory import within
-from squish_testing.mutations import mutant, truncations
-from squish_testing.sources import DamagedFolder, DamagedSource, source_of
-from squish_testing.suite import Suite, typed_errors_only
+
+from .memory import within
+from .mutations import mutant, truncations
+from .sources import DamagedFolder, DamagedSource, source_of
+from .suite import Suite, typed_errors_only
 
 if TYPE_CHECKING:
     from squish_core.file import File

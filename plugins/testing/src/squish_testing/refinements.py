@@ -11,10 +11,11 @@ from squish_core.codes import BUGS
 from squish_core.formats.refinement import Refinement
 from squish_core.limits import DEFAULT
 from squish_core.model import Index, TensorSpec
-from squish_testing.containers import ContainerSuite
-from squish_testing.sources import source_of
-from squish_testing.suite import parametrize
-from squish_testing.truth import Sample, refusal
+
+from .containers import ContainerSuite
+from .sources import source_of
+from .suite import parametrize
+from .truth import Sample, refusal
 
 Extent = tuple[str, int, int]
 """(file name, start, stop)"""

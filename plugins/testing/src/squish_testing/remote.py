@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from squish_convert.convert import convert
+
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.io.source import SNIFFED, Source
 from squish_core.model import Index
-from squish_testing.sources import CountingSource, Range, assert_read_once, fetched_part, source_of
-from squish_testing.suite import Suite
+
+from .sources import CountingSource, Range, assert_read_once, fetched_part, source_of
+from .suite import Suite
 
 if TYPE_CHECKING:
     from squish_core.file import File

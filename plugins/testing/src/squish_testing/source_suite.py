@@ -15,7 +15,8 @@ from squish_core.errors import ClosedError, MissingFileError, SquishError, Trunc
 from squish_core.io.pin import Pin
 from squish_core.io.source import Source
 from squish_core.plugins.sources import open_target
-from squish_testing.suite import Suite, typed_errors_only
+
+from .suite import Suite, typed_errors_only
 
 
 class SourceSuite(Suite):

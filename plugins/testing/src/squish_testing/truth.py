@@ -13,7 +13,8 @@ from attrs import frozen
 from squish_core.checking.verify import verify
 from squish_core.codes import BUGS
 from squish_core.errors import SquishError
-from squish_testing.suite import Suite
+
+from .suite import Suite
 
 if TYPE_CHECKING:
     import numpy as np

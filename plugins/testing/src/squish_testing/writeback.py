@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
-from squish_core import dtypes
 from squish_convert.compare.diff import Difference, diff
-from squish_core.checking.verify import verify
-from squish_core.codes import BUGS, ErrorCode
 from squish_convert.convert import Conversion, convert
 from squish_convert.step import Step
+
+from squish_core import dtypes
+from squish_core.checking.verify import verify
+from squish_core.codes import BUGS, ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.file import File
 from squish_core.opening import open as open_file

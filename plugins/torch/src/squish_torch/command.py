@@ -6,8 +6,8 @@ import sys
 from typing import Annotated, Any
 
 import typer
-
 from squish_cli.api import Answer, options
+
 from squish_core.api import Chain, ErrorCode, UsageError, counted
 
 from .libraries import required

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-
 from squish_convert.api import save, with_names
+
 from squish_core.api import ErrorCode, File, TensorError, UsageError, describe
 from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 import transformers
+from squish_convert.api import with_names
 from transformers import GenerationConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from squish_convert.api import with_names
 from squish_core.api import ErrorCode, File, FormatError, TensorError
 from squish_core.api import open as open_file
 

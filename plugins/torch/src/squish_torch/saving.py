@@ -9,8 +9,8 @@ from types import MethodType
 from typing import Any, cast
 
 import torch
-
 from squish_convert.api import convert
+
 from squish_core.api import ContainerInfo, ErrorCode, File, TensorError, UsageError
 
 from .state import LazyState

@@ -8,9 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
-
 from squish_convert.api import outgoing
-from squish_core.api import DENSE, Encoding, File, FormatError, Limits, LockedFile, OutgoingTensor, Part, Problem, Refusal, Source, Stream, TensorError, TensorSpec, UnsupportedVersionError, appended_file, atomic_file, dtypes, locked_file, open_source
+
+from squish_core.api import (
+    DENSE,
+    Encoding,
+    File,
+    FormatError,
+    Limits,
+    LockedFile,
+    OutgoingTensor,
+    Part,
+    Problem,
+    Refusal,
+    Source,
+    Stream,
+    TensorError,
+    TensorSpec,
+    UnsupportedVersionError,
+    appended_file,
+    atomic_file,
+    dtypes,
+    locked_file,
+    open_source,
+)
 
 from . import accept, sidecar
 from .options import WriteOptions

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from squish_core.errors import SquishError
-from squish_convert.families.model import CONFIG_FILE
 from squish_core.file import File
 from squish_core.formats.json import has_keys, load_json, without_keys
-from squish_convert.mapping.mapped import MappedFile
-from squish_convert.mapping.pairing import respelled
+
+from ..families.model import CONFIG_FILE
+from ..mapping.mapped import MappedFile
+from ..mapping.pairing import respelled
 
 Paths = Mapping[str, Sequence[Sequence[str]]]
 DTYPE = "torch_dtype"

@@ -11,11 +11,8 @@ from typing import Any
 from attrs import field, frozen
 
 from squish_core import opening
-from squish_convert.compare.assets import declarations, declared_keys, same_asset
 from squish_core.checking.check import ProgressCallback
 from squish_core.checking.maps import Span, file_at, map_spans
-from squish_convert.compare.metrics import Distance
-from squish_convert.compare.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
 from squish_core.display.data import to_json
 from squish_core.display.notebook import page
@@ -23,10 +20,14 @@ from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError, redact
 from squish_core.file import File
 from squish_core.formats.metadata import untyped
-from squish_convert.mapping.mapped import MappedFile
-from squish_convert.mapping.pairing import map_to_first
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
+
+from ..mapping.mapped import MappedFile
+from ..mapping.pairing import map_to_first
+from .assets import declarations, declared_keys, same_asset
+from .metrics import Distance
+from .stacks import Row, complete_stacks, rows_of
 
 Pair = tuple[Tensor | None, Tensor | None]
 KEEP = "keep"

@@ -12,9 +12,10 @@ from squish_core import dtypes
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_convert.mapping.segments import cut
 from squish_core.model import Part, TensorSpec
 from squish_core.tensor import Tensor
+
+from ..mapping.segments import cut
 
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,17})(?![0-9])")
 

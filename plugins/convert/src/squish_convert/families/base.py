@@ -13,7 +13,7 @@ from squish_core.formats.dropped import Dropped
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_convert.families.model import Model
+    from .model import Model
 
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 """Model layouts: names, rows and settings as Hugging Face, llama.cpp, mlx-lm and mistral.rs have them."""

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from squish_core import dtypes
 from squish_core.codecs.regions import Region, full, stored_panels
-from squish_convert.activations import Activations
-from squish_convert.panel_parts import part_bytes
-from squish_convert.panels import EncodedPanels
-from squish_convert.plan import ConversionPlan
-from squish_convert.ranges import panels_of
-from squish_convert.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
+
+from ..activations import Activations
+from ..panel_parts import part_bytes
+from ..panels import EncodedPanels
+from ..plan import ConversionPlan
+from ..ranges import panels_of
+from ..step import Step
 
 if TYPE_CHECKING:
     import numpy as np

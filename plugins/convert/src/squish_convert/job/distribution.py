@@ -13,31 +13,32 @@ from attrs import evolve, frozen
 
 from squish_core.checking.maps import path_of
 from squish_core.codes import ErrorCode
-from squish_convert.activations import Activations
-from squish_convert.job.canaries import canaries
-from squish_convert.execute import execute, paths_of, size_of
-from squish_convert.image import OutputFile, OutputImage, PartExtent, image_if_any
-from squish_convert.job.document import dumps, job_id
-from squish_convert.job.run import VERIFY, JobRun
-from squish_convert.job.journal import Journal, journal_path
-from squish_convert.observer import ConversionObserver
-from squish_convert.plan import ConversionPlan
-from squish_convert.report import Conversion
-from squish_convert.job.tasks import TASK_BYTES, JobLayout, Piece
-from squish_convert.job.worker import Job
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.paths import common_mode
-from squish_convert.job.remote_staging import RemoteStaging
 from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.space import space_notes
-from squish_convert.job.staging import Staging
-from squish_convert.mapping.mapped import apply_map
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers, scheduler_named
 from squish_core.plugins.sources import open_target, remote_target
 from squish_core.text import parse_bytes
+
+from ..activations import Activations
+from ..execute import execute, paths_of, size_of
+from ..image import OutputFile, OutputImage, PartExtent, image_if_any
+from ..mapping.mapped import apply_map
+from ..observer import ConversionObserver
+from ..plan import ConversionPlan
+from ..report import Conversion
+from .canaries import canaries
+from .document import dumps, job_id
+from .journal import Journal, journal_path
+from .remote_staging import RemoteStaging
+from .run import VERIFY, JobRun
+from .staging import Staging
+from .tasks import TASK_BYTES, JobLayout, Piece
+from .worker import Job
 
 
 @frozen(kw_only=True)

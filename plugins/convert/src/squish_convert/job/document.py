@@ -13,10 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from squish_convert.compatible import encoder_problem
-from squish_convert.image import output_image
-from squish_convert.plan import ConversionPlan
-from squish_convert.step import Step
 from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, redact
 from squish_core.file import File
@@ -25,6 +21,11 @@ from squish_core.io.atomic import atomic_file
 from squish_core.limits import default
 from squish_core.model import CodecSpec
 from squish_core.plugins.registry import Registry
+
+from ..compatible import encoder_problem
+from ..image import output_image
+from ..plan import ConversionPlan
+from ..step import Step
 
 VERSION = 1
 ARGUMENTS = ("src", "dst", "to", "encode", "only", "assets", "rename", "activations", "requantize")

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from squish_convert.job.document import differences, excerpt
 from squish_core.display.data import to_json
 from squish_core.errors import FormatError, UsageError, WriteError
 from squish_core.io.locks import try_lock
+
+from .document import differences, excerpt
 
 VERSION = 1
 SUFFIX = ".squish-journal"

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from squish_convert.image import OutputFile, PartExtent
-from squish_convert.job.tasks import PieceRange
 from squish_core.errors import CodecError, WriteError
+
+from ..image import OutputFile, PartExtent
+from .tasks import PieceRange
 
 
 class RangeWriter:

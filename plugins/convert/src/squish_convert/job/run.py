@@ -10,23 +10,24 @@ from typing import Any
 
 from attrs import asdict, astuple, evolve
 
-from squish_convert.compare.metrics import Distance
 from squish_core.codes import ErrorCode
-from squish_convert.job.journal import Journal
-from squish_convert.observer import ConversionObserver
-from squish_convert.plan import ConversionPlan
-from squish_convert.job.range_writer import write_literals
-from squish_convert.step import Step
-from squish_convert.job.tasks import JobLayout, PieceRange, Task
-from squish_convert.job.worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
 from squish_core.errors import SquishError, UsageError, WriteError
 from squish_core.guard import gc_paused
-from squish_convert.job.remote_staging import RemoteStaging
 from squish_core.io.space import check_space
-from squish_convert.job.staging import Staging
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
 from squish_core.text import counted
+
+from ..compare.metrics import Distance
+from ..observer import ConversionObserver
+from ..plan import ConversionPlan
+from ..step import Step
+from .journal import Journal
+from .range_writer import write_literals
+from .remote_staging import RemoteStaging
+from .staging import Staging
+from .tasks import JobLayout, PieceRange, Task
+from .worker import Answer, Job, Message, PanelError, read_task, write_task, written_digest
 
 SAMPLE = 16
 """Maximum number of finished tasks whose bytes `resume=True` reads before it starts."""

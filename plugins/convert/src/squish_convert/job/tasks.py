@@ -7,13 +7,14 @@ from itertools import chain
 
 from attrs import frozen
 
-from squish_convert.activations import Activations
-from squish_convert.image import OutputImage, PartExtent
-from squish_convert.plan import ConversionPlan
-from squish_convert.ranges import PanelTable, panels_of
-from squish_convert.step import Step
 from squish_core.errors import UsageError
 from squish_core.file import File
+
+from ..activations import Activations
+from ..image import OutputImage, PartExtent
+from ..plan import ConversionPlan
+from ..ranges import PanelTable, panels_of
+from ..step import Step
 
 TASK_BYTES = 256 << 20
 """Approximate bytes that a task writes."""

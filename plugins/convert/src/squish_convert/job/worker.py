@@ -17,34 +17,35 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import opening
-from squish_convert.compare.metrics import Distance
 from squish_core.codes import ErrorCode
-from squish_convert.activations import Activations, open_activations
-from squish_convert.job.canaries import canaries
-from squish_convert.copies import CopyChecks
-from squish_convert.digests import Digests
-from squish_convert.execute import check_source
-from squish_convert.image import OutputImage
-from squish_convert.job.document import plugin_lock, source_pins
-from squish_convert.naming import stored_parts
-from squish_convert.observer import ConversionObserver
-from squish_convert.panel_parts import part_bytes
-from squish_convert.panels import ALL_PANELS
-from squish_convert.plan import ConversionPlan
-from squish_convert.job.range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
-from squish_convert.ranges import panels_of, stored_range
-from squish_convert.step import Step
-from squish_convert.streams import streams_of
-from squish_convert.job.tasks import JobLayout, Piece, PieceRange, Task, steps_of
 from squish_core.errors import CodecError, FormatError, SquishError
 from squish_core.file import File
 from squish_core.guard import computing, gc_paused
-from squish_convert.job.remote_staging import upload
 from squish_core.io.source import Source
 from squish_core.limits import Limits
-from squish_convert.mapping.mapped import MappedFile, apply_map
 from squish_core.plugins.registry import Registry, registry
 from squish_core.plugins.sources import open_target, remote_target
+
+from ..activations import Activations, open_activations
+from ..compare.metrics import Distance
+from ..copies import CopyChecks
+from ..digests import Digests
+from ..execute import check_source
+from ..image import OutputImage
+from ..mapping.mapped import MappedFile, apply_map
+from ..naming import stored_parts
+from ..observer import ConversionObserver
+from ..panel_parts import part_bytes
+from ..panels import ALL_PANELS
+from ..plan import ConversionPlan
+from ..ranges import panels_of, stored_range
+from ..step import Step
+from ..streams import streams_of
+from .canaries import canaries
+from .document import plugin_lock, source_pins
+from .range_writer import RangeWriter, unwritable_by_worker, worker_name, write_literals
+from .remote_staging import upload
+from .tasks import JobLayout, Piece, PieceRange, Task, steps_of
 
 PIECE_MEMORY = 1 << 20
 """Bytes of parts that a worker keeps in memory for panels of a tensor: it does not read the others."""

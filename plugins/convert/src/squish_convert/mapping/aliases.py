@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from squish_convert.families.base import GGUF, Family
 from squish_core.file import File
-from squish_convert.mapping.mapped import MappedFile, family_of, naming_of
-from squish_convert.mapping.names import Templates, fill, members, target_rules
+
+from ..families.base import GGUF, Family
+from .mapped import MappedFile, family_of, naming_of
+from .names import Templates, fill, members, target_rules
 
 Alias = tuple[str, int | None]
 """A name, and the number of the tensor in the stack of that name."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from squish_convert.mapping.codecs.groups import Groups
-from squish_convert.mapping.codecs.stack import member_role
-from squish_convert.mapping.codecs.transpose import swapped
 from squish_core.errors import TensorError
 from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 from squish_core.plugins.registry import Registry
+
+from .codecs.groups import Groups
+from .codecs.stack import member_role
+from .codecs.transpose import swapped
 
 TRANSPOSE, INTERLEAVE, DEINTERLEAVE = "transpose", "interleave", "deinterleave"
 

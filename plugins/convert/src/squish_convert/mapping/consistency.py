@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MAX_MESSAGE, FormatError, SquishError, shorten
-from squish_convert.families.base import ENGINES, GGUF, Family
-from squish_convert.families.model import CONFIG_FILE
 from squish_core.file import File
 from squish_core.guard import gc_paused, guarded
-from squish_convert.mapping.inventory import Outline, outline_of
-from squish_convert.mapping.mapped import Naming, family_of
-from squish_convert.mapping.ties import check_ties
 from squish_core.text import counted
+
+from ..families.base import ENGINES, GGUF, Family
+from ..families.model import CONFIG_FILE
+from .inventory import Outline, outline_of
+from .mapped import Naming, family_of
+from .ties import check_ties
 
 MOST = 4
 """Maximum number of tensors to name in a note."""

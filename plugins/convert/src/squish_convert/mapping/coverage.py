@@ -7,11 +7,12 @@ from fnmatch import fnmatchcase
 
 from attrs import frozen
 
-from squish_convert.mapping.codecs.groups import Groups
-from squish_convert.mapping.codecs.transpose import swapped
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_convert.families.base import (
+from squish_core.model import DENSE, TensorSpec
+from squish_core.text import close_matches
+
+from ..families.base import (
     ANY,
     Expression,
     Family,
@@ -23,9 +24,9 @@ from squish_convert.families.base import (
     Transpose,
     source_names,
 )
-from squish_convert.mapping.names import Templates, fill, members, source_rules
-from squish_core.model import DENSE, TensorSpec
-from squish_core.text import close_matches
+from .codecs.groups import Groups
+from .codecs.transpose import swapped
+from .names import Templates, fill, members, source_rules
 
 Sizes = Mapping[str, int]
 HINT = "Keep the names with rename='keep'; the target's engine will then not load the file."

@@ -9,13 +9,14 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.errors import FormatError, SquishError
-from squish_convert.families.base import GGUF, Family
-from squish_convert.families.model import Model
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_convert.mapping.coverage import Coverage, Matching
-from squish_convert.mapping.mapped import Naming, family_of, model_of, naming_of
-from squish_convert.mapping.names import engine_rules
+
+from ..families.base import GGUF, Family
+from ..families.model import Model
+from .coverage import Coverage, Matching
+from .mapped import Naming, family_of, model_of, naming_of
+from .names import engine_rules
 
 MOST = 64
 """Maximum number of missing or unknown tensors to list."""

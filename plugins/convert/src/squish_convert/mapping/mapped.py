@@ -11,23 +11,24 @@ from attrs import evolve, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, SquishError
-from squish_convert.families.base import GGUF, HF, Family, Rule, source_names
-from squish_convert.families.model import CONFIG_FILE, Model
 from squish_core.file import File
 from squish_core.formats.assets import REPLACE
 from squish_core.formats.base import Options
 from squish_core.formats.dropped import Dropped
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused, guarded
-from squish_convert.mapping.assets import MappedAssets
-from squish_convert.mapping.coverage import PROJECTORS, cover, is_dense, turns_when_dense
-from squish_convert.mapping.names import Templates, fill, source_rules
-from squish_convert.mapping.tensors import Change, MappedTensors, Setting
-from squish_convert.mapping.ties import check_ties
-from squish_convert.mapping.values import read_vector
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
+
+from ..families.base import GGUF, HF, Family, Rule, source_names
+from ..families.model import CONFIG_FILE, Model
+from .assets import MappedAssets
+from .coverage import PROJECTORS, cover, is_dense, turns_when_dense
+from .names import Templates, fill, source_rules
+from .tensors import Change, MappedTensors, Setting
+from .ties import check_ties
+from .values import read_vector
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from squish_convert.families.base import (
+from ..families.base import (
     GGUF,
     HF,
     MLX,

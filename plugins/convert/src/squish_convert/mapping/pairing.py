@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from squish_core.errors import SquishError
-from squish_convert.families.base import GGUF
-from squish_convert.families.model import CONFIG_FILE
 from squish_core.file import File
-from squish_convert.mapping.mapped import MappedFile, Naming, family_of, map_file, naming_of, stores_codes
+
+from ..families.base import GGUF
+from ..families.model import CONFIG_FILE
+from .mapped import MappedFile, Naming, family_of, map_file, naming_of, stores_codes
 
 
 def map_to_first(first: File, second: File) -> tuple[File, str]:

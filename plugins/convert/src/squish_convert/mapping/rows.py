@@ -9,14 +9,15 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec
-from squish_convert.mapping.codecs.heads import head_order
-from squish_convert.mapping.codecs.stack import member_role
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_convert.mapping.axes import member_parts, merge_error
-from squish_convert.mapping.segments import concatenate, cut, permute
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
+
+from .axes import member_parts, merge_error
+from .codecs.heads import head_order
+from .codecs.stack import member_role
+from .segments import concatenate, cut, permute
 
 if TYPE_CHECKING:
     import numpy as np

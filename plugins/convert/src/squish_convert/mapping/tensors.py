@@ -9,7 +9,10 @@ from attrs import evolve, field, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_convert.families.base import (
+from squish_core.file import File
+from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec, check_declared
+
+from ..families.base import (
     GGUF,
     Expression,
     Family,
@@ -22,13 +25,11 @@ from squish_convert.families.base import (
     Transpose,
     source_names,
 )
-from squish_core.file import File
-from squish_convert.mapping.axes import deinterleave, interleave, transpose
-from squish_convert.mapping.coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
-from squish_convert.mapping.names import Numbers, fill, members, target_rules
-from squish_convert.mapping.rows import Rows
-from squish_convert.mapping.values import add_constant, dense, fits
-from squish_core.model import DENSE, CodecSpec, Exactness, TensorSpec, check_declared
+from .axes import deinterleave, interleave, transpose
+from .coverage import Coverage, Origin, groups_of_sizes, is_dense, turns_when_dense
+from .names import Numbers, fill, members, target_rules
+from .rows import Rows
+from .values import add_constant, dense, fits
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
-from squish_convert.families.base import Family
 from squish_core.file import File
-from squish_convert.mapping.coverage import Coverage, is_dense
 from squish_core.model import TensorSpec
+
+from ..families.base import Family
+from .coverage import Coverage, is_dense
 
 
 def check_ties(file: File, family: Family, coverage: Coverage, tied: Collection[str], *, sample: bool = False) -> None:

@@ -11,8 +11,9 @@ from squish_core.codecs.regions import full, panels
 from squish_core.errors import TensorError
 from squish_core.file import File
 from squish_core.guard import quietly
-from squish_convert.mapping.coverage import is_dense
 from squish_core.model import DENSE, Encoding, Exactness, Part, TensorSpec
+
+from .coverage import is_dense
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from squish_convert.api import Inventory
+
 from squish_core.api import Problem
 
 from ..config.rope import rope_kind

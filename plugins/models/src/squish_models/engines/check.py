@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
 from squish_convert.api import Inventory, Naming, take_inventory
+
 from squish_core.api import ErrorCode, File, FormatError, Problem, SquishError, UsageError
 from squish_core.api import open as open_file
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 from attrs import asdict
-
 from squish_cli.api import Answer, options
 
 from .check import check_model

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from squish_convert.api import Inventory
+
 from squish_core.api import File, Problem, TensorSpec
 
 from .requirements import Engine, Reading

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from squish_convert.api import Carried, Family, Model
+
 from squish_core.api import Options, check_assets
 
 from ..config.spelling import QUANTIZATION, both_spellings

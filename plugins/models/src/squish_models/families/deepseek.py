@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from attrs import evolve
-
 from squish_convert.api import Interleave, Model, Rule, Transpose
+
 from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import SIZES, VOCABULARY, Key

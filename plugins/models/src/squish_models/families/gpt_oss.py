@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from attrs import evolve
-
 from squish_convert.api import Carried, Interleave, Model, Rule, Transpose
+
 from squish_core.api import Options
 
 from ..config.keys import COMMON, MIXTURE, Key

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from attrs import evolve
-
 from squish_convert.api import Rule
 
 from ..config.keys import COMMON, MIXTURE, VOCABULARY, Key

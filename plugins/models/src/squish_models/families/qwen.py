@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from squish_convert.api import Model
+
 from squish_core.api import ErrorCode, FormatError
 
 from ..config.keys import COMMON, MIXTURE, SIZES_LIST, Key

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
 from squish_convert.api import Conversion, convert
+
 from squish_core.api import ErrorCode, File, FormatError, UsageError
 
 from ..read.manifest import MANIFEST

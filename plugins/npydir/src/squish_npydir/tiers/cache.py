@@ -15,9 +15,20 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-
 from squish_convert.api import convert
-from squish_core.api import ErrorCode, File, FormatError, Params, SquishError, TensorSpec, WriteError, atomic_file, locked_file, parse_spec
+
+from squish_core.api import (
+    ErrorCode,
+    File,
+    FormatError,
+    Params,
+    SquishError,
+    TensorSpec,
+    WriteError,
+    atomic_file,
+    locked_file,
+    parse_spec,
+)
 from squish_core.api import open as open_model
 
 from ..features import INT3_FAMILIES, MLX_GROUPS

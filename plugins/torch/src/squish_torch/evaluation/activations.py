@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import frozen
+from squish_convert.api import save, with_names
 from torch import nn
 
-from squish_convert.api import save, with_names
 from squish_core.api import ErrorCode, File, Typed, UsageError, atomic_file
 from squish_core.api import open as open_file
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
 from squish_cli.api import Answer, Progress, options
+
 from squish_core.api import ErrorCode, UsageError, atomic_file, redact
 
 from ..libraries import required

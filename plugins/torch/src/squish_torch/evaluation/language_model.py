@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 import torch
+from squish_convert.api import MappedFile
 from torch import nn
 
-from squish_convert.api import MappedFile
 from squish_core.api import ErrorCode, TensorError, UsageError
 
 from ..pretrained import from_pretrained, named_file, tokenizer_of

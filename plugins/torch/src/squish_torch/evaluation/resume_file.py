@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from squish_convert.api import source_pins
+
 from squish_core.api import File, FormatError, UsageError, atomic_file
 
 VERSION = 1

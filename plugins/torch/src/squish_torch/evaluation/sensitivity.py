@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from squish_convert.api import Distance
 from torch import nn
 
-from squish_convert.api import Distance
 from squish_core.api import File, panels
 
 from ..replacement import EXPERT_PATHS, WEIGHT

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
 from squish_convert.api import convert
+
 from squish_core.api import ErrorCode, File, UsageError
 from squish_core.api import open as open_file
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 from attrs import frozen
-
 from squish_convert.api import worker_name
+
 from squish_core.api import Address, ErrorCode, File, FormatError, SquishError, address_of, file_at, scheduler_named
 
 from ..generation import set_up

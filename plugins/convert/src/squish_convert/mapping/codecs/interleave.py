@@ -10,12 +10,13 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
-from squish_convert.mapping.codecs.groups import Groups, Shape, groups_of
 from squish_core.codecs.regions import sizes
-from squish_convert.mapping.codecs.stack import member_role
-from squish_convert.mapping.codecs.transpose import Transpose
-from squish_convert.mapping.codecs.wrapping import Wrapping
 from squish_core.model import Exactness, TensorSpec
+
+from .groups import Groups, Shape, groups_of
+from .stack import member_role
+from .transpose import Transpose
+from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np

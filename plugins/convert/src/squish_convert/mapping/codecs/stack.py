@@ -9,10 +9,11 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
-from squish_convert.mapping.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
+
+from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,11 @@ from attrs import evolve
 
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.regions import sizes
-from squish_convert.mapping.codecs.wrapping import Wrapping
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
+
+from .wrapping import Wrapping
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attrs import evolve
-
 from squish_convert.api import Inventory, take_inventory
+
 from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec, load_json
 
 from ...config.spelling import text_config
