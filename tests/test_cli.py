@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("typer")
 
 from squish_cli import diagnosis, main
+from squish_cli.inventory import listed
 
 from squish_core.api import (
     DENSE,
@@ -41,7 +42,6 @@ from squish_core.errors import ConflictError, SquishError
 from squish_core.formats.write_plan import WritePlan
 from squish_core.io.journal import Journal, write_journal
 from squish_core.plugins import registry
-from squish_core.plugins.inventory import listed
 from squish_core.summary import abbreviate
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}

@@ -15,8 +15,9 @@ import pytest
 from squish_testing import expect_error
 
 import squish_core as squish
+from squish_core import environment
 from squish_core.errors import MissingPluginError
-from squish_core.plugins import catalog, environment
+from squish_core.plugins import catalog
 
 CHECKOUT, REPOSITORY, WHEELS = catalog.checkout, catalog.repository, catalog.wheels
 INSTALLER: Any = environment.installer

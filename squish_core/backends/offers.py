@@ -100,9 +100,7 @@ class Offer:
         return self._with(self.encoding, None, {})
 
     def _with(self, encoding: Encoding, cost: Cost | None, facts: Mapping[str, Any]) -> Offer:
-        offer = object.__new__(Offer)
-        offer.__attrs_init__(
+        return Offer(
             backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=cost,
             exact=self.exact, facts=facts,
         )  # fmt: skip
-        return offer

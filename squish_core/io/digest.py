@@ -27,11 +27,11 @@ def _xxh3() -> Any:
     try:
         import xxhash
     except ImportError:
-        from squish_core.plugins.catalog import install_command
+        from squish_core import environment
 
         raise MissingPluginError(
             "an xxh3 digest needs the package xxhash", code=ErrorCode.NOT_INSTALLED,
-            hint=f"Run `{install_command('xxhash')}`.",
+            hint=f"Run `{environment.command(['xxhash'])}`.",
         ) from None  # fmt: skip
     return xxhash.xxh3_64()
 

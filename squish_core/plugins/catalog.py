@@ -233,7 +233,7 @@ def install_command(*packages: str, extra: str = "", fresh: bool = False) -> str
     >>> install_command("squish-gguf", "squish-remote", extra="[fsspec]")
     "pip install ... ...squish-remote[fsspec]..."
     """
-    from squish_core.plugins import environment
+    from squish_core import environment
 
     names = [*packages[:-1], packages[-1] + extra]
     targets = _targets(names, _dependencies if fresh else _missing_dependencies, _path)

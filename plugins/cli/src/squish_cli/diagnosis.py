@@ -16,10 +16,11 @@ from squish_core.display.tables import fit_all, table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import VARIABLE
-from squish_core.plugins.inventory import add_commands, brought, conflicts, listed, missing_packages
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.text import escape, format_bytes
+
+from .inventory import add_commands, brought, conflicts, listed, missing_packages
 
 LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 

@@ -8,8 +8,10 @@ import typer
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.plugins import catalog, inventory
+from squish_core.plugins import catalog
 from squish_core.plugins.registry import registry
+
+from . import inventory
 
 
 def add_commands(app: typer.Typer) -> list[tuple[str, str]]:

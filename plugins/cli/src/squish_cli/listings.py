@@ -11,9 +11,9 @@ from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.plugins import catalog
-from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
 from squish_core.text import did_you_mean
 
+from .inventory import brought, conflicts, listed, missing_ids
 from .options import Json, Op
 from .output import Answer
 

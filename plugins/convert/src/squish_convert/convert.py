@@ -18,7 +18,6 @@ from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.atomic import check_target
 from squish_core.io.remote_target import RemoteTarget
-from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -32,6 +31,7 @@ from .observer import ConversionObserver
 from .plan import ConversionPlan, plan_conversion
 from .report import Conversion
 from .rules import Encode
+from .space import space_notes
 
 if TYPE_CHECKING:
     from .job.distribution import JobOptions

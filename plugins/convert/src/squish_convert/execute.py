@@ -17,9 +17,8 @@ from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
-from squish_core.io.remote_target import RemoteTarget, remote_sink
+from squish_core.io.remote_target import RemoteTarget
 from squish_core.io.sink import Sink
-from squish_core.io.space import check_space, space_notes
 from squish_core.reader import file_problems
 
 from .activations import Activations
@@ -34,8 +33,10 @@ from .naming import stored_parts
 from .observer import ConversionObserver
 from .panel_parts import Places
 from .plan import ConversionPlan, uses_activations
+from .remote_sink import remote_sink
 from .report import Conversion
 from .siblings import atomic_siblings
+from .space import check_space, space_notes
 from .step import Step
 from .streams import streams_of
 

@@ -18,7 +18,6 @@ from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.io.paths import common_mode
 from squish_core.io.remote_target import RemoteTarget
-from squish_core.io.space import space_notes
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers, scheduler_named
 from squish_core.plugins.sources import open_target, remote_target
@@ -31,6 +30,7 @@ from ..mapping.mapped import apply_map
 from ..observer import ConversionObserver
 from ..plan import ConversionPlan
 from ..report import Conversion
+from ..space import space_notes
 from .canaries import canaries
 from .document import dumps, job_id
 from .journal import Journal, journal_path

@@ -13,7 +13,6 @@ from attrs import asdict, astuple, evolve
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError, WriteError
 from squish_core.guard import gc_paused
-from squish_core.io.space import check_space
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.schedulers import Workers
 from squish_core.text import counted
@@ -21,6 +20,7 @@ from squish_core.text import counted
 from ..compare.metrics import Distance
 from ..observer import ConversionObserver
 from ..plan import ConversionPlan
+from ..space import check_space
 from ..step import Step
 from .journal import Journal
 from .range_writer import write_literals
