@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let install hints be pip's and name packages, wherever the tests run; tests about hints set these functions."""
-    from squish_core.plugins import catalog, environment
+    from squish_core import environment
+    from squish_core.plugins import catalog
 
     for name in ("checkout", "repository", "wheels"):
         monkeypatch.setattr(catalog, name, lambda: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 
 def main() -> int:
@@ -14,7 +15,7 @@ def main() -> int:
         The exit code; 2 if squish-core-cli is not installed.
     """
     try:
-        from squish_cli import process
+        cli = import_module("squish_cli")
     except ModuleNotFoundError as error:
         if error.name != "squish_cli":
             raise
@@ -22,7 +23,7 @@ def main() -> int:
 
         print(f"error: the command line is not installed. Run `{install_command('squish-core-cli')}`.", file=sys.stderr)
         return 2
-    return process()
+    return int(cli.process())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,31 +20,23 @@ PACKAGES = {"squish_core": ROOT} | {
 """Import package -> the folder of its distribution."""
 FORMATS = ("gguf", "hf", "mlx", "npydir", "onnx", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
-VOCABULARY = (
-    "text", "codes", "errors", "dtypes", "limits", "model", "guard", "renamed", "statistics", "specs", "display",
-    "concurrency",
+CORE = (
+    "text", "version", "codes", "environment", "errors", "display", "dtypes", "limits", "guard", "model", "specs",
+    "statistics", "concurrency", "io", "codecs", "formats", "schedulers", "backends", "plugins", "reader", "tensor",
+    "summary", "file", "layers", "detect", "opening", "checking",
 )  # fmt: skip
-INTERFACES = ("io", "codecs", "backends", "formats", "families", "schedulers")
-ARROWS = {
-    "display": ("text", "errors"),
-    "io": VOCABULARY,
-    "codecs": (*VOCABULARY, "io"),
-    "formats": (*VOCABULARY, "io", "codecs"),
-    "backends": (*VOCABULARY, "io", "codecs", "formats"),
-    "families": (*VOCABULARY, "io", "codecs", "formats"),
-    "schedulers": VOCABULARY,
-    "plugins": (*VOCABULARY, *INTERFACES),
-    "mapping": (*VOCABULARY, *INTERFACES, "plugins", "file", "tensor", "reader"),
-    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "detect", "opening", "file", "tensor", "reader", "mapping"),
-    "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping", "analysis"),
-}
-"""Package of the core -> what it may import of the core. `cli` and `testing` may import everything."""
+"""Packages and modules of the core, in order: each imports only those before it."""
+FACES = ("squish_core", "squish_core.api", "squish_core.testing", "squish_core.__main__")
+"""Modules of the core that name what they offer in strings."""
+RELEASED = ("squish_convert", "squish_cli", "squish_testing")
+"""Import packages that are released with squish_core, in order: each may import any module of those before it."""
 
 MOST_LINES = 600
-MOST_ROOT_MODULES = 20
+MOST_ROOT_MODULES = 24
 
 DISTRIBUTIONS = {
     "astc_encoder": "astc-encoder-py", "ggml": "ggml-python", "Metal": "pyobjc-framework-Metal", "objc": "pyobjc-core",
+    "squish_cli": "squish-core-cli",
 }  # fmt: skip
 """Import name -> distribution, where they differ in more than `_` and case."""
 
@@ -61,59 +54,62 @@ def module_name(path: Path, package: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path, package: str) -> Iterator[tuple[str, str, int, bool]]:
-    """(module, name, line, whether at the top level) of every import, relative ones resolved."""
-    name = module_name(path, package)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    inside = {id(node) for function in ast.walk(tree) if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-              for node in ast.walk(function)}  # fmt: skip
-    for node in ast.walk(tree):
-        top = id(node) not in inside
+@cache
+def imports(path: Path, package: str) -> tuple[tuple[str, str, int], ...]:
+    """(module, name, line) of every import, relative ones resolved."""
+    name, found = module_name(path, package), list[tuple[str, str, int]]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "", node.lineno, top) for alias in node.names)
+            found += [(alias.name, "", node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 around = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
                 base = ".".join([*around[: len(around) - node.level + 1], *([node.module] if node.module else [])])
-            yield from ((base, alias.name, node.lineno, top) for alias in node.names)
+            found += [(base, alias.name, node.lineno) for alias in node.names]
+    return tuple(found)
 
 
-def arrows_of(package: str, *, inside_functions: bool = False) -> dict[str, set[str]]:
-    """Module of a package -> its modules that it imports, for typing or for real, at its top level or anywhere."""
+def arrows_of(package: str) -> dict[str, set[str]]:
+    """Module of a package -> its modules that it imports, for type checkers or for real."""
     modules = {module_name(path, package): path for path in sources(package)}
     arrows: dict[str, set[str]] = defaultdict(set)
     for name, path in modules.items():
-        for base, member, _, top in imports(path, package):
-            if (top or inside_functions) and base.split(".")[0] == package:
+        for base, member, _ in imports(path, package):
+            if base.split(".")[0] == package:
                 target = f"{base}.{member}" if f"{base}.{member}" in modules else base
                 if target not in (name, package):
                     arrows[name].add(target)
     return arrows
 
 
-def test_the_core_imports_no_plugin() -> None:
+def test_the_core_names_other_packages_in_strings_alone() -> None:
     violations = [
         f"{path}:{line} {base}"
         for path in sources("squish_core")
-        for base, _, line, _ in imports(path, "squish_core")
+        for base, _, line in imports(path, "squish_core")
         if base.startswith("squish_") and base.split(".")[0] != "squish_core"
     ]
     assert not violations
 
 
+def is_declared(module: str, package: str) -> bool:
+    """Whether a package may import a module of another package."""
+    top = module.split(".")[0]
+    if package in RELEASED and top in ("squish_core", *RELEASED[: RELEASED.index(package)]):
+        return True
+    return module == f"{top}.api" or module.startswith(("squish_core.testing", "squish_testing"))
+
+
 @pytest.mark.parametrize("package", [name for name in PACKAGES if name != "squish_core"])
-def test_a_plugin_imports_declared_interfaces_alone(package: str) -> None:
-    """Of the core `api` and `testing`, of another plugin its `api`."""
+def test_a_package_imports_declared_interfaces_alone(package: str) -> None:
+    """Of another package its `api`; the kit in tests; packages of one release also the modules of those below."""
     violations = []
     for path in sources(package):
-        for base, name, line, _ in imports(path, package):
+        for base, name, line in imports(path, package):
             top = base.split(".")[0]
-            if top not in PACKAGES or top == package:
-                continue
             target = f"{base}.{name}" if base == top else base
-            interfaces = ("squish_core.api", "squish_testing") if top == "squish_core" else (f"{top}.api",)
-            if target not in interfaces and not target.startswith("squish_testing."):
+            if top in PACKAGES and top != package and not is_declared(target, package):
                 violations.append(f"{path.relative_to(ROOT)}:{line} {target}")
     assert not violations
 
@@ -125,29 +121,26 @@ def test_a_backend_imports_no_format(backend: str) -> None:
     violations = [
         f"{path.name}:{line} {base}"
         for path in sources(package)
-        for base, _, line, _ in imports(path, package)
+        for base, _, line in imports(path, package)
         if base.split(".")[0] in formats
     ]
     assert not violations
 
 
-def test_packages_of_the_core_import_each_other_as_drawn() -> None:
+def test_packages_of_the_core_import_those_before_them_alone() -> None:
+    """Imports for type checkers and inside functions count, too."""
     violations = []
     for name, targets in arrows_of("squish_core").items():
-        room = name.split(".")[1] if name.count(".") else ""
-        if room not in ARROWS:
-            continue
-        for target in targets:
-            other = target.split(".")[1]
-            if other != room and other not in ARROWS[room]:
-                violations.append(f"{name} -> {target}")
+        if name not in FACES:
+            place = CORE.index(name.split(".")[1])
+            violations += [f"{name} -> {to}" for to in targets if CORE.index(to.split(".")[1]) > place]
     assert not sorted(violations)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_package_has_an_import_cycle(package: str) -> None:
-    """In plugins not even through imports inside of functions."""
-    arrows = arrows_of(package, inside_functions=package != "squish_core")
+    """Not even through imports inside functions or for type checkers."""
+    arrows = arrows_of(package)
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
@@ -157,20 +150,33 @@ def test_no_package_has_an_import_cycle(package: str) -> None:
                 visit(target, (*trail, name))
             done.add(name)
 
-    for name in sorted(set(arrows) - {"squish_core", "squish_core.api"}):
+    for name in sorted(arrows):
         visit(name, ())
 
 
+EXTRAS = {
+    "cli": {"squish-core-cli", "squish-convert"}, "convert": {"squish-convert"},
+    "testing": {"squish-testing", "squish-convert"},
+}  # fmt: skip
+"""Extra of squish-core -> the distributions of this repository that it installs."""
+
+
 def requirements(texts: Iterable[str]) -> set[str]:
-    """Names of the distributions in a list of requirements."""
-    return {re.split(r"[\s<>=!~;\[]", text, maxsplit=1)[0].lower().replace("_", "-") for text in texts}
+    """Names of the distributions in a list of requirements, those that the extras of squish-core install included."""
+    names = set[str]()
+    for text in texts:
+        name, extras = re.fullmatch(r"([\w.-]+)(?:\[([\w,-]+)\])?.*", text).groups()  # type: ignore[union-attr]
+        names |= {name.lower().replace("_", "-")}
+        if name == "squish-core":
+            names |= set().union(*(EXTRAS.get(extra, set()) for extra in (extras or "").split(",")))
+    return names
 
 
 def imported_distributions(package: str) -> dict[str, str]:
     """Distributions that an import package imports, each with a place."""
     places = {}
     for path in sources(package):
-        for base, _, line, _ in imports(path, package):
+        for base, _, line in imports(path, package):
             top = base.split(".")[0]
             if top not in sys.stdlib_module_names and top not in (package, "__future__"):
                 places[DISTRIBUTIONS.get(top, top.replace("_", "-")).lower()] = f"{path.relative_to(ROOT)}:{line}"
