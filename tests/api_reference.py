@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import squish_core as squish
-from squish_core import api
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 HEAD = """# Reference
@@ -25,14 +24,12 @@ What a program calls, and below it what a plugin imports. The page is made from 
 import squish_core as squish
 ```
 """
-PLUGINS = """
-## The plugin interface: `squish_core.api`
-
-`docs/writing-a-plugin.md` explains how these work together.
-
-| name | what it is |
-|---|---|
-"""
+INTERFACES = {
+    "squish_core.api": "The plugin interface. `docs/writing-a-plugin.md` explains how these work together.",
+    "squish_convert.api": "For families, jobs and servers of converted files; in squish-convert.",
+    "squish_cli.api": "For commands of plugins; in squish-core-cli.",
+}
+"""Module that plugins import -> what it is for."""
 
 
 def sections(value: Any) -> dict[str, str]:
@@ -86,10 +83,10 @@ def function_text(name: str) -> str:
 
 
 def members(owner: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties, the class's own first; deprecated ones aside."""
+    """Public methods and properties, the class's own first."""
     seen = set()
     for base in owner.__mro__:
-        if not base.__module__.startswith("squish_core"):
+        if not base.__module__.startswith(("squish_core", "squish_convert", "squish_cli")):
             continue
         for name, value in vars(base).items():
             function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
@@ -97,8 +94,7 @@ def members(owner: type) -> Iterator[tuple[str, Any]]:
             if name.startswith("_") or name in seen or not is_member or not function.__doc__:
                 continue
             seen.add(name)
-            if not function.__doc__.startswith("Deprecated"):
-                yield name, function
+            yield name, function
 
 
 def class_text(name: str) -> str:
@@ -124,8 +120,8 @@ def error_rows() -> Iterator[str]:
             yield f"| `{name}` | {bases} | {first_line(value)} |\n"
 
 
-def _what(name: str) -> str:
-    """One line on a name of the plugin interface: its docstring, or the text below a constant or an alias."""
+def _what(api: Any, name: str) -> str:
+    """One line on a name of an interface: its docstring, or the text below a constant or an alias."""
     value = inspect.unwrap(getattr(api, name))
     home = next(module for module, names in api._NAMES.items() if name in names)
     if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
@@ -139,17 +135,24 @@ def _what(name: str) -> str:
     return ""
 
 
+def interface_text(module: str) -> str:
+    """The names of an interface that are not public ones, too."""
+    api = importlib.import_module(module)
+    names = sorted(set(api.__all__) - set(squish.__all__))
+    rows = "".join(f"| `{name}` | {_what(api, name)} |\n" for name in names)
+    return f"\n## `{module}`\n\n{INTERFACES[module]}\n\n| name | what it is |\n|---|---|\n{rows}"
+
+
 def page() -> str:
     """The page as it should be."""
     values = {name: getattr(squish, name) for name in squish.__all__ if name != "__version__"}
     functions = [name for name, value in values.items() if inspect.isfunction(value)]
     classes = [name for name, value in values.items() if inspect.isclass(value)]
     classes = [name for name in classes if not issubclass(values[name], BaseException)]
-    plugin_rows = "".join(f"| `{name}` | {_what(name)} |\n" for name in sorted(set(api.__all__) - set(squish.__all__)))
     return "".join([
         HEAD, "\n## Functions\n", *map(function_text, functions), "\n## Classes\n", *map(class_text, classes),
         "\n## Errors\n\nTheir codes: `docs/errors.md`.\n\n| class | is also | raised when |\n|---|---|---|\n",
-        *error_rows(), PLUGINS, plugin_rows,
+        *error_rows(), *map(interface_text, INTERFACES),
     ])  # fmt: skip
 
 

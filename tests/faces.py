@@ -9,7 +9,9 @@ import importlib
 import sys
 from pathlib import Path
 
-FACES = ("squish_core", "squish_core.api", "squish_core.testing", "squish_convert.api", "squish_cli.api")
+ROOT = Path(__file__).parents[1]
+INTERFACES = [f"{path.parent.name}.api" for path in sorted(ROOT.glob("plugins/*/src/*/api.py"))]
+FACES = ("squish_core", "squish_core.api", "squish_core.testing", *INTERFACES)
 
 
 def stub(face: str) -> tuple[Path, str]:

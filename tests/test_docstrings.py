@@ -17,13 +17,14 @@ from typing import Any
 
 import pytest
 from api_reference import sections
+from squish_convert.api import Family
 
 import squish_core as squish
 from squish_core import api
 from squish_core.plugins.hookspecs import Hooks
 
 INTERFACES = (
-    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, api.Family, api.Framework,
+    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, Family, api.Framework,
     Hooks,
 )  # fmt: skip
 """What plugins implement."""
@@ -34,7 +35,7 @@ ONE_LINE = {
     "Reader.array", "Reader.bind", "Reader.guard", "Reader.source_for", "TensorFacts.backing", "TensorFacts.guard",
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
     "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
-    "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator", "Registry.family",
+    "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator",
     "Registry.backend", "Registry.framework", "Plugins.instance", "Offer.about",
 }  # fmt: skip
 """Methods between the parts of the core: a line says what they do."""
@@ -47,7 +48,7 @@ PLUGINS = {
 }  # fmt: skip
 """Plugin -> what its interface loads first."""
 MODULES = [
-    "squish_core", "squish_core.api", "squish_testing",
+    "squish_core", "squish_core.api", "squish_core.testing", "squish_convert.api", "squish_cli.api",
     *(f"{plugin}.api" for plugin, library in PLUGINS.items() if find_spec(plugin) and find_spec(library)),
 ]  # fmt: skip
 """What programs, plugins and their tests import."""
@@ -59,7 +60,7 @@ DECLARED = [
 
 
 def methods(owner: type) -> Iterator[Callable[..., Any]]:
-    """Public methods that a class or a base of it in the core defines; deprecated ones aside."""
+    """Public methods that a class or a base of it defines in the core, squish-convert or the command line."""
     for name, _ in inspect.getmembers(owner, callable):
         home = next((base for base in owner.__mro__ if name in vars(base)), owner)
         value = vars(home).get(name)
@@ -67,10 +68,13 @@ def methods(owner: type) -> Iterator[Callable[..., Any]]:
         overrides = sum(name in vars(base) for base in owner.__mro__) > 1
         if overrides and not function.__doc__:
             continue  # it does what the base says
-        if name.startswith("_") or not inspect.isfunction(function) or not home.__module__.startswith("squish_core"):
+        if (
+            name.startswith("_")
+            or not inspect.isfunction(function)
+            or not home.__module__.startswith(("squish_core", "squish_convert", "squish_cli"))
+        ):
             continue
-        if not (function.__doc__ or "").startswith("Deprecated"):
-            yield function
+        yield function
 
 
 def unique(owners: Any) -> list[Callable[..., Any]]:

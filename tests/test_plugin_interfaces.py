@@ -31,18 +31,6 @@ def test_every_exported_name_loads_from_its_home(name: str) -> None:
             assert getattr(interface, name) is getattr(importlib.import_module(home), name)
 
 
-@pytest.mark.parametrize("name", INTERFACES)
-def test_type_checkers_see_the_names_that_the_table_lists(name: str) -> None:
-    package, interface = name.split(".")[0], importlib.import_module(name)
-    typed = {
-        (f"{package}.{node.module}", alias.name)
-        for node in ast.walk(ast.parse(INTERFACES[name].read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level
-        for alias in node.names
-    }
-    assert typed == {(home, name) for home, members in interface._NAMES.items() for name in members}
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         importlib.import_module("squish_codecs.api").no_such_name

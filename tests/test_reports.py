@@ -16,7 +16,6 @@ from squish_convert.rule_effects import ineffective_rules
 from squish_convert.rules import Rule
 
 import squish_core as squish
-from squish_core.errors import SquishError
 from squish_core.model import CodecSpec
 
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -174,15 +173,3 @@ def test_a_disk_without_space_is_an_error_before_the_first_byte(path: Path, monk
     assert list(path.parent.iterdir()) == [path]
     (note,) = squish.convert(path, path.with_name("out.box"), dry_run=True).notes
     assert "1,000 bytes free" in note
-
-
-def test_old_names_of_arguments_are_deprecated(path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="names= is now rename=") as caught:
-        squish.convert(path, path.with_name("out.box"), names="keep", dry_run=True)
-    assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match="stats= is now activations="), pytest.raises(SquishError) as error:
-        squish.convert(path, path.with_name("out.box"), stats=path, dry_run=True)
-    assert error.value.code == "imatrix"
-    with pytest.raises(SquishError) as error:
-        squish.convert(path, path.with_name("out.box"), names="keep", rename="keep")
-    assert error.value.code == "usage"

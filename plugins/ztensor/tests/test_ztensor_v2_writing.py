@@ -208,17 +208,6 @@ def test_the_message_of_an_invalid_combination_of_options() -> None:
     assert str(caught.value) == "flavor=compatible requires wire=1.1"
 
 
-def test_the_old_spelling_of_flavor_works_with_a_warning(zt: Any, tmp_path: Path) -> None:
-    zt.written(tmp_path / "old.zt", ARRAYS, SECOND)
-    squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to="ztensor:wire=2,flavor=aligned")
-    with pytest.warns(DeprecationWarning, match="flavor"):
-        squish.convert(tmp_path / "old.zt", tmp_path / "older.zt", to="ztensor:wire=2,flavour=aligned")
-    assert (tmp_path / "older.zt").read_bytes() == (tmp_path / "new.zt").read_bytes()
-    with pytest.warns(DeprecationWarning, match="flavor"), pytest.raises(SquishError) as caught:
-        squish.convert(tmp_path / "old.zt", tmp_path / "x.zt", to="ztensor:wire=2,flavour=aligned,flavor=aligned")
-    assert caught.value.code == ErrorCode.OPTION
-
-
 def test_a_canonical_file_refuses_names_that_are_not_nfc(zt: Any, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="NFC"):
         zt.written(tmp_path / "new.zt", {"e\u0301": ARRAYS["weight"]}, SECOND)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from squish_core.api import lazy_exports
 
 _NAMES = {
@@ -33,50 +31,4 @@ _NAMES = {
     "squish_codecs.wrap.lowrank": ("LowRank",),
 }  # fmt: skip
 
-if TYPE_CHECKING:
-    from .affine.codec import Affine as Affine
-    from .affine.decode import decode_affine as decode_affine
-    from .affine.decode import read_affine as read_affine
-    from .affine.decode import unpack_codes as unpack_codes
-    from .affine.encode import check_encodable as check_encodable
-    from .affine.encode import is_mlx_layout as is_mlx_layout
-    from .affine.layout import affine_layout as affine_layout
-    from .affine.repack import affine_holds as affine_holds
-    from .affine.repack import affine_parts as affine_parts
-    from .affine.scheme import Scheme as Scheme
-    from .bitmask import BITMASK_DTYPES as BITMASK_DTYPES
-    from .bitmask import BITMASK_SCALES as BITMASK_SCALES
-    from .bitmask import Bitmask as Bitmask
-    from .boxes import Boxes as Boxes
-    from .float8 import FLOAT8_DTYPES as FLOAT8_DTYPES
-    from .float8 import FLOAT8_SCALES as FLOAT8_SCALES
-    from .float8 import Float8 as Float8
-    from .float8 import float8_table as float8_table
-    from .hqq.codec import HQQ_PACKINGS as HQQ_PACKINGS
-    from .hqq.codec import Hqq as Hqq
-    from .kv.cache import Cache as Cache
-    from .mx.codec import Mx as Mx
-    from .mx.float4 import float4_codes as float4_codes
-    from .mx.float4 import float4_layout as float4_layout
-    from .mx.float4 import float4_pairs as float4_pairs
-    from .mx.float4 import is_float4 as is_float4
-    from .mx.global_scale import convert_global_scale as convert_global_scale
-    from .mx.global_scale import split_global_scale as split_global_scale
-    from .mx.layout import mx_layout as mx_layout
-    from .mx.layout import mx_params as mx_params
-    from .packing.bits import BIT_COUNTS as BIT_COUNTS
-    from .packing.bits import Packing as Packing
-    from .packing.bits import row_major as row_major
-    from .palette.codec import Palette as Palette
-    from .palette.tables import Tables as Tables
-    from .panels import Panels as Panels
-    from .panels import panel_scheme as panel_scheme
-    from .squizd.packed import SquizdInt2 as SquizdInt2
-    from .squizd.packed import SquizdInt4 as SquizdInt4
-    from .squizd.tca_tbe import TcaTbe as TcaTbe
-    from .wrap.awq import Awq as Awq
-    from .wrap.base import Wrapper as Wrapper
-    from .wrap.base import rows_and_columns as rows_and_columns
-    from .wrap.lowrank import LowRank as LowRank
-else:
-    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from squish_core.api import lazy_exports
 
 _NAMES = {
@@ -11,8 +9,4 @@ _NAMES = {
     "squish_torch.libraries": ("required",),
 }
 
-if TYPE_CHECKING:
-    from .evaluation.lockstep import evaluate as evaluate
-    from .libraries import required as required
-else:
-    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

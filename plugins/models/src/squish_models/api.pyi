@@ -1,0 +1,24 @@
+# Generated from the table of the module: python tests/faces.py
+from squish_models.config.keys import COMMON as COMMON
+from squish_models.config.keys import Key as Key
+from squish_models.config.keys import MIXTURE as MIXTURE
+from squish_models.config.keys import SIZES as SIZES
+from squish_models.config.keys import VOCABULARY as VOCABULARY
+from squish_models.engines.check import ModelCheck as ModelCheck
+from squish_models.engines.check import check_model as check_model
+from squish_models.family import TextModel as TextModel
+from squish_models.rules import fused_attention as fused_attention
+from squish_models.rules import fused_experts as fused_experts
+from squish_models.rules import fused_gguf_experts as fused_gguf_experts
+from squish_models.rules import stacked_experts as stacked_experts
+from squish_models.tables import Row as Row
+from squish_models.tables import SWITCH as SWITCH
+from squish_models.tables import attention as attention
+from squish_models.tables import embeddings as embeddings
+from squish_models.tables import experts as experts
+from squish_models.tables import fused_mlp as fused_mlp
+from squish_models.tables import gated_mlp as gated_mlp
+from squish_models.tables import head_norms as head_norms
+from squish_models.tables import norm as norm
+from squish_models.tables import pre_norm_model as pre_norm_model
+from squish_models.tables import router as router
