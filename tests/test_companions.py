@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import toys
 from attrs import evolve
+from squish_convert.api import execute, plan_conversion
 
 import squish_core as squish
 from squish_core import api
@@ -147,11 +148,11 @@ def test_a_part_of_the_model_takes_nothing_along(crate: Path, registry: api.Regi
 def test_a_plan_is_carried_out_on_the_planned_companions_alone(crate: Path, registry: api.Registry) -> None:
     target = crate.with_name("a.crate")
     with squish.open(crate, registry=registry) as file:
-        plan = api.plan_conversion(file, target)
+        plan = plan_conversion(file, target)
         assert (plan.children, plan.whole) == (("draft",), ("toy.whole",))
         bare = squish.File(file.source, evolve(file.index, children={}), file.registry, file.limits)
         with pytest.raises(squish.FormatError) as raised:
-            api.execute(plan, bare, target)
+            execute(plan, bare, target)
     assert raised.value.code == "changed"
     assert not target.exists()
 

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
-from squish_testing import BackendSuite, ByteCodecSuite, CodecSuite, ContainerSuite, RefinementSuite
+from squish_core.testing import BackendSuite, ByteCodecSuite, CodecSuite, ContainerSuite, RefinementSuite
 
 from squish_core.api import CodecSpec, Digest, TensorSpec, dtypes
 
