@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_cli.benchmark import Benchmark as Benchmark
 from squish_cli.benchmark import Measurement as Measurement
 from squish_cli.benchmark import benchmark as benchmark

@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_core import dtypes as dtypes
 from squish_core.backends.base import Backend as Backend
 from squish_core.backends.chain import Chain as Chain

@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_testing import BackendSuite as BackendSuite
 from squish_testing import ByteCodecSuite as ByteCodecSuite
 from squish_testing import CodecSuite as CodecSuite

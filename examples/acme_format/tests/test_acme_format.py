@@ -6,9 +6,9 @@ import struct
 from typing import Any
 
 import numpy as np
-from squish_core.testing import BackendSuite, ByteCodecSuite, CodecSuite, ContainerSuite, RefinementSuite
 
 from squish_core.api import CodecSpec, Digest, TensorSpec, dtypes
+from squish_core.testing import BackendSuite, ByteCodecSuite, CodecSuite, ContainerSuite, RefinementSuite
 
 WEIGHTS = np.arange(12, dtype="<f4").reshape(3, 4) - 5
 NORM = np.linspace(0.5, 2, 6).astype("<f2")

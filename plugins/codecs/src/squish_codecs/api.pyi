@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_codecs.affine.codec import Affine as Affine
 from squish_codecs.affine.decode import decode_affine as decode_affine
 from squish_codecs.affine.decode import read_affine as read_affine

@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_convert.compare.metrics import Distance as Distance
 from squish_convert.convert import Conversion as Conversion
 from squish_convert.convert import convert as convert

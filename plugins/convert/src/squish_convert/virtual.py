@@ -88,8 +88,10 @@ def as_format(
         An open file; it must stay open.
     format, encode
         `to` and `encode` of `squish.convert`.
-    **options
-        `only`, `rename` and `requantize` of `squish.convert`; `activations`, an open file.
+    only, rename, requantize
+        As in `squish.convert`.
+    activations
+        An open file with activation statistics.
 
     Returns
     -------

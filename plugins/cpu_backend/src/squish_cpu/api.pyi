@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_cpu.vocabulary import ScannedVocabulary as ScannedVocabulary
 from squish_cpu.vocabulary import check_vocabulary as check_vocabulary
 from squish_cpu.vocabulary import read_vocabulary as read_vocabulary

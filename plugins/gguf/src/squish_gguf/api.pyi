@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_gguf.kept_files import FILE as FILE
 from squish_gguf.kept_files import pack_files as pack_files
 from squish_gguf.kept_files import unpack_files as unpack_files

@@ -1,5 +1,5 @@
 """Makes presets.json and preset_digests.json: the types, and digests of the blocks, that llama.cpp's own quantizer
-gives the tensors of `tests/preset_models.py`.
+gives the tensors of `tests/helpers/preset_models.py`.
 
     npm pack @node-llama-cpp/linux-x64@3.22.1 && tar xzf node-llama-cpp-linux-x64-3.22.1.tgz
     PYTHONPATH=tests python plugins/gguf/tests/data/make_presets.py package/bins/linux-x64

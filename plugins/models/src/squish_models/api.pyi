@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_models.config.keys import COMMON as COMMON
 from squish_models.config.keys import Key as Key
 from squish_models.config.keys import MIXTURE as MIXTURE

@@ -1,4 +1,4 @@
-# Generated from the table of the module: python tests/faces.py
+# Generated from the table of the module: python tests/lint/faces.py
 from squish_safetensors.folder import CONFIG_FILE as CONFIG_FILE
 from squish_safetensors.folder import MODEL_ASSETS as MODEL_ASSETS
 from squish_safetensors.folder import is_model_asset as is_model_asset
