@@ -14,8 +14,13 @@ from transformers import TextStreamer
 from transformers.utils import logging
 
 from squish_core.api import Chain, File, UsageError, workers
+from squish_core.api import open as open_file
 
-from .pretrained import from_pretrained, named_file, tokenizer_of
+from .pretrained import config_of, from_pretrained, named_file, tokenizer_of
+from .speculation import Acceptance, Drafter, draft_of
+
+GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+"""Arguments of `generate` that select the most probable token."""
 
 
 class Prompt:
@@ -65,10 +70,12 @@ class Generation:
         Time from the prompt to the first token.
     peak_bytes
         Peak memory of the process.
+    acceptance
+        How many of the draft head's tokens were accepted; None without one.
     """
 
-    def __init__(self, text: str, tokens: int, times: list[float]) -> None:
-        self.text, self.tokens = text, tokens
+    def __init__(self, text: str, tokens: int, times: list[float], acceptance: Acceptance | None = None) -> None:
+        self.text, self.tokens, self.acceptance = text, tokens, acceptance
         start, first, last = times[0], times[1], times[-1]
         self.first_token_seconds = first - start
         self.tokens_per_second = (tokens - 1) / (last - first) if last > first else 0.0
@@ -100,6 +107,7 @@ def generate(
     *,
     write: Callable[[str], None] | None,
     explain: Callable[[list[tuple[int, Chain]]], None] | None,
+    draft: str | None = None,
 ) -> Generation:
     """Load a model, continue a prompt, and measure.
 
@@ -113,25 +121,33 @@ def generate(
         Receives the text as it is generated.
     explain
         Receives the result of `chains_of` before anything is loaded.
+    draft
+        A file or folder with a draft head; "" for the one in the model's own file. None runs the model alone.
 
     Returns
     -------
-    Spoken
+    Generation
         The text, its speed and memory.
     """
     set_up()
-    file = named_file(path)
+    stored = open_file(path)
+    file = named_file(stored)
+    head = None if draft is None else draft_of(draft, stored, config_of(file))
     if explain is not None:
         explain(chains_of(file))
     tokenizer, model = tokenizer_of(file), from_pretrained(file)
     inputs = prompt.encode(tokenizer)
+    drafter = None if head is None else Drafter(model, head)
     torch.manual_seed(prompt.seed)
     streamer = _Streamer(tokenizer, write)
-    sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None} if prompt.greedy else {}
+    run = model.generate if drafter is None else drafter.generate
     with torch.inference_mode():
-        ids = model.generate(**inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **sampling)
+        ids = run(
+            **inputs, max_new_tokens=prompt.max_new_tokens, streamer=streamer, **(GREEDY if prompt.greedy else {})
+        )
     new = ids[0, inputs["input_ids"].shape[1] :]
-    return Generation(tokenizer.decode(new, skip_special_tokens=True), len(new), streamer.times)
+    text = tokenizer.decode(new, skip_special_tokens=True)
+    return Generation(text, len(new), streamer.times, drafter.acceptance if drafter else None)
 
 
 def set_up() -> None:
