@@ -45,8 +45,8 @@ from .read.names import shape_in
 from .read.tables import Scales
 from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
-from .write.draft import CHILD, LAYERS, VOCABULARY
-from .write.names import ARCH, ATTRS, LAYER_COUNT, META, ORDER, arch_of, other_attrs
+from .write.draft import CHILD, CONFIG, LAYERS, VOCABULARY
+from .write.names import ARCH, ATTRS, DRAFT_CONFIG, LAYER_COUNT, META, ORDER, arch_of, other_attrs
 from .write.place import LAYER, WriteOptions, layer_of
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
@@ -134,11 +134,11 @@ class _Builder:
             children[CHILD] = Index(
                 format="squizd", version="1", kind="draft", files=files,
                 tensors={name: self._spec(key, name, block) for key, name, block in anatomy.named(draft=True)},
-                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]},
+                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]}, assets=self._draft_assets(),
             )  # fmt: skip
         return Index(
             format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
-            assets={name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in assets.items()},
+            assets={name: _asset(data) for name, data in assets.items()},
             whole=self._whole(), problems=tuple(self.findings.problems), attrs=_attrs(header),
             sections=tuple(anatomy.ordered_sections()),
         )  # fmt: skip
@@ -154,6 +154,12 @@ class _Builder:
         except SquishError as error:
             self.findings.warn("P9", "SQXT", f"metadata ignored: {error.message}")
             return {}, {}
+
+    def _draft_assets(self) -> dict[str, Part]:
+        config = self.anatomy.names.attrs.get(DRAFT_CONFIG)
+        if config is not None and not isinstance(config, bytes):
+            self.findings.warn("P9", "SQXT", "the draft head's config is ignored: not a byte string")
+        return {CONFIG: _asset(config)} if isinstance(config, bytes) else {}
 
     def _tensors(self) -> dict[str, TensorSpec]:
         tensors = {}
@@ -212,6 +218,10 @@ def _attrs(header: Header) -> dict[str, Any]:
     if header.sparsity is not None:
         attrs["sparsity"] = dict(zip(("block_size", "n_sparse_layers", "mean_sparsity"), header.sparsity))
     return attrs | {f"legacy.{name}": value for name, value in header.legacy.items()}
+
+
+def _asset(data: bytes) -> Part:
+    return Part(dtype="u8", shape=(len(data),), data=data)
 
 
 def _dtype(block: Block) -> str:

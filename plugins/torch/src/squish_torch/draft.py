@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squish_core.api import File, FormatError
+from squish_core.api import File, FormatError, MappedFile
 from squish_core.api import Tensor as StoredTensor
 from squish_core.api import open as open_file
 
@@ -58,6 +58,7 @@ def load_draft(path: Any, *, backend: str = "", dtype: torch.dtype = torch.float
 def head_of(path: Any) -> File:
     """The draft head inside a file, or the file itself if it is one; FormatError if it is neither."""
     file = path if isinstance(path, File) else open_file(path)
+    file = file.original if isinstance(file, MappedFile) else file
     try:
         return file.draft()
     except KeyError:

@@ -165,12 +165,12 @@ def _layers(head: File, settings: Mapping[str, Any], count: int) -> tuple[int, .
     stated, first = settings.get(LAYER_IDS), 1
     if not stated and isinstance(settings.get("eagle_config"), dict):
         stated, first = settings["eagle_config"].get(LAYER_IDS), 0
-    layers = stated or (2, count // 2, count - 3)
-    is_list = isinstance(layers, list | tuple) and all(type(number) is int for number in layers)
-    if not is_list or not all(first <= number < count + first for number in layers):
-        raise _refused(
-            head, LAYER_IDS, stated or "nothing", f"layers of the model, {first} to {count + first - 1}",
-        )  # fmt: skip
+    if not stated and 2 < count // 2 < count - 3:
+        return 2, count // 2, count - 3
+    layers = stated if isinstance(stated, list) and all(type(number) is int for number in stated) else []
+    if not layers or not all(first <= number < count + first for number in layers):
+        expected = f"a list of layers of the model, {first} to {count + first - 1}"
+        raise _refused(head, LAYER_IDS, stated, expected)
     return tuple(number + 1 - first for number in layers)
 
 

@@ -14,13 +14,9 @@ from transformers import TextStreamer
 from transformers.utils import logging
 
 from squish_core.api import Chain, File, UsageError, workers
-from squish_core.api import open as open_file
 
 from .pretrained import config_of, from_pretrained, named_file, tokenizer_of
-from .speculation import Acceptance, Drafter, draft_of
-
-GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-"""Arguments of `generate` that select the most probable token."""
+from .speculation import GREEDY, Acceptance, Drafter, draft_of
 
 
 class Prompt:
@@ -130,9 +126,8 @@ def generate(
         The text, its speed and memory.
     """
     set_up()
-    stored = open_file(path)
-    file = named_file(stored)
-    head = None if draft is None else draft_of(draft, stored, config_of(file))
+    file = named_file(path)
+    head = None if draft is None else draft_of(draft, file, config_of(file))
     if explain is not None:
         explain(chains_of(file))
     tokenizer, model = tokenizer_of(file), from_pretrained(file)

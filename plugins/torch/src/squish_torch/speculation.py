@@ -17,6 +17,8 @@ from .draft import head_of
 from .eagle import EagleHead, HeadConfig
 from .evaluation.hidden_states import layers_of
 
+GREEDY: Mapping[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+"""Arguments of `generate` that select the most probable token."""
 PROPOSED = 4
 """Tokens that a head proposes for each pass of the model."""
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -187,9 +189,9 @@ class Drafter:
                 each.remove()
 
 
-def draft_of(name: str, model: File, config: Any) -> File:
-    """Find the draft head that `--draft` names, in the model's own file if the name is empty, and check its config."""
-    head = head_of(name or model)
+def draft_of(draft: Any, model: File, config: Any) -> File:
+    """Open a draft head, that of the model's own file for "" or True, and check its config."""
+    head = head_of(model if draft in ("", True) else draft)
     check_draft(head, config)
     return head
 

@@ -20,6 +20,8 @@ LAYER_COUNT = "squizd.layer_count"
 """Metadata key of the number of layers, if the last ones have no tensors."""
 ATTRS, ORDER = "squizd.attrs", "order"
 """Metadata key of other software's SQXT attributes (CBOR); attribute of SQXT with the order of the tensors."""
+DRAFT_CONFIG = "squish.draft_config"
+"""Attribute of SQXT with the config.json of the draft head."""
 MAX_META = 48 << 20
 
 
@@ -39,7 +41,7 @@ def layer_count_of(meta: Mapping[str, Any]) -> int:
 
 def other_attrs(attrs: Mapping[str, Any]) -> Typed | None:
     """Return the attributes of other software in SQXT as a metadata value."""
-    others = {key: value for key, value in attrs.items() if key not in (META, ORDER)}
+    others = {key: value for key, value in attrs.items() if key not in (META, ORDER, DRAFT_CONFIG)}
     return Typed("bytes", cbor2.dumps(others)) if others else None
 
 
@@ -85,6 +87,8 @@ def names_section(
     }
     if (own or assets) and fits_names(own, assets):
         attrs[META] = dump_meta(own, assets)
+    if draft and draft.config:
+        attrs[DRAFT_CONFIG] = draft.config
     root: dict[str, Any] = {
         "v": 1,
         "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items() if blocks}
