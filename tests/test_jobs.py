@@ -82,18 +82,6 @@ def test_resume_takes_a_file_in_other_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "result"),
-    [
-        (["m", "--draft"], ["m", "--draft="]), (["m", "--draft", "--greedy"], ["m", "--draft=", "--greedy"]),
-        (["m", "--draft", "head"], ["m", "--draft", "head"]), (["m", "--draft=head"], ["m", "--draft=head"]),
-        (["m", "--draft", "--", "-x"], ["m", "--draft=", "--", "-x"]),
-    ],
-)  # fmt: skip
-def test_draft_takes_the_next_word_unless_that_is_an_option(words: list[str], result: list[str]) -> None:
-    assert understood(["run", *words]) == ["run", *result]
-
-
-@pytest.mark.parametrize(
     ("arguments", "word"),
     [
         ({"scheduler": "cluster"}, "scheduler"), ({"scheduler": "local:0"}, "processes"),

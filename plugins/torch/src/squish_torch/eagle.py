@@ -1,9 +1,10 @@
-"""An EAGLE-3 draft head: what its config states, and the network, which proposes tokens from a model's hidden states."""
+"""An EAGLE-3 draft head: its config, and the network that proposes tokens from a model's hidden states."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import DynamicCache, LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from squish_core.api import ErrorCode, File, FormatError, TensorError
+from squish_core.api import ErrorCode, File, FormatError, SquishError, TensorError
 
 from .draft import load_draft
 from .pretrained import CONFIG
@@ -85,8 +86,12 @@ class HeadConfig:
                 raise _refused(head, key, found, f"{expected}, as in the model")
         layers = _layers(head, settings, text.num_hidden_layers)
         vocabulary = settings.get("draft_vocab_size") or settings["vocab_size"]
-        config = cls(_llama(head, settings), layers, vocabulary, bool(settings.get("norm_before_residual")))
+        with _checked_by_transformers(head):
+            llama = _llama(head, settings)
+        config = cls(llama, layers, vocabulary, bool(settings.get("norm_before_residual")))
         config._check_tensors(head, width)
+        with _checked_by_transformers(head):
+            LlamaRotaryEmbedding(llama)
         return config
 
     def _check_tensors(self, head: File, width: int) -> None:
@@ -182,20 +187,28 @@ def _llama(head: File, settings: Mapping[str, Any]) -> LlamaConfig:
         raise _refused(head, "rms_norm_eps", eps, "a number")
     if heads % keys:
         raise _refused(head, "num_key_value_heads", keys, f"a divisor of num_attention_heads, {heads}")
-    if settings.get("hidden_act", "silu") not in ACT2FN:
-        raise _refused(head, "hidden_act", settings["hidden_act"], "a function of transformers")
+    act = settings.get("hidden_act") or "silu"
+    if not isinstance(act, str) or act not in ACT2FN:
+        raise _refused(head, "hidden_act", act, "a function that transformers has")
     own = {key: settings[key] for key in COPIED if settings.get(key) is not None}
     own |= {"head_dim": settings.get("head_dim") or size // heads, "num_key_value_heads": keys}
+    config: LlamaConfig = LlamaConfig.from_dict(own)
+    config._attn_implementation = "sdpa"
+    return config
+
+
+@contextmanager
+def _checked_by_transformers(head: File) -> Iterator[None]:
+    """Raise FormatError for settings that transformers rejects."""
     try:
-        config = LlamaConfig.from_dict(own)
-        LlamaRotaryEmbedding(config)
-    except Exception as error:  # transformers' checks of settings raise errors of many types
+        yield
+    except SquishError:
+        raise
+    except Exception as error:  # its checks raise errors of many types
         raise FormatError(
             f"transformers rejects the draft head's config: {type(error).__name__}: {error}", file=head.name,
             part=CONFIG, code=ErrorCode.CONFIG,
         ) from error  # fmt: skip
-    config._attn_implementation = "sdpa"
-    return config
 
 
 def _refused(head: File, key: str, found: Any, expected: str) -> FormatError:
