@@ -122,6 +122,14 @@ def test_what_a_head_knows_is_accepted(cycling: Path, tmp_path: Path, reads_toke
     assert reads_tokens == (drafter.acceptance.rate == 1)
 
 
+def test_an_accepted_end_token_is_counted(cycling: Path, tmp_path: Path) -> None:
+    head = save_head(tmp_path / "head", agreeing_tensors(True), norm_before_residual=True)
+    drafter = squish_torch.Drafter(squish_torch.from_pretrained(cycling), head)
+    ids = drafter.generate(torch.tensor([[4, 11]]), **{**GREEDY, "eos_token_id": 15}, max_new_tokens=40)
+    assert ids.tolist() == [[4, 11, 12, 13, 14, 15]]
+    assert (drafter.acceptance.proposed, drafter.acceptance.accepted) == (4, 3)
+
+
 @pytest.mark.parametrize("norm_before_residual", [False, True])
 @pytest.mark.parametrize("spelling", ["midlayer.", "layers.0."])
 def test_proposals_are_those_of_the_equations(

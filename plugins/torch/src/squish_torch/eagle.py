@@ -146,7 +146,8 @@ def _settings(head: File) -> dict[str, Any]:
         raise FormatError(
             "the draft head has no config", file=head.name, part=CONFIG, code=ErrorCode.CONFIG,
             expected=f"a config that states {', '.join(SIZES)}",
-            hint=f"Put the head's {CONFIG} beside it; squish convert --to squizd:draft=HEAD stores both.",
+            hint=f"Put the head's {CONFIG} beside its weights, and name these (--draft HEAD) or store both "
+            "(squish convert MODEL OUT.squizd --to squizd:draft=HEAD).",
         )  # fmt: skip
     try:
         settings = json.loads(bytes(head.assets[CONFIG].raw))

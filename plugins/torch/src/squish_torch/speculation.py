@@ -137,6 +137,9 @@ class Drafter:
         UsageError
             There are several prompts or beams, or an argument that speculative decoding does not support.
         """
+        if options.get("past_key_values") is not None:
+            raise _not_supported("past_key_values", type(options["past_key_values"]).__name__)
+        options["cache_implementation"] = "dynamic"  # no room is allocated for a cache that is not used
         decode = partial(self._decode, streamer=streamer)
         ids: torch.Tensor = self.model.generate(*args, streamer=streamer, custom_generate=decode, **options)
         return ids
@@ -156,12 +159,11 @@ class Drafter:
                 count = chain.shape[1] + 1
                 options = {"logits_to_keep": count} if self._keeps else {}
                 logits = model(chunk, past_key_values=cache, use_cache=True, **options).logits[:, -count:]
-                length = ids.shape[1]
-                ids, finished = choose(ids, logits, chain)
-                rejected = count - (ids.shape[1] - length)
-                self.acceptance.add(count - 1, count - 1 - rejected)
+                ids, accepted, finished = choose(ids, logits, chain)
+                self.acceptance.add(count - 1, accepted)
                 if finished:
                     break
+                rejected = count - 1 - accepted
                 if rejected:
                     cache.crop(-rejected)
                 kept = chunk.shape[1] - rejected
@@ -213,37 +215,41 @@ def _not_possible(found: str) -> UsageError:
 
 def _check_call(ids: torch.Tensor, config: Any, inputs: Mapping[str, Any]) -> None:
     """UsageError for what speculative decoding does not support."""
-    mask, cache = inputs.get("attention_mask"), inputs.get("past_key_values")
-    own = cache is not None and (type(cache) is not DynamicCache or cache.get_seq_length())
+    mask = inputs.get("attention_mask")
     wrong = {
         "sequences": ids.shape[0] if ids.shape[0] != 1 else None,
         "num_beams": config.num_beams if (config.num_beams or 1) != 1 else None,
         "return_dict_in_generate": config.return_dict_in_generate or None,
         "attention_mask": "padding" if mask is not None and not mask.all() else None,
-        "past_key_values": type(cache).__name__ if own else None,
         "inputs_embeds": "given" if inputs.get("inputs_embeds") is not None else None,
     }
     for name, found in wrong.items():
         if found is not None:
-            raise UsageError(
-                f"a draft head does not run with {name}", found=found, expected="one prompt of tokens",
-                code=ErrorCode.USAGE,
-            )  # fmt: skip
+            raise _not_supported(name, found)
+
+
+def _not_supported(name: str, found: Any) -> UsageError:
+    return UsageError(
+        f"a draft head does not run with {name}", found=found, expected="one prompt of tokens", code=ErrorCode.USAGE
+    )
 
 
 def _choose(
     processor: Any, stopping: Any, sample: bool, streamer: Any, ids: torch.Tensor, logits: torch.Tensor,
     chain: torch.Tensor,
-) -> tuple[torch.Tensor, bool]:  # fmt: skip
-    """Append tokens from the model's logits, up to the first that differs from the chain; and whether to stop."""
-    for number in range(chain.shape[1] + 1):
+) -> tuple[torch.Tensor, int, bool]:  # fmt: skip
+    """Append tokens from the model's logits, up to the first that differs from the chain.
+
+    Returns all tokens, how many of the chain were accepted, and whether to stop.
+    """
+    proposed = [*chain[0].tolist(), -1]
+    for number, proposal in enumerate(proposed):
         scores = processor(ids, logits[:, number].to(torch.float32, copy=True))
         token = torch.multinomial(scores.softmax(-1), 1) if sample else scores.argmax(-1, keepdim=True)
         ids = torch.cat((ids, token), dim=1)
         if streamer is not None:
             streamer.put(token[0].cpu())
-        if stopping(ids, None).all():
-            return ids, True
-        if number < chain.shape[1] and int(token) != int(chain[0, number]):
+        is_accepted, finished = int(token) == proposal, bool(stopping(ids, None).all())
+        if finished or not is_accepted:
             break
-    return ids, False
+    return ids, number + is_accepted, finished
