@@ -167,7 +167,7 @@ def test_settings_are_spelled_as_mlx_lm_reads_them(config: Mapping[str, Any], sp
 @pytest.mark.parametrize(
     ("config", "tensors", "reason"),
     [
-        ({"model_type": "minimax", "num_local_experts": 4}, ONE, "it needs shared_intermediate_size, rotary_dim in conf"),
+        ({"model_type": "minimax", "num_local_experts": 4}, ONE, "it needs shared_intermediate_size, rotary_dim"),
         ({"model_type": "glm", "rope_parameters": {"partial_rotary_factor": 0.5}}, ONE, "partial_rotary_factor of 1.0"),
         ({"model_type": "nanochat"}, {"model.embed_tokens.weight": ONE[UP]}, "has no model.embed_tokens.weight"),
         ({"model_type": "bitnet"}, ONE, "needs tensors like"),
