@@ -1,4 +1,4 @@
-"""How byte-level BPE splits text before merging, under llama.cpp's names and as steps of a tokenizer.json."""
+"""How BPE splits text before merging, under llama.cpp's names and as steps of a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ _KIMI = (
 _CHAMELEON = (
     "<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2,
 )  # fmt: skip
-_K2_HORIZON = (
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}|\p{{M}}|\x{{200C}}|\x{{200D}})+|\p{{N}}{{1,3}}{_REST}"
-)
+_K2_HORIZON = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}|\p{{M}}|\x{{200C}}|\x{{200D}})+|\p{{N}}{{1,3}}{_REST}"
+_LINES = r"[^\n]+|\n+"
+_SPACE = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+_LINE_PREFIX = {"type": "Replace", "pattern": {"Regex": r"(?<!.)(?=[^\n\x{2581}])"}, "content": "\u2581"}
+"""A space before each line that begins with none."""
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -98,6 +100,8 @@ class Pretokenizer:
     normalizer: str | None = None
     add_bos: bool = False
     """llama.cpp's default for `add_bos_token`."""
+    spelled: tuple[dict[str, Any], ...] = ()
+    """Normalizers where tokens are texts with U+2581 for a space, and other letters are tokens of their bytes."""
 
 
 PRETOKENIZERS = (
@@ -172,6 +176,9 @@ PRETOKENIZERS = (
     Pretokenizer(("superbpe",), (_split(r"\p{N}+"), _split("(?=([0-9]{3})+(?![0-9]))"), _byte_level(False))),
     Pretokenizer(("chameleon",), (*map(_split, _CHAMELEON), _byte_level(False)), add_bos=True),
     Pretokenizer(("k2-horizon",), (_split(_K2_HORIZON), _byte_level(False))),
+    Pretokenizer(("gemma4", "granite-embed-multi-311m"), (_split(_LINES),), add_bos=True, spelled=(_SPACE,)),
+    Pretokenizer(("sarvam-moe",), (_split(_LINES),), spelled=(_SPACE,)),
+    Pretokenizer(("mmbert",), (_split(r"\n+|\x{2581}[^\n\x{2581}]*"),), spelled=(_SPACE, _LINE_PREFIX)),
     Pretokenizer(("youtu",), (_split(_YOUTU_SCRIPTS), _split(_YOUTU), _byte_level(False)), ignore_merges=True),
 )  # fmt: skip
 BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
