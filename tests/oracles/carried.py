@@ -121,7 +121,12 @@ NOT_MADE = {"gemma3n": "its vision tower needs timm", "muse_spark": "its towers 
 
 def make(model_type: str, folder: Path, **settings: Any) -> Any:
     """Write a model of a type to a folder; returns its log-probabilities after each of TOKENS."""
-    arguments = {"small": SMALL, "own": {**MODELS[model_type], **settings}, "theta": THETA, "drop": DROP}
+    arguments: dict[str, Any] = {
+        "small": SMALL,
+        "own": {**MODELS[model_type], **settings},
+        "theta": THETA,
+        "drop": DROP,
+    }
     return peer("transformers").run(save, folder=str(folder), model_type=model_type, tokens=TOKENS, **arguments)
 
 

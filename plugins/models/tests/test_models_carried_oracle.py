@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracles
@@ -29,7 +30,7 @@ REFUSED = {
 """Model type -> why mlx-lm does not run what Transformers 5 saves of it."""
 BOUNDS = {"gemma": 2e-3, "gpt_neox": 2e-3, "gpt_bigcode": 2e-3}
 """mlx-lm computes their GELU otherwise."""
-OTHERWISE = {
+OTHERWISE: dict[str, tuple[dict[str, Any], str]] = {
     "cohere2": ({"head_dim": 32}, "head_dim of 16"),
     "glm": ({"rope_parameters": {**carried.PLAIN, "partial_rotary_factor": 0.5}}, "partial_rotary_factor of 1.0"),
     "gpt_neox": ({"intermediate_size": 128}, "intermediate_size of 256"),

@@ -151,6 +151,22 @@ def test_every_pretokenizer_is_known_by_its_steps(pretokenizer: Any) -> None:
     assert BY_NAME[back.pre].ignore_merges == pretokenizer.ignore_merges
 
 
+@pytest.mark.parametrize("stated", [None, False])
+def test_roberta_puts_a_separator_between_texts(stated: bool | None) -> None:
+    keys: dict[str, Any] = {
+        "model": "gpt2", "pre": "roberta-bpe", "tokens": ["<s>", "</s>", "a", "b", "ab"], "merges": ["a b"],
+        "token_type": [3, 3, 1, 1, 1], "bos_token_id": 0, "eos_token_id": 1, "seperator_token_id": 1,
+        "add_bos_token": True, "add_eos_token": True,
+    }  # fmt: skip
+    if stated is not None:
+        keys["add_sep_token"] = stated
+    tokenizer = read_gguf({f"tokenizer.ggml.{name}": value for name, value in keys.items()})
+    assert tokenizer is not None
+    pair = json.loads(huggingface_files(tokenizer)["tokenizer.json"])["post_processor"]["pair"]
+    texts = [step.get("SpecialToken", step.get("Sequence"))["id"] for step in pair]
+    assert texts == ["<s>", "A", "</s>", "</s>" if stated is None else "<s>", "B", "</s>"]
+
+
 @pytest.mark.parametrize(
     ("model", "pre", "normalizers", "adds_bos"),
     [("gemma4", None, 1, True), ("gpt2", "sarvam-moe", 1, False), ("gpt2", "mmbert", 2, False),

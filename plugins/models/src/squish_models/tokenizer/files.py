@@ -206,7 +206,7 @@ def _whole(
 
 
 def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
-    """The post-processor that adds bos and eos, if they are added."""
+    """The post-processor that adds bos and eos to a text, and sep between two, if they are added."""
     default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
     add = {"bos": default, "eos": False} | dict(tokenizer.add)
     present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
@@ -214,17 +214,17 @@ def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
         return None
     texts = {role: tokenizer.tokens[number] for role, number in present.items()}
 
-    def template(letter: str, kind: int) -> list[dict[str, Any]]:
-        steps: list[dict[str, Any]] = [{"Sequence": {"id": letter, "type_id": kind}}]
-        if "bos" in texts:
-            steps.insert(0, {"SpecialToken": {"id": texts["bos"], "type_id": kind}})
-        if "eos" in texts:
-            steps.append({"SpecialToken": {"id": texts["eos"], "type_id": kind}})
-        return steps
+    def special(role: str, kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": texts[role], "type_id": kind}}] if role in texts else []
+
+    def template(letter: str, kind: int, first: str) -> list[dict[str, Any]]:
+        return [*special(first, kind), {"Sequence": {"id": letter, "type_id": kind}}, *special("eos", kind)]
 
     tokens = {texts[role]: {"id": texts[role], "ids": [present[role]], "tokens": [texts[role]]} for role in present}
-    pair = [*template("A", 0), *template("B", 1)]
-    return {"type": "TemplateProcessing", "single": template("A", 0), "pair": pair, "special_tokens": tokens}
+    pair = [*template("A", 0, "bos"), *template("B", 1, "sep" if "sep" in texts else "bos")]
+    return {
+        "type": "TemplateProcessing", "single": template("A", 0, "bos"), "pair": pair, "special_tokens": tokens,
+    }  # fmt: skip
 
 
 def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:

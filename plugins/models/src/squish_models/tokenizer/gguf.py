@@ -29,6 +29,7 @@ from .base import (
     tokenizer_error,
 )
 from .json_file import Merges, merges_of_texts
+from .pretokenizers import BY_NAME
 from .sampling import PREFIX as SAMPLING
 from .sampling import sampling_keys, sampling_of
 
@@ -90,10 +91,12 @@ def read_gguf(
             str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
         }
         _check_texts([*templates.values()], "chat_template")
+        pre = _pretokenizer(values) if model == "bpe" else None
+        added = {role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values}
+        separates = {"sep": True} if pre in BY_NAME and BY_NAME[pre].add_sep else {}
         return Tokenizer(
-            model=model, vocabulary=vocabulary, special=special, chat_templates=templates,
-            pre=_pretokenizer(values) if model == "bpe" else None,
-            add={role: bool(values[key]) for role in ADDED if (key := f"{PREFIX}add_{role}_token") in values},
+            model=model, vocabulary=vocabulary, special=special, chat_templates=templates, pre=pre,
+            add=separates | added,
             space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
             end_ids=_end_ids(vocabulary.tokens, kinds, special), sampling=sampling_of(metadata),
         )  # fmt: skip

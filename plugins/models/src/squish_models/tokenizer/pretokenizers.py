@@ -100,6 +100,8 @@ class Pretokenizer:
     normalizer: str | None = None
     add_bos: bool = False
     """llama.cpp's default for `add_bos_token`."""
+    add_sep: bool = False
+    """llama.cpp's default for `add_sep_token`."""
     spelled: tuple[dict[str, Any], ...] = ()
     """Normalizers where tokens are texts with U+2581 for a space, and other letters are tokens of their bytes."""
 
@@ -112,6 +114,7 @@ PRETOKENIZERS = (
         ),
         (_byte_level(True),),
     ),
+    Pretokenizer(("roberta-bpe", "jina-v1-en", "jina-v2-code"), (_byte_level(True),), add_sep=True),
     Pretokenizer(
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
         ({"type": "Digits", "individual_digits": True}, _byte_level(True)),
