@@ -96,6 +96,13 @@ class Repacks:
         """
         return None
 
+    def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
+        """The specification with what only the data show, such as zero points that are all the middle of the codes.
+
+        It must stay the same for `canonical`. Reads as little as possible.
+        """
+        return codec
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The stored integers of a region, in the declared `code_layout`; None if the data have no such form."""
         return None
