@@ -46,7 +46,8 @@ def stored(path: Path, name: str = "a.weight") -> dict[str, bytes]:
     [
         ("q4_0", True), ("q8_0", True), ("int8", True), ("int4", True), ("int8:group_size=32", True),
         ("affine:bits=3,group_size=32,zero=4", True), ("q4_1", False), ("int4:offset=zero_point", False),
-        (FITTED.format(8), False), ("int2", False), (["a.*=q4_0", "b.*=q4_1"], False), (["a.*=q4_1", "b.*=int4"], False),
+        (FITTED.format(8), False), ("int2", False), (["a.*=q4_0", "b.*=q4_1"], False),
+        (["a.*=q4_1", "b.*=int4"], False),
     ],
 )  # fmt: skip
 def test_codes_are_declared_symmetric_if_all_are(

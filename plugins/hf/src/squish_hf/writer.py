@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 from squish_codecs.api import Affine, Mx, mx_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
@@ -86,7 +87,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=f"{method} stores {LEGAL[method]} for matrices named <layer>.weight, not {codec.id}")
     if codec.inner and codec.inner.id == "affine":
         layout = Affine().code_layout(spec, codec.inner.params)
-        if layout and _same(codec.inner, _codec(method, layout)):  # the data decide whether groups are in activation order
+        # The data decide whether groups are in activation order.
+        if layout and _same(codec.inner, _codec(method, layout)):
             return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     return Refusal(why=f"{method} stores integer codes for matrices named <layer>.weight, not {codec.id}")
 
@@ -134,8 +136,8 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     """
     bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
-    default = FLOAT_DEFAULTS.get((method, bits))
-    codec = default or _codec(method, layout)
+    codec = FLOAT_DEFAULTS.get((method, bits)) or _codec(method, layout)
+    codec = evolve(codec, params={key: codec.params[key] for key in codec.params if key != "symmetric"})  # as it is read
     # The packages of GPTQ store the group of each column.
     encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in GPTQS else codec, parts={})
     if bits in BITS[method]:
@@ -186,7 +188,8 @@ def _codec(method: str, layout: CodeLayout) -> CodecSpec:
 
 
 def _same(one: CodecSpec, other: CodecSpec) -> bool:
-    return Affine().canonical(one.params) == Affine().canonical(other.params)
+    default = {"scale_dtype": "f32"}
+    return {**default, **one.params} == {**default, **other.params}
 
 
 def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:

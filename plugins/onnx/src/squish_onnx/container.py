@@ -35,6 +35,7 @@ from squish_core.api import (
 )
 
 from . import ASSETS, CONFIG, MODEL
+from .blocks import Blocks
 from .coded import CodedWeight, CodesApart
 from .external import ExternalFiles
 from .model import looks_like_model, read_model
@@ -101,7 +102,7 @@ class Onnx(Container):
     def omitted(self, names: Sequence[str], assets: Mapping[str, Part], options: Options) -> Mapping[str, str]:
         return {} if existing.GRAPH in options else writer.omitted(names, assets)
 
-    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec | str]:
         return existing.choose(specs, codec, options)
 
     def plan_file(
@@ -187,11 +188,12 @@ def build(name: str, record: Record | CodedRecord) -> DenseFields | TensorSpec:
 
 
 def _quantized(weight: CodedWeight, records: Mapping[str, Record]) -> TensorSpec:
-    """The spec of a matrix whose codes, scales and offsets are initializers."""
+    """The spec of a weight whose codes, scales and offsets are initializers."""
     spec = TensorSpec(name=weight.name, shape=weight.shape, dtype="f32", encodings=())
+    codec = Affine() if weight.codec == "affine" else Blocks()
     parts = {}
-    for role, (dtype, shape) in Affine().parts(spec, weight.params).items():
+    for role, (dtype, shape) in codec.parts(spec, weight.params).items():
         tensor, file, offset = records[role]
         segments = (Segment(file, offset, tensor.nbytes),) if file >= 0 else ()
         parts[role] = Part(dtype=dtype, shape=shape, segments=segments, data=tensor.values if file < 0 else None)
-    return evolve(spec, encodings=(Encoding(codec=CodecSpec("affine", weight.params), parts=parts),))
+    return evolve(spec, encodings=(Encoding(codec=CodecSpec(weight.codec, weight.params), parts=parts),))

@@ -113,7 +113,7 @@ def _coded_weights(
     source: Source, graph: protobuf.Field, tensors: dict[str, TensorProto], limits: Limits
 ) -> tuple[dict[str, CodedWeight], tuple[CodesApart, ...]]:
     """The quantized weights, and other codes; nodes are read only if there are tensors of codes."""
-    if not any(tensor.dtype in CODE_DTYPES and len(tensor.shape) > 1 for tensor in tensors.values()):
+    if not any(tensor.dtype in CODE_DTYPES and tensor.shape for tensor in tensors.values()):
         return {}, ()
     nodes = read_nodes((item for item in graph.message if item.number == NODE), limits)
     weights = coded_weights(nodes, GraphValues(Flow(nodes), tensors, source, limits))
