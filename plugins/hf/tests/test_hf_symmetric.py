@@ -112,6 +112,19 @@ def test_zero_points_of_another_method_are_looked_at(tmp_path: Path) -> None:
         assert is_symmetric(tmp_path / method)
 
 
+@pytest.mark.parametrize("method", [*GPTQS, "compressed-tensors"])
+@pytest.mark.parametrize(("encode", "symmetric"), [("q4_0", True), ("q8_0", True), ("q4_1", False)])
+def test_biases_are_looked_at(encode: str, symmetric: bool, method: str, tmp_path: Path) -> None:
+    """MLX and others store biases, which symmetric codes have as -8 scales."""
+    scales = np.full((64, 4), 0.5, np.float32)
+    values = (np.random.default_rng(0).integers(2, 15, (64, 4, 32)) - 8) * scales[..., None]
+    values[..., :2] = [-8 * 0.5, 7 * 0.5] if symmetric else [-6 * 0.5, 9 * 0.5]
+    squish.save(tmp_path / "w.gguf", {"a.weight": values.reshape(64, 128).astype("f4")}, encode=encode)
+    squish.convert(tmp_path / "w.gguf", tmp_path / "mlx", "mlx")
+    squish.convert(tmp_path / "mlx", tmp_path / "out", f"hf:method={method}")
+    assert is_symmetric(tmp_path / "out") is symmetric
+
+
 def test_a_dry_run_declares_what_is_written(floats: Path, tmp_path: Path) -> None:
     plan = squish.convert(floats, tmp_path / "out", "hf:method=gptq", "int4", dry_run=True)
     report = squish.convert(floats, tmp_path / "out", "hf:method=gptq", "int4")

@@ -137,7 +137,9 @@ def default_encoding(method: str, width: str | None) -> Encoding | Refusal:
     bits = int(width) if width else 4 if 4 in BITS[method] else BITS[method][-1]
     layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
     codec = FLOAT_DEFAULTS.get((method, bits)) or _codec(method, layout)
-    codec = evolve(codec, params={key: codec.params[key] for key in codec.params if key != "symmetric"})  # as it is read
+    codec = evolve(
+        codec, params={key: codec.params[key] for key in codec.params if key != "symmetric"}
+    )  # as it is read
     # The packages of GPTQ store the group of each column.
     encoding = Encoding(codec=CodecSpec("hf.act_order", inner=codec) if method in GPTQS else codec, parts={})
     if bits in BITS[method]:

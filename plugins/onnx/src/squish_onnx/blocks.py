@@ -168,9 +168,7 @@ class _Form:
             return ()
         if not self.block:
             return self.shape[self.axis : self.axis + 1]
-        return tuple(
-            -(-size // self.block) if axis == self.axis else size for axis, size in enumerate(self.stored)
-        )
+        return tuple(-(-size // self.block) if axis == self.axis else size for axis, size in enumerate(self.stored))
 
     @property
     def group(self) -> Shape:
@@ -197,11 +195,12 @@ class _Form:
         """The codes of rows as numbers, without padding."""
         inner = dtypes.count(self.stored[1:])
         if dtypes.bits(self.dtype) >= 8:
-            data = parts["data"][rows] if self.shape else parts["data"][...]
-            return data.astype(np.float32) if self.dtype in FLOATS else data
+            codes = parts["data"][rows] if self.shape else parts["data"][...]
+            codes = codes.astype(np.float32) if self.dtype in FLOATS else codes
+            return codes[..., : self.shape[-1]] if self.columns else codes
         low, high = rows.start * inner, rows.stop * inner
         codes = _numbers(self.dtype, parts["data"], low, high).reshape(rows.stop - rows.start, *self.stored[1:])
-        return codes[..., : self.shape[-1]] if self.shape else codes
+        return codes[..., : self.shape[-1]]
 
     def offsets(self, parts: Parts) -> Array:
         """The zero points as numbers in the shape of the scales."""

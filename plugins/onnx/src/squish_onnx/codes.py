@@ -28,6 +28,8 @@ CODES_OF = {
 """Operator -> number of its input with codes."""
 CODE_DTYPES = ("u8", "i8", "u4", "i4", "u2", "i2", "u16", "i16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz",
                "f4_e2m1")  # fmt: skip
+BIASES = "i32"
+"""Dtype of the integers of biases: they are codes if a node says so."""
 _SUFFIX = re.compile(r"(_quant|_quantized|(_DQ)?_Q\d(G\d+)?)$")
 _QWEIGHT = re.compile(r"\.qweight$")
 
@@ -201,6 +203,8 @@ def _in_blocks(
     packed = zeros is not None and zeros.dtype == "u8"
     size = rows * -(-blocks * bits // 8) if packed else rows * blocks
     if zeros is None or dtypes.count(zeros.shape) != size:
+        return None
+    if packed and "g_idx" in parts:  # onnxruntime's CPU kernel then takes the middle instead, against the specification
         return None
     params["offset_dtype"] = PACKED_ROWS if packed else zeros.dtype
     return CodedWeight(name=parts["data"], shape=shape, params=params, parts=parts, codec=BLOCKS)

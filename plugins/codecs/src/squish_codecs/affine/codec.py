@@ -43,8 +43,8 @@ class Affine(Codec):
     scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0; converted to f32 first
     offset_dtype   see right  integer or float; zero points may be "packed": like the codes, across the groups (with
                               axis "flat": along them). Default: scale_dtype for a bias, u8 or i8 for zero points
-    symmetric      false      every stored zero point is the middle of the codes (8 of 0 to 15): a format may state this
-                              instead of storing them, and the encoder fits none
+    symmetric      false      every stored zero point (or bias / -scale) is the middle of the codes (8 of 0 to 15): a
+                              format may state this instead of storing them, and the encoder fits none
     search         none       encoding only. none: a group's range is its minimum to its maximum; mse: the range, or a
                               narrower one, with the least squared error; activations: the same with errors
                               weighted by the activations of their columns (AWQ's objective)
@@ -89,7 +89,7 @@ class Affine(Codec):
         return affine_layout(_checked_scheme(spec, params), spec.shape)
 
     def examine(self, parts: Parts, spec: TensorSpec, codec: CodecSpec) -> CodecSpec:
-        """Adds `symmetric` if all zero points are the middle of the codes."""
+        """Adds `symmetric` if all zero points are the middle of the codes, or biases say so."""
         if not has_middle_zeros(_checked_scheme(spec, codec.params), parts, spec.shape):
             return codec
         return evolve(codec, params={**codec.params, "symmetric": True})

@@ -56,6 +56,7 @@ def check_encodable(scheme: Scheme) -> None:
         (scheme.offset != "zero_point" or scheme.zero in constants, "zero", [str(zero) for zero in constants]),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more for signed codes",)),
         (not scheme.symmetric or scheme.bits > 1, "bits", ("2 or more for symmetric codes",)),
+        (not scheme.symmetric or scheme.offset != "bias", "offset", ("zero_point, for symmetric codes",)),
         (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, for 1-bit codes")),
         (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, midpoint",)),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether stored zero points say nothing: all are the middle of the codes."""
+"""Whether stored zero points or biases say nothing: all stand for the middle of the codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .scheme import Scheme, Shape
 
 
 def has_middle_zeros(scheme: Scheme, parts: Parts, shape: Shape) -> bool:
-    """Whether a tensor stores zero points, and all are the middle of its codes; reads the zero points alone.
+    """Whether a tensor stores zero points or biases, and zero is the middle of its codes everywhere.
+
+    Reads the zero points, or the biases and scales.
 
     Parameters
     ----------
@@ -32,8 +34,11 @@ def has_middle_zeros(scheme: Scheme, parts: Parts, shape: Shape) -> bool:
     >>> [has_middle_zeros(scheme, {"offset": np.array([[8, zero]], np.uint8)}, (1, 64)) for zero in (8, 9)]
     [True, False]
     """
-    if scheme.offset != "zero_point":
+    if scheme.offset == "none":
         return False
+    if scheme.offset == "bias":
+        scale, bias = (parts[role][...].astype(np.float64) for role in ("scale", "offset"))
+        return bool((bias == -scheme.middle * scale).all())
     zeros = parts["offset"][...]
     if scheme.packed_zeros:
         _, grid = scheme.parts(shape)["scale"]

@@ -190,7 +190,7 @@ class Scheme:
             (self.offset != "bias" or self.offset_dtype in SCALES, "offset_dtype", " or ".join(SCALES)),
             (self.offset != "zero_point" or self.offset_dtype in ZEROS, "offset_dtype", " or ".join(ZEROS)),
             (self.offset != "bias" or not self.zero, "zero", "0 with a bias"),
-            (not self.symmetric or self.offset == "zero_point", "symmetric", "false without zero points"),
+            (not self.symmetric or self.offset != "none", "symmetric", "false without zero points"),
             (not self.flat or (self.pack_axis == -1 and not self.transposed), "axis", "-1 or -2 with these parameters"),
         ]  # fmt: skip
         for holds, name, expected in rules:

@@ -9,7 +9,7 @@ from squish_codecs.api import Affine, Scheme
 
 from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, SquishError, TensorSpec, dtypes
 
-from ..blocks import ID as BLOCKS
+from ..blocks import ID as OWN_CODEC
 from ..coded import HALF_BLOCKS, SCALES
 from .proto import CODES
 
@@ -23,7 +23,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, *, any_dtype: bool = False) ->
     """Accept dense floats, or any dtype of ONNX, and codes in MatMulNBits' layout; `accepts_codes` converts others."""
     if encoding.codec.id == "affine" and (any_dtype or spec.name.endswith(WEIGHT)) and _is_native(spec, encoding.codec):
         return _encoding(spec, encoding.codec)
-    if any_dtype and encoding.codec.id == BLOCKS:  # the graph's own operator has them so
+    if any_dtype and encoding.codec.id == OWN_CODEC:  # the graph's own operator has them so
         return Encoding(codec=encoding.codec, parts=bare_parts(encoding))
     if encoding.codec.id != "dense":
         return Refusal(
