@@ -170,6 +170,8 @@ class Codec(Encodes, Repacks, Wraps, Renamed):
         Of methods: activation statistics, f32 [columns of the panel], or None.
     codes, arrays
         Of methods: stored integers with their scales; the parts of one encoded panel.
+    codec
+        Of methods: the specification of this codec, with the wrapped one.
 
     Examples
     --------
