@@ -36,11 +36,14 @@ from .folders.check import (
 from .folders.check import tokenizer_problems as described_problems
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .llama_cpp.loader import load
+from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
 from .types import matches, type_problems
 
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
+MISTRAL_FOLDERS = ("hf", "mlx")
+"""Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
@@ -123,6 +126,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         with file:
             return check_model(file, engine)
     reading = requirements.formats.get(model.format)
+    if engine == "mistralrs" and model.format in MISTRAL_FOLDERS and model.path is not None and model.path.is_dir():
+        reading = requirements.formats["safetensors"]
     if reading is None:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -134,6 +139,8 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         )  # fmt: skip
     if requirements is LLAMA_CPP and not _is_foreign(model, inventory):
         return _check_gguf(model, inventory)
+    if engine == "mistralrs" and reading.layout == "hf" and not _is_foreign(model, inventory):
+        return _check_folder(model, requirements, inventory)
     unread = inventory.naming.error
     if unread is not None and unread.code == ErrorCode.DUPLICATE and engine in FOLDER_ENGINES:
         raise unread.within(file=model.name)  # the engine takes the last one
@@ -194,6 +201,26 @@ def _check_gguf(file: File, inventory: Inventory) -> ModelCheck:
     return ModelCheck(
         file=file.name, engine="llama.cpp", family=family, problems=tuple(dict.fromkeys((*verdict.problems, *notes)))
     )
+
+
+def _check_folder(file: File, engine: Engine, inventory: Inventory) -> ModelCheck:
+    """What mistral.rs does with a folder, whether Squish can map it or not."""
+    if file.path is None or not file.path.is_dir():
+        message = f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}"
+        problems: tuple[Problem, ...] = (
+            Problem(code="engine-format", severity="error", where=file.name, message=message),
+        )
+        return ModelCheck(file=file.name, engine=engine.id, family="", problems=problems)
+    verdict = load_folder(file)
+    if verdict.unknown and not verdict.refuses:
+        raise FormatError(
+            f"cannot be checked: {verdict.unknown}", file=file.name, code="names",
+            hint="docs/models.md lists the families whose folders can be checked; mistral.rs itself knows more.",
+        )  # fmt: skip
+    notes = () if verdict.refuses else tuple(setting_problems(engine, inventory, gguf=False))
+    notes = tuple(each for each in notes if each.severity != "error")
+    family = inventory.naming.family or ""
+    return ModelCheck(file=file.name, engine=engine.id, family=family, problems=(*verdict.problems, *notes))
 
 
 def _damage(error: SquishError) -> Problem:

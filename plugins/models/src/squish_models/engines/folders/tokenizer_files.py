@@ -94,12 +94,15 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
     if not isinstance(merges, list):
         yield "model.merges", "is not a list"
         return
+    prefix = model.get("continuing_subword_prefix")
+    start = len(prefix) if isinstance(prefix, str) else 0  # of the second token's bytes, which is not in the whole
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             yield "model.merges", f"has {str(merge)[:40]!r}, not two tokens"
             return
-        if missing := next((token for token in (*pair, "".join(pair)) if token not in vocabulary), None):
+        whole = pair[0] + pair[1].encode(errors="surrogatepass")[start:].decode(errors="replace")
+        if missing := next((token for token in (*pair, whole) if token not in vocabulary), None):
             yield "model.merges", f"has {missing[:40]!r}, which the vocabulary does not"
             return
 
