@@ -120,14 +120,8 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
             return
 
 
-def tokenizer_config_problems(config: Mapping[str, Any], is_typed: bool) -> Iterator[tuple[str, str]]:
-    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it.
-
-    `is_typed`: the engine expects a type for each field that it knows, as mistral.rs does.
-    """
-    for name in ("add_bos_token", "add_eos_token") if is_typed else ():
-        if not _is_switch(config.get(name)):
-            yield name, f"is {str(config[name])[:40]!r}, not true or false"
+def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it."""
     for name in SPECIAL:
         value = config.get(name)
         if value is not None and not isinstance(value, str | Mapping):

@@ -13,9 +13,9 @@ from squish_core.api import File, Problem, SquishError, TensorSpec
 from squish_core.api import open as open_file
 
 from .numbers import division_problems, number_problems, unsure
-from .settings import AS_MULTIMODAL, CLASSES, OTHER_CLASSES, quantization_problems
+from .settings import AS_MULTIMODAL, CLASSES, MULTIMODAL, OTHER_CLASSES, quantization_problems
 from .stored import method_problems, read_needs, unknown_method
-from .tensors import Settings, takes_any_type
+from .tensors import Settings
 from .tokenizer import GENERATION, PROCESSOR, config_problems, end_problems, vocabulary_problems
 from .types import TEXT, ListOf, Struct, Wrong, read_json
 
@@ -26,9 +26,6 @@ PLAIN = "safetensors"
 LAYOUT = "_mistralrs_qk_rope_layout"
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 WEIGHTS = re.compile(r"model-\d+-of-\d+\.safetensors\b|model\.safetensors\b|consolidated\.safetensors\b")
-BLOCKS, CODES = ("_blocks", "_scales"), ("u8",)
-FLOATS = ("f32", "f16", "bf16")
-CONVERTED = (*FLOATS, "f64", "i64", "i32", "i16", "u32", "u8")
 MOST = 1000
 """Missing tensors, behind which no others are looked for."""
 NAMED = Struct({"architectures": ListOf(TEXT)})
@@ -73,9 +70,9 @@ def load(file: File) -> Verdict:
         return Verdict(tuple(found), f"{error.reason()}")
     if wrong or missing:
         return Verdict((*found, *missing))
-    found += _tensor_problems(name, settings, stored)
+    found += [*method_problems(name, settings, stored)] or [*_tensor_problems(name, settings, stored)]
     found += (_setting(place, *each) for each in number_problems(name, settings))
-    return Verdict(tuple(found), unknown_method(settings, stored) or unsure(settings))
+    return Verdict(tuple(found), unknown_method(name, settings, stored) or unsure(settings))
 
 
 def _document(folder: Path, name: str) -> tuple[Any, list[Problem]]:
@@ -99,7 +96,7 @@ def _class_problems(config: Any) -> Iterator[Wrong]:
         yield "architectures", "are not one class, as mistral.rs expects"
     elif isinstance(config.get(LAYOUT), str) and config[LAYOUT] not in ("adjacent", "half_split"):
         yield LAYOUT, f"is {config[LAYOUT][:40]!r}, not adjacent or half_split"
-    elif names[0] not in CLASSES and names[0] not in OTHER_CLASSES:
+    elif names[0] not in CLASSES and names[0] not in (*OTHER_CLASSES, *MULTIMODAL):
         yield "architectures", f"is {names[0][:60]}, which mistral.rs does not have as a text model"
 
 
@@ -125,10 +122,13 @@ def _weights(file: File) -> tuple[dict[str, TensorSpec], list[Problem]]:
     folder = file.path
     assert folder is not None
     names = _weight_names(folder)
+    if not names and (folder / INDEX).is_file():
+        message = "names no weights, and mistral.rs opens those that it names"
+        return {}, [Problem(code="engine-format", severity="error", where=INDEX, message=message)]
     if not names:
-        found = ", ".join(Path(ref.name).name for ref in file.index.files)
-        message = "do not have a name that mistral.rs looks for: model.safetensors, model-00001-of-0000N.safetensors"
-        return {}, [Problem(code="engine-format", severity="error", where=found, message=message)]
+        weights = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
+        message = "does not have a name that mistral.rs looks for: model.safetensors, model-00001-of-0000N.safetensors"
+        return {}, [Problem(code="engine-format", severity="error", where=", ".join(weights), message=message)]
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
         message = f"is missing, and {INDEX} names it"
@@ -175,11 +175,10 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
             if len(missing) > MOST:
                 break
             continue
-        dtypes = ("u32",) if need.is_coded else CONVERTED if takes_any_type(each, settings) else FLOATS
         if shapes[each] != need.shape:
             message = f"has the shape {list(shapes[each])}, and mistral.rs expects {list(need.shape)}"
             yield _tensor("contradiction", each, message)
-        elif stored[each].dtype not in (CODES if each.endswith(BLOCKS) else dtypes):
+        elif stored[each].dtype not in need.dtypes:
             message = f"is stored as {stored[each].dtype}, which mistral.rs does not run"
             yield _tensor("engine-type", each, message)
     for each in missing:
@@ -190,12 +189,13 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
     for each in sorted(set(stored) - read):
         if each.endswith("_proj.bias"):
             yield _tensor("engine-tensor", each, "is not a parameter of the model in mistral.rs", "warning")
-    yield from method_problems(name, settings, shapes)
 
 
 def _tokenizer_problems(folder: Path, config: Any, name: str) -> Iterator[Problem]:
     document, found = _document(folder, TOKENIZER)
-    yield from (Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in found)
+    yield from (
+        Problem(code="tokenizer", severity=each.severity, where=each.where, message=each.message) for each in found
+    )
     described: Any = {}
     if (folder / TOKENIZER_CONFIG).is_file():
         described, broken = _document(folder, TOKENIZER_CONFIG)

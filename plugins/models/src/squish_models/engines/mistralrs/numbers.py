@@ -13,15 +13,13 @@ Wrong = tuple[str, str]
 NAN = "with which the logits of mistral.rs are not numbers"
 MEMORY = 1 << 36
 """Bytes of rotations, which mistral.rs computes for every position when it loads: more than a machine has."""
-SHORTEST = 5
-"""Positions without which mistral.rs takes no prompt."""
+SHORT = 8
+"""Positions with which mistral.rs takes some prompts, which must have fewer tokens."""
 UNSURE = -1e-4
 """Below it, whether a mean square plus epsilon has a root depends on the values."""
 COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 FACTORS = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 YARN_NEEDS = ("original_max_position_embeddings", "factor", "beta_fast", "beta_slow")
-WINDOWED = ("MistralForCausalLM", "MixtralForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Starcoder2ForCausalLM")
-"""Classes that apply a window wherever it is stated."""
 
 
 def division_problems(settings: Settings) -> Iterator[Wrong]:
@@ -42,8 +40,7 @@ def number_problems(name: str, settings: Settings) -> Iterator[Wrong]:
         yield "final_logit_softcapping", f"is {cap}, and mistral.rs takes a positive one"
     if settings.get("query_pre_attn_scalar") == 0 and settings.get("attn_logit_softcapping") is None:
         yield "query_pre_attn_scalar", f"is 0, {NAN}"
-    applies = settings["use_sliding_window"] if "use_sliding_window" in settings else name in WINDOWED
-    if applies and settings.get("sliding_window") == 0:
+    if settings.get("sliding_window") == 0 and _has_window(name, settings):
         yield "sliding_window", f"is 0, {NAN}"
     yield from _length_problems(settings)
     yield from _rope_problems(name, settings)
@@ -51,34 +48,48 @@ def number_problems(name: str, settings: Settings) -> Iterator[Wrong]:
     if name.startswith("Deepseek"):
         size = settings["qk_nope_head_dim"] + settings["qk_rope_head_dim"]
         if settings["v_head_dim"] != size:
-            yield "v_head_dim", f"is not qk_nope_head_dim + qk_rope_head_dim, {size}, the only size that mistral.rs runs"
+            yield (
+                "v_head_dim",
+                f"is not qk_nope_head_dim + qk_rope_head_dim, {size}, the only size that mistral.rs runs",
+            )
+
+
+def _has_window(name: str, settings: Settings) -> bool:
+    if name == "Qwen2ForCausalLM":
+        return bool(settings["use_sliding_window"])
+    return name != "GptOssForCausalLM" or "sliding_attention" in settings["layer_types"]
 
 
 def unsure(settings: Settings) -> str:
-    """A setting whose effect depends on the values of the tensors."""
+    """A setting whose effect depends on the values of the tensors, or on the prompt."""
     for name in ("rms_norm_eps", "norm_eps", "norm_epsilon"):
         if settings.get(name) is not None and settings[name] < UNSURE:
             return f"{name} is {settings[name]}: whether mistral.rs computes numbers with it depends on the tensors"
+    length = settings["max_position_embeddings"]
+    if 1 < length <= SHORT:
+        return f"max_position_embeddings is {length}, and whether mistral.rs runs depends on the prompt"
     return ""
 
 
 def _length_problems(settings: Settings) -> Iterator[Wrong]:
     length = settings["max_position_embeddings"]
     half = settings.get("qk_rope_head_dim", head_size(settings)) // 2
-    if length < SHORTEST:
-        yield "max_position_embeddings", f"is {length}, and mistral.rs takes no prompt that is so short"
+    if length <= 1:
+        yield "max_position_embeddings", f"is {length}, and mistral.rs takes shorter prompts only"
     elif 12 * length * half > MEMORY:
         yield "max_position_embeddings", f"is {length}, and mistral.rs computes the rotations of all when it loads"
 
 
 def _rope_problems(name: str, settings: Settings) -> Iterator[Wrong]:
-    for where, base in (("rope_theta", _base(settings)), ("rope_local_base_freq", settings.get("rope_local_base_freq"))):
-        if base is not None and base <= 0:
-            yield where, f"is {base}, {NAN}"
-    head, share = head_size(settings), settings.get("partial_rotary_factor")
-    rotated = head if share is None else 2 * (-(-int(share * head) // 2))
+    head, share = settings.get("qk_rope_head_dim", head_size(settings)), settings.get("partial_rotary_factor")
+    rotated = 2 * (-(-int(head * (1.0 if share is None else share)) // 2))
     if not 0 < rotated <= head:
-        yield "partial_rotary_factor", f"is {share}, and mistral.rs rotates 2 to {head} rows of a head"
+        where = "head_dim" if share is None else "partial_rotary_factor"
+        yield where, f"lets mistral.rs rotate {rotated} rows of heads that have {head}"
+    own = settings.get("rope_local_base_freq")
+    for where, base in (("rope_theta", _base(settings)), ("rope_local_base_freq", own)):
+        if base is not None and base <= 0 and rotated > 2:
+            yield where, f"is {base}, {NAN}"
     parameters = settings.get("rope_parameters") or {}
     for each in YARN_NEEDS if parameters.get("rope_type") == "yarn" else ():
         if parameters.get(each) is None:

@@ -210,6 +210,17 @@ OTHER_CLASSES = frozenset((
     "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Lfm2MoeForCausalLM",
 ))  # fmt: skip
 """Classes that mistral.rs has as text models, and these tables do not describe."""
+MULTIMODAL = frozenset((
+    "Phi3VForCausalLM", "Idefics2ForConditionalGeneration", "LlavaNextForConditionalGeneration",
+    "LlavaForConditionalGeneration", "Lfm2VlForConditionalGeneration", "MllamaForConditionalGeneration",
+    "Idefics3ForConditionalGeneration", "MiniCPMO", "Phi4MMForCausalLM", "Gemma3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration", "Llama4ForConditionalGeneration", "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration",
+    "Gemma4UnifiedForCausalLM", "MuseGlimmerForConditionalGeneration", "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
+    "VoxtralRealtimeForConditionalGeneration", "DiffusionGemmaForBlockDiffusion",
+))  # fmt: skip
+"""Classes with another modality, which these tables do not describe; Qwen 2 VL is refused as a text model."""
 AS_MULTIMODAL = ("Gemma3ForCausalLM",)
 """Text models that it loads as multimodal ones."""
 

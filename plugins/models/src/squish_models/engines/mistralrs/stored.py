@@ -9,10 +9,10 @@ from attrs import evolve
 
 from squish_core.api import Problem, TensorSpec
 
-from .tensors import EXPERT_NAMES, Need, Settings, Shapes, needs
+from .tensors import EMBEDDINGS, EXPERT_NAMES, Need, Settings, Shapes, needs
 
 BITS, GROUPS = (2, 3, 4, 6, 8), (32, 64, 128)
-SCALE, MARKS = ".weight_scale_inv", ("nf4", "fp4")
+FP8, SCALES, MARKS = "f8_e4m3", ("_scale_inv", "_scale"), ("nf4", "fp4")
 MERGED = ("Glm4ForCausalLM",)
 """Classes that do not run AFQ."""
 
@@ -23,12 +23,15 @@ def _method(settings: Settings) -> str:
 
 
 def read_needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
-    """Every tensor that is read, as it must be stored; `is_coded` of those with codes in u32."""
+    """Every tensor that is read, as it must be stored."""
+    method = _method(settings)
     for need in needs(name, settings, stored):
-        if need.is_coded and _method(settings) == "afq":
+        if need.is_coded and method == "afq":
             yield from _grouped(need, settings)
+        elif need.is_coded and method == "fp8" and need.name != EMBEDDINGS:
+            yield evolve(need, dtypes=(*need.dtypes, FP8))
         else:
-            yield evolve(need, is_coded=False)
+            yield need
 
 
 def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
@@ -36,13 +39,14 @@ def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
     declared = settings["quantization_config"]
     prefix = need.name.removesuffix("weight")
     *rows, columns = need.shape
-    yield evolve(need, shape=(*rows, columns * declared["bits"] // 32))
+    yield evolve(need, shape=(*rows, columns * declared["bits"] // 32), dtypes=("u32",))
     for part in ("scales", "biases"):
         yield Need(prefix + part, (*rows, columns // (declared["group_size"] or 1)))
 
 
-def method_problems(name: str, settings: Settings, stored: Shapes) -> Iterator[Problem]:
+def method_problems(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
     """Codes that mistral.rs does not run on a CPU."""
+    stored = {each: spec.shape for each, spec in tensors.items()}
     method, declared = _method(settings), settings["quantization_config"]
     if method == "afq":
         if declared["bits"] not in BITS or declared["group_size"] not in GROUPS:
@@ -62,11 +66,27 @@ def _is_expert(name: str) -> bool:
     return ".experts." in name and name.rpartition(".")[0].rpartition(".")[2] in {*EXPERT_NAMES[0], *EXPERT_NAMES[1]}
 
 
-def unknown_method(settings: Settings, stored: Mapping[str, TensorSpec]) -> str:
+def unknown_method(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> str:
     """Why it is not known whether mistral.rs runs the codes."""
     method = _method(settings)
-    has_codes = method == "bitsandbytes" or (method == "fp8" and any(name.endswith(SCALE) for name in stored))
-    return f"quantization_config.quant_method is {method}, which squish-models' tables do not describe" if has_codes else ""
+    if method == "bitsandbytes":
+        return "quantization_config.quant_method is bitsandbytes, which squish-models' tables do not describe"
+    shapes = {each: spec.shape for each, spec in tensors.items()}
+    for need in needs(name, settings, shapes) if method == "fp8" else ():
+        spec = tensors.get(need.name)
+        if spec is None or spec.dtype != FP8 or not need.is_coded or need.name == EMBEDDINGS:
+            continue
+        expected = _scales(need.shape, settings["quantization_config"].get("weight_block_size"))
+        if _is_expert(need.name) or expected not in [shapes.get(need.name + scale) for scale in SCALES]:
+            return f"{need.name} has FP8 codes whose scales squish-models' tables do not describe"
+    return ""
+
+
+def _scales(shape: tuple[int, ...], block: list[int] | None) -> tuple[int, ...]:
+    """The shape of the scales of FP8 codes: one, or one a block."""
+    if block is None or 0 in block:
+        return ()
+    return tuple(-(-size // each) for size, each in zip(shape, block))
 
 
 def _declared(message: str) -> Problem:

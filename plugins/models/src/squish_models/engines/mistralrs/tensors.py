@@ -9,6 +9,9 @@ from attrs import evolve, frozen
 
 Settings = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
+FLOATS = ("f32", "f16", "bf16")
+CONVERTED = (*FLOATS, "f64", "i64", "i32", "i16", "u32", "u8", "f8_e4m3")
+"""Types that it converts where it converts at all: its tables, and the embeddings that it looks up."""
 EMBEDDINGS = "model.embed_tokens.weight"
 BLOCK = 32
 """Values of a block of MXFP4."""
@@ -20,13 +23,15 @@ EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 class Need:
     """A tensor that is read.
 
-    `may_miss`: mistral.rs computes without it. `is_coded`: the quantization_config says how it is stored.
+    `may_miss`: mistral.rs computes without it. `is_coded`: the quantization_config says how it is stored. `dtypes`:
+    types of which it may be.
     """
 
     name: str
     shape: tuple[int, ...]
     may_miss: bool = False
     is_coded: bool = False
+    dtypes: tuple[str, ...] = FLOATS
 
 
 def head_size(settings: Settings) -> int:
@@ -63,7 +68,9 @@ def _norms(prefix: str, size: int, *names: str, bias: bool = False) -> Iterator[
 
 
 def _attention(prefix: str, settings: Settings, head: int, bias: bool = False, out: bool = False) -> Iterator[Need]:
-    hidden, heads, groups = (settings[f"{name}"] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    hidden, heads, groups = (
+        settings[f"{name}"] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
     for name, rows in (("q_proj", heads), ("k_proj", groups), ("v_proj", groups)):
         yield from _linear(f"{prefix}self_attn.{name}", rows * head, hidden, bias)
     yield from _linear(f"{prefix}self_attn.o_proj", hidden, heads * head, out)
@@ -178,11 +185,15 @@ def _gpt_oss(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Ite
     yield from _floats(_whole(f"{prefix}mlp.router", count, hidden, True))
     if f"{experts}gate_up_proj_blocks" in stored:
         for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
-            yield Need(f"{experts}{name}_blocks", (count, rows, columns // BLOCK, BLOCK // 2))
-            yield Need(f"{experts}{name}_scales", (count, rows, columns // BLOCK))
+            yield Need(f"{experts}{name}_blocks", (count, rows, columns // BLOCK, BLOCK // 2), dtypes=("u8",))
+            yield Need(f"{experts}{name}_scales", (count, rows, columns // BLOCK), dtypes=("u8",))
             yield Need(f"{experts}{name}_bias", (count, rows))
     else:
-        for name, rows, columns in (("gate_proj", inner, hidden), ("up_proj", inner, hidden), ("down_proj", hidden, inner)):
+        for name, rows, columns in (
+            ("gate_proj", inner, hidden),
+            ("up_proj", inner, hidden),
+            ("down_proj", hidden, inner),
+        ):
             yield Need(f"{experts}{name}.weight", (count, rows, columns))
     yield from _norms(prefix, hidden, "input_layernorm", "post_attention_layernorm")
 
@@ -229,12 +240,12 @@ def _deepseek_experts(settings: Settings, prefix: str, stored: Shapes) -> Iterat
 
 
 def _lfm2(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Iterator[Need]:
-    hidden, kinds = settings["hidden_size"], settings["layer_types"]
-    if kinds and kinds[layer] == "conv":
+    hidden, kinds, attending = (settings[name] for name in ("hidden_size", "layer_types", "full_attn_idxs"))
+    if kinds[layer] == "conv" if kinds else attending is not None and layer not in attending:
         bias, width = settings["conv_bias"], settings["conv_L_cache"]
         yield from _whole(f"{prefix}conv.in_proj", 3 * hidden, hidden, bias)
         yield from _whole(f"{prefix}conv.out_proj", hidden, hidden, bias)
-        yield Need(f"{prefix}conv.conv.weight", (hidden, 1, width))
+        yield Need(f"{prefix}conv.conv.weight", (hidden, 1, width), dtypes=CONVERTED)
         if bias:
             yield Need(f"{prefix}conv.conv.bias", (hidden,))
     else:
@@ -281,13 +292,8 @@ NORMS = {"Lfm2ForCausalLM": "embedding_norm"}
 """Class -> the norm behind the last layer, if its name is not "norm"."""
 
 
-ANY_TYPE = (".conv.conv.weight", FACTORS)
-"""Ends of names of tensors that it converts, whatever their type is."""
-
-
-def takes_any_type(name: str, settings: Settings) -> bool:
-    """Whether mistral.rs converts the values of a tensor; of the embeddings, those that it looks up."""
-    return name.endswith(ANY_TYPE) or (name == EMBEDDINGS and not is_tied(settings))
+FLOAT_HEAD = ("Phi3ForCausalLM", "GptOssForCausalLM")
+"""Classes whose head is floats, whatever the quantization_config says."""
 
 
 def is_tied(settings: Settings) -> bool:
@@ -300,10 +306,10 @@ def needs(name: str, settings: Settings, stored: Shapes) -> Iterator[Need]:
     """Every tensor that a class reads."""
     hidden, rows = settings["hidden_size"], settings["vocab_size"]
     if name == "LlamaForCausalLM":
-        yield Need(FACTORS, (head_size(settings) // 2,), may_miss=True)
-    yield Need(EMBEDDINGS, (rows, hidden), is_coded=True)
+        yield Need(FACTORS, (head_size(settings) // 2,), may_miss=True, dtypes=CONVERTED)
+    yield Need(EMBEDDINGS, (rows, hidden), is_coded=True, dtypes=FLOATS if is_tied(settings) else CONVERTED)
     if not is_tied(settings):
-        yield Need("lm_head.weight", (rows, hidden), is_coded=True)
+        yield Need("lm_head.weight", (rows, hidden), is_coded=name not in FLOAT_HEAD)
     yield from _norms("model.", hidden, NORMS.get(name, "norm"), bias=name == "Starcoder2ForCausalLM")
     for layer in range(settings["num_hidden_layers"]):
         yield from LAYERS[name](settings, f"model.layers.{layer}.", layer, stored)

@@ -130,7 +130,7 @@ class Struct:
             yield where, f"is {json.dumps(value)[:40]}, not an object"
             return
         start = f"{where}." if where else ""
-        twice = getattr(value, "twice", frozenset())
+        twice = value.twice if isinstance(value, Members) else frozenset()
         for name, kind in self.fields.items():
             names = [each for each in (name, *self._others(name)) if each in value]
             if len(names) > 1 or twice.intersection(names):
