@@ -29,6 +29,7 @@ from .folders.check import (
     effective_inventory,
     file_problems,
     is_ignored,
+    is_spare,
     read_settings,
     setting_type_problems,
     tensor_problems,
@@ -36,6 +37,7 @@ from .folders.check import (
 from .folders.check import tokenizer_problems as described_problems
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .llama_cpp.loader import load
+from .mistralrs.gguf import key_type_problems
 from .mistralrs.loader import load as load_folder
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -50,7 +52,9 @@ UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
 """Codes of folders that cannot be opened, and that the engines of folders refuse as well."""
-DAMAGE = ("alignment", "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
+ALIGNMENT = "alignment"
+"""Which mistral.rs reads from a key of any type."""
+DAMAGE = (ALIGNMENT, "bounds", ErrorCode.DUPLICATE, "magic", "overlap", "split", "version")
 """Codes of files that cannot be opened, and that llama.cpp refuses as well."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -117,10 +121,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         try:
             file = open_file(model)
         except SquishError as error:
-            is_part = error.code == ErrorCode.MISSING and Path(model).exists()
-            is_damage = error.code in DAMAGE or is_part
-            is_partial = error.code in INCOMPLETE and not _has_whole(model)
-            if not (is_damage if requirements is LLAMA_CPP else is_partial):
+            if not _is_refused(error, model, engine):
                 raise
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
@@ -172,6 +173,16 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
 def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:
     """How the engine opens folders of Hugging Face's kind; None for its other formats."""
     return FOLDER_ENGINES.get(engine.id) if reading.layout in ("hf", "mlx") else None
+
+
+def _is_refused(error: SquishError, model: str | Path, engine: str) -> bool:
+    """Whether the engine does not load what Squish cannot open."""
+    is_damage = error.code in DAMAGE or (error.code == ErrorCode.MISSING and Path(model).exists())
+    if engine == LLAMA_CPP.id:
+        return is_damage
+    if engine == "mistralrs" and Path(model).suffix == ".gguf":
+        return is_damage and error.code != ALIGNMENT
+    return error.code in INCOMPLETE and not _has_whole(model)
 
 
 def _has_whole(model: str | Path) -> bool:
@@ -259,6 +270,8 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
     if reading.layout == "gguf":
         meta = file.metadata
         yield from _absent(engine, engine.keys, naming.model_type, meta)
+        if engine.id == "mistralrs":
+            yield from key_type_problems(file, naming.model_type)
         yield from _head_problems(engine, inventory, meta)
         embeddings = file.index.tensors.get(EMBEDDINGS)
         rows = embeddings.shape[0] if embeddings is not None and len(embeddings.shape) == 2 else None
@@ -284,6 +297,8 @@ def _family_problems(inventory: Inventory, engine: Engine, folder: FolderEngine 
     alike: dict[tuple[str, str, str], list[SquishError]] = {}
     for error in inventory.errors:
         if folder is not None and is_ignored(error, folder, inventory.naming.model_type or ""):
+            continue
+        if engine.id == "mistralrs" and inventory.naming.layout == "gguf" and is_spare(error):
             continue
         place = error.tensor or error.part or ""
         alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)

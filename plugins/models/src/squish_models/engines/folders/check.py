@@ -89,12 +89,17 @@ def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[s
 
 def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
     """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    if engine.strict:
+        kept = engine.leftovers.get(model_type, ())
+        return is_spare(error) and any(part in (error.tensor or "") for part in kept)
+    return is_spare(error)
+
+
+def is_spare(error: SquishError) -> bool:
+    """Whether an error is about a tensor that the model does not have."""
     if error.tensor is None or error.message.startswith("is missing"):
         return False
-    is_extra = error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
-    if engine.strict:
-        return is_extra and any(part in error.tensor for part in engine.leftovers.get(model_type, ()))
-    return is_extra
+    return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
 
 def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
