@@ -13,6 +13,7 @@ from small_tokenizer import TOKENIZER
 from squish_models.api import check_model
 
 import squish_core as squish
+from squish_core.api import Typed
 
 SIZES = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -305,3 +306,38 @@ def test_a_tokenizer_that_mistral_rs_does_not_read_is_refused(change: Change, wh
     change(tree)
     (path / "tokenizer.json").write_text(json.dumps(tree))
     assert ("error", f"tokenizer.json {where}") in found(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "loads"),
+    [
+        ("llama.block_count", Typed("array:u32", [2]), False),
+        ("llama.rope.freq_base", Typed("u32", 10000), False),
+        ("llama.context_length", Typed("u32", 1), False),
+        ("split.count", Typed("u16", 1), False),
+        ("tokenizer.ggml.add_bos_token", Typed("u8", 1), False),
+        ("tokenizer.ggml.eos_token_id", Typed("u64", 1), False),
+        ("tokenizer.ggml.unknown_token_id", Typed("u32", 2_000_000), False),
+        ("tokenizer.ggml.merges", Typed("array:str", ["qqq zzz"]), False),
+        ("tokenizer.ggml.token_type", Typed("str", "x"), False),
+        ("tokenizer.ggml.add_eos_token", Typed("u8", 1), True),
+        ("own.key", Typed("str", "x"), True),
+    ],
+)
+def test_a_key_of_a_type_that_mistral_rs_does_not_read_is_refused(
+    key: str, value: Typed, loads: bool, tmp_path: Path
+) -> None:
+    path = folder(tmp_path)
+    squish.convert(path, tmp_path / "m.gguf", "gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        meta = {**file.index.meta, key: value}
+        squish.save(tmp_path / "changed.gguf", {name: file[name].numpy() for name in file}, metadata=meta)
+    where = "split.no" if key == "split.count" else key
+    assert (("error", where) in found(tmp_path / "changed.gguf")) != loads
+
+
+def test_a_gguf_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    squish.convert(folder(tmp_path), tmp_path / "m.gguf", "gguf")
+    data = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(data[:-1000])
+    assert found(tmp_path / "m.gguf")

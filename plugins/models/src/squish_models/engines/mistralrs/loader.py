@@ -1,4 +1,4 @@
-"""Go through a folder as mistral.rs does: its files, its settings, its tensors, its numbers, its tokenizer."""
+"""Go through a folder as mistral.rs does: its files, its settings, its tokenizer, its tensors, its numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ def load(file: File) -> Verdict:
         return Verdict(tuple(found), f"{error.reason()}")
     if wrong or missing:
         return Verdict((*found, *missing))
+    if settings["num_hidden_layers"] > len(stored):
+        message = f"is {settings['num_hidden_layers']}, more than there are tensors"
+        return Verdict((*found, _setting(place, "num_hidden_layers", message)))
     found += [*method_problems(name, settings, stored)] or [*_tensor_problems(name, settings, stored)]
+    if any(each.severity == "error" for each in found):
+        return Verdict(tuple(found))
     found += (_setting(place, *each) for each in number_problems(name, settings))
     return Verdict(tuple(found), unknown_method(name, settings, stored) or unsure(settings))
 
