@@ -100,8 +100,9 @@ def _rope_problems(name: str, settings: Settings) -> Iterator[Wrong]:
 
 
 def _scaling_problems(name: str, settings: Settings, scaling: Settings, rotated: int) -> Iterator[Wrong]:
-    if scaling.get("factor") == 0:
-        yield "rope_scaling.factor", f"is 0, {NAN}"
+    factor = scaling.get("factor", 1)
+    if factor == 0 or (factor < 0 and name == "GptOssForCausalLM"):
+        yield "rope_scaling.factor", f"is {factor}, {NAN}"
     for each in FACTORS if name == "LlamaForCausalLM" and scaling["rope_type"] == "llama3" else ():
         if scaling.get(each) is None:
             yield f"rope_scaling.{each}", "is missing"

@@ -187,7 +187,7 @@ def _gpt_oss(settings: Settings, prefix: str, layer: int, stored: Shapes) -> Ite
         for name, rows, columns in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
             yield Need(f"{experts}{name}_blocks", (count, rows, columns // BLOCK, BLOCK // 2), dtypes=("u8",))
             yield Need(f"{experts}{name}_scales", (count, rows, columns // BLOCK), dtypes=("u8",))
-            yield Need(f"{experts}{name}_bias", (count, rows))
+            yield Need(f"{experts}{name}_bias", (count, rows), dtypes=CONVERTED)
     else:
         for name, rows, columns in (
             ("gate_proj", inner, hidden),
