@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from squish_core.api import File, Problem, SquishError, TensorSpec
+from squish_core.api import ErrorCode, File, Problem, SquishError, TensorSpec
 from squish_core.api import open as open_file
 
 from .numbers import division_problems, number_problems, unsure
@@ -182,7 +182,7 @@ def _each_tensor(name: str, settings: Settings, stored: Mapping[str, TensorSpec]
             continue
         if shapes[each] != need.shape:
             message = f"has the shape {list(shapes[each])}, and mistral.rs expects {list(need.shape)}"
-            yield _tensor("contradiction", each, message)
+            yield _tensor(ErrorCode.CONTRADICTION, each, message)
         elif stored[each].dtype not in need.dtypes:
             message = f"is stored as {stored[each].dtype}, which mistral.rs does not run"
             yield _tensor("engine-type", each, message)

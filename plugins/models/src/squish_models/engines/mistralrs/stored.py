@@ -9,7 +9,7 @@ from attrs import evolve
 
 from squish_core.api import Problem, TensorSpec
 
-from .tensors import EMBEDDINGS, EXPERT_NAMES, Need, Settings, Shapes, needs
+from .tensors import CONVERTED, EMBEDDINGS, EXPERT_NAMES, Need, Settings, Shapes, needs
 
 BITS, GROUPS = (2, 3, 4, 6, 8), (32, 64, 128)
 FP8, SCALES, MARKS = "f8_e4m3", ("_scale_inv", "_scale"), ("nf4", "fp4")
@@ -41,7 +41,7 @@ def _grouped(need: Need, settings: Settings) -> Iterator[Need]:
     *rows, columns = need.shape
     yield evolve(need, shape=(*rows, columns * declared["bits"] // 32), dtypes=("u32",))
     for part in ("scales", "biases"):
-        yield Need(prefix + part, (*rows, columns // (declared["group_size"] or 1)))
+        yield Need(prefix + part, (*rows, columns // (declared["group_size"] or 1)), dtypes=CONVERTED)
 
 
 def method_problems(name: str, settings: Settings, tensors: Mapping[str, TensorSpec]) -> Iterator[Problem]:
