@@ -17,7 +17,7 @@ import squish_core as squish
 from squish_core.testing import write_model
 
 FILES = {"tokenizer.json": TOKENIZER["tokenizer.json"]}
-PLAIN = {"rope_scaling": None, "architectures": ["AnyForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}
+PLAIN = {"rope_scaling": None, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "num_key_value_heads": 2}
 Names = Callable[[str], str]
 
 
@@ -90,7 +90,7 @@ def test_a_setting_that_one_engine_checks(
         ("model.safetensors", True, True, True),
         ("model-00001-of-00001.safetensors", False, True, True),
         ("model-extra.safetensors", False, True, False),
-        ("consolidated.safetensors", False, False, False),
+        ("consolidated.safetensors", False, False, True),
     ],
 )
 def test_weights_have_the_name_that_the_engine_opens(

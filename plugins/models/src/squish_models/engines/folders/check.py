@@ -89,12 +89,17 @@ def read_settings(file: File, model_type: str, engine: str) -> tuple[str, dict[s
 
 def is_ignored(error: SquishError, engine: FolderEngine, model_type: str) -> bool:
     """Whether an error about a tensor is none for an engine, which leaves the tensor out."""
+    if engine.strict:
+        kept = engine.leftovers.get(model_type, ())
+        return is_spare(error) and any(part in (error.tensor or "") for part in kept)
+    return is_spare(error)
+
+
+def is_spare(error: SquishError) -> bool:
+    """Whether an error is about a tensor that the model does not have."""
     if error.tensor is None or error.message.startswith("is missing"):
         return False
-    is_extra = error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
-    if engine.strict:
-        return is_extra and any(part in error.tensor for part in engine.leftovers.get(model_type, ()))
-    return is_extra
+    return error.code == ErrorCode.UNMAPPED or error.message == OUTSIDE
 
 
 def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> Iterator[Problem]:
@@ -103,10 +108,6 @@ def tensor_problems(file: File, inventory: Inventory, engine: FolderEngine) -> I
     yield from _bias_problems(inventory, engine)
     yield from _head_problems(file, inventory, engine)
     yield from _fp8_problems(file, inventory, engine)
-    integers = [name for name, spec in file.index.tensors.items() if not _is_coded(spec) and spec.dtype[0] not in "fb"]
-    if engine.floats and integers:
-        message = f"is stored as {file.index.tensors[integers[0]].dtype}, which {engine.title} does not run"
-        yield Problem(code="engine-type", severity="error", where=integers[0], message=message)
     declared = folder_config(file).get("quantization_config")
     method = declared.get("quant_method") if isinstance(declared, dict) else None
     if method in ("gptq", "awq") and not any(map(_is_coded, file.index.tensors.values())):
@@ -241,10 +242,9 @@ def tokenizer_problems(file: File, engine: FolderEngine) -> Iterator[Problem]:
         else:
             yield _tokenizer(name, "is not an object")
     config = documents.get(TOKENIZER_CONFIG, {})
-    is_typed = engine.id == "mistralrs"
-    for field, message in tokenizer_config_problems(config, is_typed):
+    for field, message in tokenizer_config_problems(config):
         yield _tokenizer(f"{TOKENIZER_CONFIG} {field}", message)
-    kind = "" if is_typed else str(config.get("tokenizer_class", ""))
+    kind = str(config.get("tokenizer_class", ""))
     for field, message in tokenizer_json_problems(documents[TOKENIZER], kind) if TOKENIZER in documents else ():
         yield _tokenizer(f"{TOKENIZER} {field}", message)
     if engine.strict and TOKENIZER in documents and (gap := gap_of(documents[TOKENIZER])) is not None:

@@ -10,7 +10,6 @@ from attrs import evolve
 
 from squish_core.api import File, Part, Problem
 
-from .mistral_settings import refused_settings
 from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
@@ -64,9 +63,6 @@ def fits(value: Any, types: tuple[str, ...]) -> bool:
 def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
     """Find the settings that Transformers refuses, whatever the tensors are, in each part of a config.json."""
     title = engine.title
-    if engine.id == "mistralrs":
-        yield from _mistral_problems(config)
-        return
     for place in ("", TEXT, VISION):
         settings = settings_of(model_type, place)
         values = config.get(place) if place else config
@@ -171,28 +167,6 @@ def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
 
 
-def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """What mistral.rs does not parse."""
-    for name, expected in refused_settings(config):
-        yield _refused(name, f"is {json.dumps(config[name])[:40]}, which mistral.rs does not read: not {expected}")
-    if config.get("num_hidden_layers") == 0:
-        yield _refused("num_hidden_layers", "is 0, and mistral.rs makes no model without layers")
-    classes = config.get("architectures", [""])
-    if not isinstance(classes, list) or len(classes) != 1 or not isinstance(classes[0], str):
-        yield _refused("architectures", "are not a list of one class, as mistral.rs expects")
-    for name in ("hidden_act", "hidden_activation"):
-        if not isinstance(config.get(name, ""), str):
-            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a text")
-    declared = config.get("quantization_config")
-    if declared is not None and not (isinstance(declared, Mapping) and {"quant_method", "bits"} & declared.keys()):
-        yield _refused("quantization_config", "has no method, and mistral.rs does not load without it")
-    scaling = config.get("rope_scaling")
-    if scaling is not None and not isinstance(scaling, Mapping):
-        yield _refused("rope_scaling", f"is {json.dumps(scaling)[:40]}, not an object")
-    elif scaling is not None and not isinstance(scaling.get("rope_type", scaling.get("type")), str):
-        yield _refused("rope_scaling", "has no rope_type, and mistral.rs does not load without it")
-
-
 def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
     """What only Transformers refuses."""
     yield from _token_problems(text, title)
@@ -271,8 +245,6 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
 
 
 def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    if engine == "mistralrs":
-        return {}
     if engine == "mlx":
         kind = MLX_PARTS.get(model_type, model_type) if part else model_type
         return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length

@@ -41,8 +41,6 @@ class FolderEngine:
         `model_type` -> parts of names that it ignores although it is strict.
     fp8
         Model types whose FP8 weights it reads; None for all.
-    floats
-        Whether it refuses weights of integers.
     """
 
     id: str
@@ -57,7 +55,6 @@ class FolderEngine:
     biases: Biases = field(factory=dict)
     leftovers: Mapping[str, tuple[str, ...]] = field(factory=dict)
     fp8: frozenset[str] | None = None
-    floats: bool = False
 
 
 TRANSFORMERS = FolderEngine(
@@ -115,19 +112,4 @@ MLX = FolderEngine(
     },
     fp8=frozenset(("deepseek_v3",)),
 )  # fmt: skip
-MISTRAL_RS = FolderEngine(
-    id="mistralrs",
-    title="mistral.rs",
-    weights=("model.safetensors", "model-?????-of-?????.safetensors"),
-    index=True,
-    strict=False,
-    prefixes=TRANSFORMERS.prefixes,
-    biases={
-        "qwen2": {ALWAYS: ATTENTION[:3]},
-        "glm4": {"attention_bias": ATTENTION[:3]},
-        "gpt_oss": {"attention_bias": ATTENTION},
-        "starcoder2": {"use_bias": STARCODER},
-    },
-    floats=True,
-)  # fmt: skip
-FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX, MISTRAL_RS)}
+FOLDER_ENGINES = {engine.id: engine for engine in (TRANSFORMERS, MLX)}

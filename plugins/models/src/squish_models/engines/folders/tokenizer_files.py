@@ -94,12 +94,15 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
     if not isinstance(merges, list):
         yield "model.merges", "is not a list"
         return
+    prefix = model.get("continuing_subword_prefix")
+    start = len(prefix) if isinstance(prefix, str) else 0  # of the second token's bytes, which is not in the whole
     for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             yield "model.merges", f"has {str(merge)[:40]!r}, not two tokens"
             return
-        if missing := next((token for token in (*pair, "".join(pair)) if token not in vocabulary), None):
+        whole = pair[0] + pair[1].encode(errors="surrogatepass")[start:].decode(errors="replace")
+        if missing := next((token for token in (*pair, whole) if token not in vocabulary), None):
             yield "model.merges", f"has {missing[:40]!r}, which the vocabulary does not"
             return
 
@@ -117,14 +120,8 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
             return
 
 
-def tokenizer_config_problems(config: Mapping[str, Any], is_typed: bool) -> Iterator[tuple[str, str]]:
-    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it.
-
-    `is_typed`: the engine expects a type for each field that it knows, as mistral.rs does.
-    """
-    for name in ("add_bos_token", "add_eos_token") if is_typed else ():
-        if not _is_switch(config.get(name)):
-            yield name, f"is {str(config[name])[:40]!r}, not true or false"
+def tokenizer_config_problems(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What keeps a tokenizer_config.json from being read: the field, and what is wrong with it."""
     for name in SPECIAL:
         value = config.get(name)
         if value is not None and not isinstance(value, str | Mapping):
