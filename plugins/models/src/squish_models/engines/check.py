@@ -26,7 +26,6 @@ from ..layouts import EMBEDDINGS
 from ..mlx_types import MLX_TYPES
 from .behavior import setting_problems
 from .folders.check import (
-    effective_inventory,
     file_problems,
     is_ignored,
     read_settings,
@@ -34,6 +33,7 @@ from .folders.check import (
     tensor_problems,
 )
 from .folders.check import tokenizer_problems as described_problems
+from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
 from .llama_cpp.loader import load
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
@@ -126,6 +126,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if reading is None:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    folder = _folder_engine(requirements, reading)
+    if folder is not None and engine != "mistralrs":
+        model = with_last_keys(model)
     inventory = take_inventory(model, reading.layout)
     if inventory.naming.adapter:
         raise FormatError(
@@ -149,7 +152,6 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
-    folder = _folder_engine(requirements, reading)
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))

@@ -6,23 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import evolve
+from squish_core.api import Problem
 
-from squish_core.api import File, Part, Problem
-
+from .effective import CONFIG_FILE
+from .experts import expert_problems
 from .mistral_settings import refused_settings
-from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
 
-CONFIG_FILE = "config.json"
-_UNFILLED = (
-    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
-    "mlp_only_layers", TEXT, VISION,
-)  # fmt: skip
-"""Settings whose default depends on others."""
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""One setting of Transformers, under any of these names."""
 LAYER_TYPES = (
     "full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention",
     "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse", "conv", "moe", "hybrid",
@@ -78,14 +69,17 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
                 message = f"is {json.dumps(value)[:60]}, which {title} refuses: it must be {_listed(setting.types)}"
                 yield _refused(f"{place}.{name}" if place else name, message)
         yield from _layer_problems(values, settings, title)
+        for name in ("dtype", "torch_dtype"):
+            value = values.get(name)
+            if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
+                where = f"{place}.{name}" if place else name
+                yield _refused(where, f"is {json.dumps(value)[:40]}, which {title} does not know")
     part = config.get(TEXT)
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
     yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
-    yield from _expert_problems(text, title)
-    for name in ("dtype", "torch_dtype"):
-        value = config.get(name)
-        if isinstance(value, list) or (engine.id != "mlx" and isinstance(value, str) and value not in DTYPES):
-            yield _refused(name, f"is {json.dumps(value)[:40]}, which {title} does not know")
+    yield from _number_problems(text, engine)
+    for name, message in expert_problems(text, model_type, engine.id, title):
+        yield _refused(name, message)
     if engine.id == "mlx":
         yield from _mlx_problems(config, text, model_type)
     else:
@@ -151,24 +145,21 @@ def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name
             yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
 
 
-def _expert_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
-    used = config.get("num_experts_per_tok")
-    for name in EXPERT_COUNTS:
-        count = config.get(name)
-        if type(count) is int and type(used) is int and used > count:
-            yield _refused("num_experts_per_tok", f"is {used}, and {title} has {count} experts to choose from")
+def _number_problems(config: Mapping[str, Any], engine: FolderEngine) -> Iterator[Problem]:
+    """Numbers outside the range that an engine can compute with."""
+    title = engine.title
     spread = config.get("initializer_range", 0)
-    if fits(spread, ("int", "float")) and not 0 <= spread <= 1:
+    if engine.id != "mlx" and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
         yield _refused("initializer_range", f"is {spread}, which {title} refuses: it must be from 0 to 1")
-    step = config.get("decoder_sparse_step")
-    if type(step) is int and (step == 0 or abs(step) > 1):
-        yield _refused("decoder_sparse_step", f"is {step}, so that {title} expects layers without experts")
     scalar: Any = config.get("query_pre_attn_scalar")
     if fits(scalar, ("int", "float")) and scalar <= 0:
         yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
     share: Any = config.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share > 1:
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
+    for name in ("rope_theta", "rope_local_base_freq"):
+        if name in config and not fits(config[name], ("int", "float", "bool", "null")):
+            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a number")
 
 
 def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -234,7 +225,7 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
         yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
     if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
         yield _refused("architectures", "are not a list")
-    for name in ("rms_norm_eps", "norm_eps"):
+    for name in ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"):
         if isinstance(text.get(name), int | float) and text[name] <= 0:
             yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
 
@@ -252,34 +243,3 @@ def _token_problems(config: Mapping[str, Any], title: str) -> Iterator[Problem]:
                 code="engine-setting", severity="error", where=f"{CONFIG_FILE} {name}",
                 message=f"is {number}, for which {title} has no embedding: there are {size}",
             )  # fmt: skip
-
-
-def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
-    """The file with the engine's defaults in place of settings that config.json leaves out."""
-    filled = dict(config)
-    if isinstance(inner := config.get(TEXT), dict):
-        filled[TEXT] = _defaults(model_type, TEXT, engine, inner) | inner
-        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
-            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
-    else:
-        filled = _defaults(model_type, "", engine, config) | filled
-    if filled == config:
-        return file
-    data = json.dumps(filled).encode()
-    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
-    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
-
-
-def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    if engine == "mistralrs":
-        return {}
-    if engine == "mlx":
-        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
-        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
-    settings = settings_of(model_type, part) or {}
-    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
-    return {
-        name: setting.default
-        for name, setting in settings.items()
-        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
-    }

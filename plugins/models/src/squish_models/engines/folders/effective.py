@@ -1,0 +1,164 @@
+"""The config.json of a folder as an engine takes it: its defaults, and stand-ins for values that no check looks at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import ErrorCode, File, Inventory, Part, SquishError, load_json, take_inventory
+
+from ..tokenizer import WHOLE
+from .mlx_settings import MLX_DEFAULTS, MLX_PARTS
+from .tables import FolderEngine
+from .transformers_settings import TEXT, VISION, settings_of
+
+CONFIG_FILE = "config.json"
+PREFIX, EMBEDDINGS = "model.", "embed_tokens.weight"
+HEAD = "lm_head.weight"
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""One setting of Transformers, under any of these names."""
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "gpt2": {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
+}  # fmt: skip
+"""Other names of settings, which come before the model's own in Transformers; mlx-lm does not read them."""
+_UNFILLED = (
+    "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
+    "mlp_only_layers", TEXT, VISION,
+)  # fmt: skip
+"""Settings whose default depends on others."""
+_UINT32 = 1 << 32
+SCALES = (
+    "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "routed_scaling_factor",
+    "query_pre_attn_scalar", "block_ffn_dim_multiplier",
+)  # fmt: skip
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _UINT32
+
+
+def _is_size_or_none(value: Any) -> bool:
+    return value is None or _is_size(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _is_positive_or_none(value: Any) -> bool:
+    return value is None or _is_positive(value)
+
+
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, Mapping)
+
+
+STAND_INS: Mapping[str, tuple[Callable[[Any], bool], Any]] = {
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq"), (_is_positive, 10000.0)),
+    **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"), (_is_positive, 1e-06)),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), (_is_size, 4096)),
+    **dict.fromkeys(("n_group", "topk_group", "num_experts_per_tok"), (_is_size_or_none, 1)),
+    **dict.fromkeys(SCALES, (_is_positive, 1.0)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (_is_positive_or_none, None)),
+    **dict.fromkeys(("sliding_window", "max_window_layers"), (_is_size_or_none, None)),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), (_is_object_or_none, None)),
+}
+"""What Squish reads of a setting on which no shape depends, and what stands for other values of it. Whether the engine
+refuses those, the rules for settings say."""
+
+
+def effective_inventory(file: File, inventory: Inventory, engine: FolderEngine, layout: str) -> Inventory:
+    """The inventory of a folder with the engine's defaults for the settings that config.json leaves out."""
+    filled = with_defaults(file, folder_config(file), inventory.naming.model_type or "", engine.id)
+    if engine.id == "transformers":
+        filled = _with_prefix(filled)
+    return inventory if filled is file else take_inventory(filled, layout)
+
+
+def _with_prefix(file: File) -> File:
+    """The file with `model.` before the names of a model without a head, which Transformers loads into one."""
+    tensors = file.index.tensors
+    if EMBEDDINGS not in tensors or PREFIX + EMBEDDINGS in tensors:
+        return file
+    renamed = {
+        new: evolve(spec, name=new)
+        for name, spec in tensors.items()
+        for new in [name if name == HEAD else PREFIX + name]
+    }
+    return File(file.source, evolve(file.index, tensors=renamed), file.registry, file.limits)
+
+
+def folder_config(file: File) -> dict[str, Any]:
+    """The config.json of a folder; empty without one."""
+    if CONFIG_FILE not in file.assets:
+        return {}
+    return load_json(bytes(file.assets[CONFIG_FILE].raw), "file", file.limits, piece=WHOLE, constants=True)
+
+
+def with_last_keys(file: File) -> File:
+    """The file with the last of the keys that appear twice in its config.json, as the engines read it."""
+    try:
+        folder_config(file)
+    except SquishError as error:
+        if error.code == ErrorCode.DUPLICATE:
+            return _with_config(file, json.loads(bytes(file.assets[CONFIG_FILE].raw)))
+    return file
+
+
+def _with_config(file: File, config: Mapping[str, Any]) -> File:
+    data = json.dumps(config).encode()
+    assets = {**file.index.assets, CONFIG_FILE: Part(dtype="u8", shape=(len(data),), data=data)}
+    return File(file.source, evolve(file.index, assets=assets), file.registry, file.limits)
+
+
+def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine: str) -> File:
+    """The file with the engine's defaults in place of settings that config.json leaves out."""
+    filled = dict(config)
+    if engine != "mistralrs":
+        _take_aliases(filled, ALIASES.get(model_type, {}), engine)
+        _stand_in(filled)
+    if isinstance(inner := config.get(TEXT), dict):
+        inner = dict(inner)
+        if engine != "mistralrs":
+            _stand_in(inner)
+        filled[TEXT] = _defaults(model_type, TEXT, engine, inner) | inner
+        if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
+            filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
+    else:
+        filled = _defaults(model_type, "", engine, config) | filled
+    return file if filled == config else _with_config(file, filled)
+
+
+def _take_aliases(config: dict[str, Any], aliases: Mapping[str, str], engine: str) -> None:
+    for alias, name in aliases.items():
+        if alias in config:
+            value = config.pop(alias)
+            if engine == "transformers":
+                config[name] = value
+
+
+def _stand_in(config: dict[str, Any]) -> None:
+    for name, (is_read, other) in STAND_INS.items():
+        if name in config and not is_read(config[name]):
+            config[name] = other
+
+
+def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    if engine == "mistralrs":
+        return {}
+    if engine == "mlx":
+        kind = MLX_PARTS.get(model_type, model_type) if part else model_type
+        return {"max_position_embeddings": 4096, **MLX_DEFAULTS.get(kind, {})}  # of any length
+    settings = settings_of(model_type, part) or {}
+    skipped = {*_UNFILLED, *(EXPERT_COUNTS if any(name in stated for name in EXPERT_COUNTS) else ())}
+    return {
+        name: setting.default
+        for name, setting in settings.items()
+        if setting.default is not None and name not in skipped and not name.endswith("_token_id")
+    }
