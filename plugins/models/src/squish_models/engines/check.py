@@ -35,6 +35,7 @@ from .folders.check import (
 from .folders.check import tokenizer_problems as described_problems
 from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
+from .folders.transformers_types import TRANSFORMERS_TYPES
 from .llama_cpp.loader import load
 from .requirements import ANY, ENGINES, HEAD_SIZES, LLAMA_CPP, Engine, Fields, Reading
 from .tokenizer import tokenizer_problems
@@ -43,6 +44,8 @@ from .types import matches, type_problems
 CONFIG_FILE, ARCHITECTURE = "config.json", "general.architecture"
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
+"""Engine -> the `model_type` of the models that it has and squish-models does not know."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
@@ -122,7 +125,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
             return check_model(file, engine)
-    reading = requirements.formats.get(model.format)
+    reading = _reading(model, requirements)
     if reading is None:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
@@ -143,8 +146,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
-    if engine == "mlx" and inventory.naming.model_type not in MLX_TYPES and inventory.family is None:
-        message = f"is {inventory.naming.model_type[:40]!r}, a model that mlx-lm does not have"
+    others = OTHER_TYPES.get(engine)
+    if inventory.family is None and others is not None and inventory.naming.model_type not in others:
+        message = f"is {inventory.naming.model_type[:40]!r}, a model that {requirements.title} does not have"
         problems = (Problem(code="engine-family", severity="error", where=CONFIG_FILE, message=message),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
@@ -162,6 +166,13 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         problems = tuple(refused)
     assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _reading(file: File, engine: Engine) -> Reading | None:
+    """How an engine reads a file; None if it does not. Without codes, mlx-lm's declaration means nothing to others."""
+    is_coded = any(spec.encodings and spec.encodings[0].codec.id != "dense" for spec in file.index.tensors.values())
+    kind = "hf" if file.format == "mlx" and engine.id == "transformers" and not is_coded else file.format
+    return engine.formats.get(kind)
 
 
 def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:

@@ -27,12 +27,23 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     },
 }  # fmt: skip
 """Other names of settings, which come before the model's own in Transformers; mlx-lm does not read them."""
+_COMPUTED, _TIED, _UNTIED = {"head_dim": None}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "mlx": {
+        **dict.fromkeys(("mixtral", "granite", "qwen2", "qwen2_vl", "qwen2_5_vl", "phi3", "starcoder2"), _COMPUTED),
+        **dict.fromkeys(("gpt2", "lfm2"), _COMPUTED | _TIED),
+        "gemma2": _TIED,
+        **dict.fromkeys(("glm4", "gpt_oss", "deepseek_v2", "deepseek_v3"), _UNTIED),
+    },
+    "transformers": dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED),
+}
+"""Engine -> `model_type` -> settings that it does not read, and the value that its models have (None: computed)."""
 _UNFILLED = (
     "layer_types", "sliding_window", "use_sliding_window", "max_window_layers", "rope_parameters", "full_attn_idxs",
     "mlp_only_layers", TEXT, VISION,
 )  # fmt: skip
 """Settings whose default depends on others."""
-_UINT32 = 1 << 32
+_UINT32, MOST_LAYERS = 1 << 32, 1 << 18
 SCALES = (
     "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "routed_scaling_factor",
     "query_pre_attn_scalar", "block_ffn_dim_multiplier",
@@ -59,13 +70,18 @@ def _is_object_or_none(value: Any) -> bool:
     return value is None or isinstance(value, Mapping)
 
 
+def _is_layer_count(value: Any) -> bool:
+    return value is None or (type(value) is int and value <= MOST_LAYERS)
+
+
 STAND_INS: Mapping[str, tuple[Callable[[Any], bool], Any]] = {
     **dict.fromkeys(("rope_theta", "rope_local_base_freq"), (_is_positive, 10000.0)),
     **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"), (_is_positive, 1e-06)),
     **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), (_is_size, 4096)),
     **dict.fromkeys(("n_group", "topk_group", "num_experts_per_tok"), (_is_size_or_none, 1)),
     **dict.fromkeys(SCALES, (_is_positive, 1.0)),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (_is_positive_or_none, None)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (_is_positive_or_none, 1.0)),
+    "num_nextn_predict_layers": (_is_layer_count, 0),
     **dict.fromkeys(("sliding_window", "max_window_layers"), (_is_size_or_none, None)),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), (_is_object_or_none, None)),
 }
@@ -122,16 +138,16 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
     filled = dict(config)
     if engine != "mistralrs":
         _take_aliases(filled, ALIASES.get(model_type, {}), engine)
-        _stand_in(filled)
+        _stand_in(filled, FIXED.get(engine, {}).get(model_type, {}))
     if isinstance(inner := config.get(TEXT), dict):
         inner = dict(inner)
         if engine != "mistralrs":
-            _stand_in(inner)
-        filled[TEXT] = _defaults(model_type, TEXT, engine, inner) | inner
+            _stand_in(inner, FIXED.get(engine, {}).get(model_type, {}))
+        filled[TEXT] = engine_defaults(model_type, TEXT, engine, inner) | inner
         if engine == "mlx" and "tie_word_embeddings" in filled[TEXT]:  # which reads the inner one alone
             filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
     else:
-        filled = _defaults(model_type, "", engine, config) | filled
+        filled = engine_defaults(model_type, "", engine, config) | filled
     return file if filled == config else _with_config(file, filled)
 
 
@@ -143,13 +159,18 @@ def _take_aliases(config: dict[str, Any], aliases: Mapping[str, str], engine: st
                 config[name] = value
 
 
-def _stand_in(config: dict[str, Any]) -> None:
+def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+    for name, value in fixed.items():
+        config.pop(name, None)
+        if value is not None:
+            config[name] = value
     for name, (is_read, other) in STAND_INS.items():
         if name in config and not is_read(config[name]):
             config[name] = other
 
 
-def _defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that an engine takes beside those that a config.json, or a part of it, states."""
     if engine == "mistralrs":
         return {}
     if engine == "mlx":

@@ -7,6 +7,7 @@ from typing import Any
 
 from .effective import EXPERT_COUNTS
 
+MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 GROUPED = ("deepseek_v3",)
 """Model types that choose groups before experts, whatever `topk_method` says."""
 GROUPING = "group_limited_greedy"
@@ -16,7 +17,11 @@ STRICT_COUNTS = ("qwen3_moe", "gpt_oss")
 
 def expert_problems(config: Mapping[str, Any], model_type: str, engine: str, title: str) -> Iterator[tuple[str, str]]:
     """The settings of experts that an engine refuses, and what is wrong with them."""
+    if model_type not in MIXTURES:
+        return
     used = config.get("num_experts_per_tok")
+    if used is None:
+        yield "num_experts_per_tok", f"is null, and {title} chooses as many experts"
     for name in EXPERT_COUNTS:
         count = config.get(name)
         if type(count) is int and type(used) is int and not least_used(model_type, engine, count) <= used <= count:
@@ -38,8 +43,8 @@ def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
     groups, chosen, count = (config.get(name) for name in ("n_group", "topk_group", "n_routed_experts"))
     if model_type not in GROUPED and config.get("topk_method") != GROUPING:
         return
-    if engine == "mlx" and groups is None and "n_group" in config:
-        yield "n_group", f"is null, and {title} compares it"
+    if groups is None and "n_group" in config:
+        yield "n_group", f"is null, and {title} counts groups"
     if type(groups) is not int or type(count) is not int or (engine == "mlx" and model_type in GROUPED and groups <= 1):
         return
     if groups <= 0 or count % groups:

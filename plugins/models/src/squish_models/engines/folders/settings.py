@@ -8,7 +8,7 @@ from typing import Any
 
 from squish_core.api import Problem
 
-from .effective import CONFIG_FILE
+from .effective import CONFIG_FILE, engine_defaults
 from .experts import expert_problems
 from .mistral_settings import refused_settings
 from .tables import FolderEngine
@@ -30,7 +30,15 @@ ACTIVATIONS = (
 )  # fmt: skip
 SCALING_NUMBERS = (
     "factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+    "mscale", "mscale_all_dim", "attention_factor",
 )  # fmt: skip
+EPSILONS = ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
+BOUNDED = ("llama",)
+"""Model types whose `initializer_range` Transformers checks."""
+LATENT = ("deepseek_v2", "deepseek_v3")
+NULLABLE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+DIVISORS = {"yarn": ("original_max_position_embeddings",), "llama3": ("low_freq_factor", "high_freq_factor")}
+"""Kind of scaling -> its numbers by which the engines divide."""
 _TOKENS = ("pad_token_id",)
 """Ids that Transformers looks up in the embeddings when it makes the model."""
 
@@ -76,14 +84,15 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
                 yield _refused(where, f"is {json.dumps(value)[:40]}, which {title} does not know")
     part = config.get(TEXT)
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
-    yield from _rope_problems(text, title, nullable=() if engine.id == "mlx" else ("beta_fast", "beta_slow"))
-    yield from _number_problems(text, engine)
-    for name, message in expert_problems(text, model_type, engine.id, title):
+    yield from _rope_problems(text, title, nullable=("attention_factor",) if engine.id == "mlx" else NULLABLE)
+    yield from _number_problems(text, model_type, engine)
+    full = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
+    for name, message in expert_problems(full, model_type, engine.id, title):
         yield _refused(name, message)
     if engine.id == "mlx":
         yield from _mlx_problems(config, text, model_type)
     else:
-        yield from _transformers_problems(config, text, title)
+        yield from _transformers_problems(config, text, model_type, title)
 
 
 def _refused(name: str, message: str) -> Problem:
@@ -120,6 +129,12 @@ def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, .
             continue
         if scaling.get(key) == "dynamic" and not config.get("max_position_embeddings", 1):
             yield _refused("max_position_embeddings", f"is nothing, by which {title} divides for dynamic")
+        base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+        if scaling.get(key) == "yarn" and fits(base, ("int", "float")) and (base <= 0 or base == 1):
+            yield _refused("rope_theta", f"is {base}, by whose logarithm {title} divides for yarn")
+        for divisor in DIVISORS.get(str(scaling.get(key)), ()):
+            if scaling.get(divisor) == 0:
+                yield _refused(f"{name}.{divisor}", f"is 0, by which {title} divides")
         for key in SCALING_NUMBERS:
             value = scaling.get(key, 1)
             if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
@@ -139,17 +154,17 @@ def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name
         return
     for key in ("long_factor", "short_factor"):
         factors = scaling.get(key)
-        if factors is not None and not isinstance(factors, list):
+        if key in scaling and not isinstance(factors, list):
             yield _refused(f"{name}.{key}", f"is {json.dumps(factors)[:40]}, not a list of factors")
         elif factors is not None and len(factors) != int(head * share) // 2:
             yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
 
 
-def _number_problems(config: Mapping[str, Any], engine: FolderEngine) -> Iterator[Problem]:
+def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
     """Numbers outside the range that an engine can compute with."""
     title = engine.title
     spread = config.get("initializer_range", 0)
-    if engine.id != "mlx" and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
+    if model_type in BOUNDED and fits(spread, ("int", "float")) and not 0 <= spread <= 1:
         yield _refused("initializer_range", f"is {spread}, which {title} refuses: it must be from 0 to 1")
     scalar: Any = config.get("query_pre_attn_scalar")
     if fits(scalar, ("int", "float")) and scalar <= 0:
@@ -184,9 +199,14 @@ def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
         yield _refused("rope_scaling", "has no rope_type, and mistral.rs does not load without it")
 
 
-def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], title: str) -> Iterator[Problem]:
+def _transformers_problems(
+    config: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
+) -> Iterator[Problem]:
     """What only Transformers refuses."""
-    yield from _token_problems(text, title)
+    settings = settings_of(model_type, TEXT if TEXT in config else "") or {}
+    defaults = {name: setting.default for name, setting in settings.items()}
+    yield from _token_problems(defaults | dict(text), title)
+    yield from _cache_problems(defaults, text, model_type, title)
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
             yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
@@ -197,6 +217,21 @@ def _transformers_problems(config: Mapping[str, Any], text: Mapping[str, Any], t
         and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
     ):
         yield _refused("quantization_config", f"has no quant_method, and {title} does not load without it")
+
+
+def _cache_problems(
+    defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
+) -> Iterator[Problem]:
+    """Settings of attention and its cache, which Transformers makes before the first token."""
+    window: Any = text.get("sliding_window")
+    if window is not None and "sliding_window" not in defaults and type(window) is not int:
+        yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
+    if model_type in LATENT:
+        heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
+        if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
+            yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
+    if isinstance(text.get("model_type"), list | dict):
+        yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
 
 
 def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type: str) -> Iterator[Problem]:
@@ -223,9 +258,13 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
     share: Any = text.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share <= 0:
         yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
+    if model_type == "lfm2" and text.get("block_dim") != text.get("hidden_size"):
+        yield _refused("block_dim", f"is {json.dumps(text.get('block_dim'))[:40]}, and mlx-lm expects hidden_size")
+    if model_type.startswith("gemma3") and text.get("rope_local_base_freq", 1) is None:
+        yield _refused("rope_local_base_freq", "is null, and mlx-lm does not load without it")
     if not fits(config.get("architectures"), ("null", "list", "str", "dict")):
         yield _refused("architectures", "are not a list")
-    for name in ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon"):
+    for name in () if model_type.startswith("gemma") else EPSILONS:
         if isinstance(text.get(name), int | float) and text[name] <= 0:
             yield _refused(name, f"is {text[name]}, which mlx-lm refuses: it must be positive")
 

@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MODELS = ("BPE", "WordPiece", "WordLevel", "Unigram")
+MEMBERS = (
+    "version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder",
+    "model",
+)  # fmt: skip
 STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _SPM_STEPS = [
     {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
@@ -57,6 +61,9 @@ def tokenizer_json_problems(document: Mapping[str, Any], is_rebuilt: bool) -> It
     """
     if document.get("version", "1.0") != "1.0":
         yield "version", f"is {str(document['version'])[:40]!r}; only '1.0' is read"
+    unknown = next((name for name in document if name not in MEMBERS), None)
+    if unknown is not None:
+        yield unknown[:40], "is not a member that is read"
     for step in STEPS:
         value = document.get(step)
         if value is not None and not (isinstance(value, Mapping) and isinstance(value.get("type"), str)):
