@@ -32,10 +32,10 @@ FIXED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "mlx": {
         **dict.fromkeys(("mixtral", "granite", "qwen2", "qwen2_vl", "qwen2_5_vl", "phi3", "starcoder2"), _COMPUTED),
         **dict.fromkeys(("gpt2", "lfm2"), _COMPUTED | _TIED),
-        "gemma2": _TIED,
+        **dict.fromkeys(("gemma2", "gemma3_text", "gemma3"), _TIED),
         **dict.fromkeys(("glm4", "gpt_oss", "deepseek_v2", "deepseek_v3"), _UNTIED),
     },
-    "transformers": dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED),
+    "transformers": {**dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), _COMPUTED), "gpt2": {"rope_scaling": None}},
 }
 """Engine -> `model_type` -> settings that it does not read, and the value that its models have (None: computed)."""
 _UNFILLED = (
@@ -44,10 +44,19 @@ _UNFILLED = (
 )  # fmt: skip
 """Settings whose default depends on others."""
 _UINT32, MOST_LAYERS = 1 << 32, 1 << 18
+MSCALES = ("mscale", "mscale_all_dim")
 SCALES = (
     "embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling", "routed_scaling_factor",
     "query_pre_attn_scalar", "block_ffn_dim_multiplier",
 )  # fmt: skip
+
+
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {"sliding_window": 4096},
+    "gpt_oss": {"sliding_window": 128},
+}
+"""`model_type` -> settings that Squish needs, and what stands for nothing in them."""
 
 
 def _is_size(value: Any) -> bool:
@@ -148,6 +157,9 @@ def with_defaults(file: File, config: Mapping[str, Any], model_type: str, engine
             filled["tie_word_embeddings"] = filled[TEXT]["tie_word_embeddings"]
     else:
         filled = engine_defaults(model_type, "", engine, config) | filled
+    for name, value in NEEDED.get(model_type, {}).items() if engine != "mistralrs" else ():
+        if filled.get(name) is None:
+            filled[name] = value
     return file if filled == config else _with_config(file, filled)
 
 
@@ -167,6 +179,10 @@ def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, (is_read, other) in STAND_INS.items():
         if name in config and not is_read(config[name]):
             config[name] = other
+    scaling = config.get("rope_scaling")
+    if isinstance(scaling, Mapping):
+        legal = {name: value for name, value in scaling.items() if name not in MSCALES or _is_positive(value)}
+        config["rope_scaling"] = legal
 
 
 def engine_defaults(model_type: str, part: str, engine: str, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,5 +51,5 @@ def _group_problems(config: Mapping[str, Any], model_type: str, engine: str, tit
         yield "n_group", f"is {groups}, into which {title} cannot part {count} experts"
     elif type(chosen) is int and not 0 <= chosen <= (groups if engine != "mlx" else 2 * groups - 1):
         yield "topk_group", f"is {chosen}, and {title} has {groups} groups to choose from"
-    elif engine != "mlx" and model_type in GROUPED and count // groups < 2:
+    elif model_type in GROUPED and count // groups < 2:
         yield "n_group", f"is {groups}, and {title} takes the best two experts of each group"

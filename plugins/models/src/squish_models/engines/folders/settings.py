@@ -11,6 +11,7 @@ from squish_core.api import Problem
 from .effective import CONFIG_FILE, engine_defaults
 from .experts import expert_problems
 from .mistral_settings import refused_settings
+from .rope import rope_problems
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
 
@@ -28,17 +29,12 @@ ACTIVATIONS = (
     "gelu_pytorch_tanh", "hardswish", "laplace", "leaky_relu", "linear", "mish", "prelu", "quick_gelu", "relu",
     "relu2", "relu6", "sigmoid", "silu", "sqrtsoftplus", "swish", "tanh", "xielu",
 )  # fmt: skip
-SCALING_NUMBERS = (
-    "factor", "beta_fast", "beta_slow", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-    "mscale", "mscale_all_dim", "attention_factor",
-)  # fmt: skip
 EPSILONS = ("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
 BOUNDED = ("llama",)
 """Model types whose `initializer_range` Transformers checks."""
+METHODS = ("greedy", "group_limited_greedy")
+WINDOWED = ("gemma2", "gemma3_text", "gemma3", "gpt_oss")
 LATENT = ("deepseek_v2", "deepseek_v3")
-NULLABLE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-DIVISORS = {"yarn": ("original_max_position_embeddings",), "llama3": ("low_freq_factor", "high_freq_factor")}
-"""Kind of scaling -> its numbers by which the engines divide."""
 _TOKENS = ("pad_token_id",)
 """Ids that Transformers looks up in the embeddings when it makes the model."""
 
@@ -84,7 +80,8 @@ def type_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngi
                 yield _refused(where, f"is {json.dumps(value)[:40]}, which {title} does not know")
     part = config.get(TEXT)
     text: Mapping[str, Any] = part if isinstance(part, Mapping) else config
-    yield from _rope_problems(text, title, nullable=("attention_factor",) if engine.id == "mlx" else NULLABLE)
+    for name, message in rope_problems(text, model_type, engine.id, title):
+        yield _refused(name, message)
     yield from _number_problems(text, model_type, engine)
     full = engine_defaults(model_type, TEXT if text is part else "", engine.id, text) | dict(text)
     for name, message in expert_problems(full, model_type, engine.id, title):
@@ -110,56 +107,6 @@ def _layer_problems(values: Mapping[str, Any], settings: Mapping[str, Setting], 
         yield _refused("layer_types", f"have {str(unknown[0])[:40]!r}, which {title} does not know")
 
 
-def _rope_problems(config: Mapping[str, Any], title: str, nullable: tuple[str, ...]) -> Iterator[Problem]:
-    parameters = config.get("rope_parameters")
-    if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
-        yield _refused("rope_theta", f"is null, which {title} cannot compute with")
-    for name in ("rope_scaling", "rope_parameters"):
-        scaling = config.get(name)
-        if not scaling:
-            continue
-        if not isinstance(scaling, Mapping):
-            yield _refused(name, f"is {json.dumps(scaling)[:40]}, not an object")
-            continue
-        key = "rope_type" if "rope_type" in scaling else "type"
-        if key in scaling and not scaling[key]:
-            yield _refused(f"{name}.{key}", f"is {json.dumps(scaling[key])}, which {title} does not know")
-        if scaling.get(key) == "longrope":
-            yield from _factor_problems(config, scaling, name, title)
-            continue
-        if scaling.get(key) == "dynamic" and not config.get("max_position_embeddings", 1):
-            yield _refused("max_position_embeddings", f"is nothing, by which {title} divides for dynamic")
-        base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
-        if scaling.get(key) == "yarn" and fits(base, ("int", "float")) and (base <= 0 or base == 1):
-            yield _refused("rope_theta", f"is {base}, by whose logarithm {title} divides for yarn")
-        for divisor in DIVISORS.get(str(scaling.get(key)), ()):
-            if scaling.get(divisor) == 0:
-                yield _refused(f"{name}.{divisor}", f"is 0, by which {title} divides")
-        for key in SCALING_NUMBERS:
-            value = scaling.get(key, 1)
-            if not (fits(value, ("int", "float")) or (value is None and key in nullable)):
-                yield _refused(f"{name}.{key}", f"is {json.dumps(value)[:40]}, not a number")
-            elif key.startswith("beta_") and value is not None and value <= 0:
-                yield _refused(f"{name}.{key}", f"is {value}, whose logarithm {title} takes")
-
-
-def _factor_problems(config: Mapping[str, Any], scaling: Mapping[str, Any], name: str, title: str) -> Iterator[Problem]:
-    """Lists of factors of another length than half of the rotated part of a head."""
-    sizes: list[Any] = [config.get(each) for each in ("hidden_size", "num_attention_heads")]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        return
-    head = config.get("head_dim") or sizes[0] // sizes[1]
-    share = config.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0))
-    if not fits(share, ("int", "float")) or type(head) is not int:
-        return
-    for key in ("long_factor", "short_factor"):
-        factors = scaling.get(key)
-        if key in scaling and not isinstance(factors, list):
-            yield _refused(f"{name}.{key}", f"is {json.dumps(factors)[:40]}, not a list of factors")
-        elif factors is not None and len(factors) != int(head * share) // 2:
-            yield _refused(f"{name}.{key}", f"has {len(factors)} factors; {title} expects {int(head * share) // 2}")
-
-
 def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderEngine) -> Iterator[Problem]:
     """Numbers outside the range that an engine can compute with."""
     title = engine.title
@@ -172,9 +119,6 @@ def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderE
     share: Any = config.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share > 1:
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
-    for name in ("rope_theta", "rope_local_base_freq"):
-        if name in config and not fits(config[name], ("int", "float", "bool", "null")):
-            yield _refused(name, f"is {json.dumps(config[name])[:40]}, not a number")
 
 
 def _mistral_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -207,12 +151,16 @@ def _transformers_problems(
     defaults = {name: setting.default for name, setting in settings.items()}
     yield from _token_problems(defaults | dict(text), title)
     yield from _cache_problems(defaults, text, model_type, title)
+    method = text.get("topk_method", METHODS[0])
+    if model_type == "deepseek_v2" and method not in METHODS:
+        yield _refused("topk_method", f"is {json.dumps(method)[:40]}, which {title} does not know")
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         if isinstance(text.get(name), str) and text[name] not in ACTIVATIONS:
             yield _refused(name, f"is {text[name][:40]!r}, which {title} does not know")
     declared = config.get("quantization_config")
     if (
         isinstance(declared, Mapping)
+        and (declared or TEXT not in config)
         and "quant_method" not in declared
         and not {"load_in_4bit", "load_in_8bit"} & declared.keys()
     ):
@@ -223,9 +171,14 @@ def _cache_problems(
     defaults: Mapping[str, Any], text: Mapping[str, Any], model_type: str, title: str
 ) -> Iterator[Problem]:
     """Settings of attention and its cache, which Transformers makes before the first token."""
+    full = {**defaults, **text}
     window: Any = text.get("sliding_window")
     if window is not None and "sliding_window" not in defaults and type(window) is not int:
         yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
+    if model_type in WINDOWED and not (type(full.get("sliding_window")) is int and full["sliding_window"] > 0):
+        yield _refused(
+            "sliding_window", f"is {json.dumps(full.get('sliding_window'))[:40]}, and {title} has layers with it"
+        )
     if model_type in LATENT:
         heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
         if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
@@ -260,6 +213,9 @@ def _mlx_problems(config: Mapping[str, Any], text: Mapping[str, Any], model_type
         yield _refused("partial_rotary_factor", f"is {share}, and mlx-lm rotates something")
     if model_type == "lfm2" and text.get("block_dim") != text.get("hidden_size"):
         yield _refused("block_dim", f"is {json.dumps(text.get('block_dim'))[:40]}, and mlx-lm expects hidden_size")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if model_type == "gemma2" and name in text and text[name] is None:
+            yield _refused(name, "is null, and mlx-lm computes with it")
     if model_type.startswith("gemma3") and text.get("rope_local_base_freq", 1) is None:
         yield _refused("rope_local_base_freq", "is null, and mlx-lm does not load without it")
     if not fits(config.get("architectures"), ("null", "list", "str", "dict")):

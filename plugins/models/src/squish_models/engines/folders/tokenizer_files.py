@@ -105,7 +105,9 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             yield "model.merges", f"has {str(merge)[:40]!r}, not two tokens"
             return
-        if missing := next((token for token in (*pair, _merged(*pair, prefix)) if token not in vocabulary), None):
+        left, right = pair
+        parts = (left, right, _merged(left, right, prefix))
+        if missing := next((token for token in parts if token not in vocabulary), None):
             yield "model.merges", f"has {missing[:40]!r}, which the vocabulary does not"
             return
 
@@ -121,7 +123,8 @@ def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
         yield "added_tokens", "is not a list"
         return
     for token in added:
-        if not isinstance(token, Mapping) or not isinstance(token.get("content"), str) or not _is_id(token.get("id")):
+        content = token.get("content", "" if is_rebuilt else None) if isinstance(token, Mapping) else None
+        if not isinstance(content, str) or not _is_id(token.get("id")):
             yield "added_tokens", f"has {str(token)[:60]}, without an id and a content"
             return
         if not is_rebuilt and not all(_is_bool(token.get(flag)) for flag in FLAGS):

@@ -91,5 +91,5 @@ def tower_problems(
 
 
 def _size(text: str, settings: Mapping[str, Any]) -> int | None:
-    factors = [int(each) if each.isdigit() else settings.get(each) for each in text.split("*")]
+    factors: list[Any] = [int(each) if each.isdigit() else settings.get(each) for each in text.split("*")]
     return math.prod(factors) if all(type(each) is int for each in factors) else None
