@@ -168,7 +168,7 @@ def _take_aliases(config: dict[str, Any], aliases: Mapping[str, str], engine: st
         if alias in config:
             value = config.pop(alias)
             if engine == "transformers":
-                config[name] = value
+                config[name] = int(value) if isinstance(value, bool) else value
 
 
 def _stand_in(config: dict[str, Any], fixed: Mapping[str, Any]) -> None:

@@ -15,6 +15,8 @@ NULLABLE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_fac
 DIVISORS = {"llama3": ("low_freq_factor", "high_freq_factor")}
 """Kind of scaling -> its numbers by which the engines divide."""
 UNROTATED = ("gpt2",)
+LATENT = ("deepseek_v2", "deepseek_v3")
+"""Model types that scale attention by the factor; the first has the size of a head from elsewhere."""
 PHI, PHI_KINDS = "phi3", ("default", "longrope", "su", "yarn")
 """A model type with kinds of its own, and the kinds."""
 NESTED = ("gemma3_text", "gemma3")
@@ -38,14 +40,14 @@ def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title
     if "rope_theta" in config and config["rope_theta"] is None and not (parameters and "rope_theta" in parameters):
         yield "rope_theta", f"is null, which {title} cannot compute with"
     for name in ("rope_theta", "rope_local_base_freq"):
-        if config.get(name) is not None and not _is_number(config[name]):
+        if model_type not in UNROTATED and config.get(name) is not None and not _is_number(config[name]):
             yield name, f"is {json.dumps(config[name])[:40]}, not a number"
     head: Any = config.get("head_dim")
     if model_type not in UNROTATED and head is not None:
         share = config.get("partial_rotary_factor", 1.0)
         if not _is_number(head):
             yield "head_dim", f"is {json.dumps(head)[:40]}, not a number"
-        elif head > 4 and head % 2 and _is_number(share) and int(head * share) == head:
+        elif model_type != LATENT[0] and head > 4 and head % 2 and _is_number(share) and int(head * share) == head:
             yield "head_dim", f"is {head}, and {title} rotates pairs"
     yield from _absence_problems(config.get("rope_scaling"), "rope_scaling" in config, model_type, engine, title)
     for name in ("rope_scaling", "rope_parameters"):
@@ -88,13 +90,15 @@ def _scaling_problems(
     for divisor in DIVISORS.get(str(kind), ()):
         if scaling.get(divisor) == 0:
             yield f"{name}.{divisor}", f"is 0, by which {title} divides"
-    yield from _number_problems(scaling, name, str(kind), engine, title)
-
-
-def _number_problems(scaling: Mapping[str, Any], name: str, kind: str, engine: str, title: str) -> Found:
     nullable: tuple[str, ...] = ("attention_factor",)
     if engine != "mlx":
-        nullable = (*NULLABLE, *(("factor",) if kind == "yarn" else ()))
+        nullable = (*NULLABLE, *(("factor",) if kind == "yarn" and model_type not in LATENT else ()))
+    yield from _number_problems(scaling, name, str(kind), nullable, engine, title)
+
+
+def _number_problems(
+    scaling: Mapping[str, Any], name: str, kind: str, nullable: tuple[str, ...], engine: str, title: str
+) -> Found:
     for key in NUMBERS:
         value = scaling.get(key, 1)
         if value is None and key in nullable:

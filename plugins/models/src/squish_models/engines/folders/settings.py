@@ -11,7 +11,7 @@ from squish_core.api import Problem
 from .effective import CONFIG_FILE, engine_defaults
 from .experts import expert_problems
 from .mistral_settings import refused_settings
-from .rope import rope_problems
+from .rope import LATENT, rope_problems
 from .tables import FolderEngine
 from .transformers_settings import TEXT, VISION, Setting, settings_of
 
@@ -34,7 +34,7 @@ BOUNDED = ("llama",)
 """Model types whose `initializer_range` Transformers checks."""
 METHODS = ("greedy", "group_limited_greedy")
 WINDOWED = ("gemma2", "gemma3_text", "gemma3", "gpt_oss")
-LATENT = ("deepseek_v2", "deepseek_v3")
+MAY_BE_WINDOWED, OWN_CACHE = ("phi3", "mistral", "mixtral", "starcoder2"), "lfm2"
 _TOKENS = ("pad_token_id",)
 """Ids that Transformers looks up in the embeddings when it makes the model."""
 
@@ -173,8 +173,10 @@ def _cache_problems(
     """Settings of attention and its cache, which Transformers makes before the first token."""
     full = {**defaults, **text}
     window: Any = text.get("sliding_window")
-    if window is not None and "sliding_window" not in defaults and type(window) is not int:
+    if window is not None and not (type(window) is int or "sliding_window" in defaults or model_type == OWN_CACHE):
         yield _refused("sliding_window", f"is {json.dumps(window)[:40]}, not a number")
+    if model_type in MAY_BE_WINDOWED and type(window) is int and window <= 0:
+        yield _refused("sliding_window", f"is {window}, and {title} looks back at least one token")
     if model_type in WINDOWED and not (type(full.get("sliding_window")) is int and full["sliding_window"] > 0):
         yield _refused(
             "sliding_window", f"is {json.dumps(full.get('sliding_window'))[:40]}, and {title} has layers with it"

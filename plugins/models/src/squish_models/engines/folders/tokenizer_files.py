@@ -107,15 +107,16 @@ def _bpe_problems(model: Mapping[str, Any], is_rebuilt: bool) -> Iterator[tuple[
             return
         left, right = pair
         parts = (left, right, _merged(left, right, prefix))
-        if missing := next((token for token in parts if token not in vocabulary), None):
-            yield "model.merges", f"has {missing[:40]!r}, which the vocabulary does not"
+        missing = [token for token in parts if token not in vocabulary]
+        if missing:
+            yield "model.merges", f"has {str(missing[0])[:40]!r}, which the vocabulary does not"
             return
 
 
-def _merged(left: str, right: str, prefix: str) -> str:
-    """The token of a merge: the right one loses as many bytes as the prefix has."""
-    cut = right.encode()[len(str(prefix).encode()) :]
-    return left + cut.decode(errors="replace")
+def _merged(left: str, right: str, prefix: str) -> str | None:
+    """The token of a merge: the right one loses as many bytes as the prefix has; None if it has fewer."""
+    size, data = len(str(prefix).encode()), right.encode()
+    return left + data[size:].decode(errors="replace") if size <= len(data) else None
 
 
 def _added_problems(added: Any, is_rebuilt: bool) -> Iterator[tuple[str, str]]:
