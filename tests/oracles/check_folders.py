@@ -31,7 +31,7 @@ PEERS = {"transformers": "transformers", "mlx": "mlx-lm", "mistralrs": "mistralr
 def answers(loader: Any, paths: list[str], known: list[str]) -> list[str]:
     """Runs in the peer: "" for each folder that loads with all its parameters and runs, else what is wrong.
 
-    Each in a process of its own with limits of time and memory. `known` are folders that load, for what a loader imports.
+    Each in a process of its own with limits of time and memory. `known`: folders that load, for the imports.
     """
     import contextlib
     import os
@@ -179,7 +179,11 @@ def ask(engine: str, paths: list[str], known: list[str]) -> list[str]:
         found: list[str] = peer(PEERS[engine]).run(ask_mistralrs, paths=paths, timeout=1200.0)
         return found
     loader = LOADERS[engine]
-    sources = [inspect.getsource(answers), inspect.getsource(loader), f"result = answers({loader.__name__}, paths, known)"]
+    sources = [
+        inspect.getsource(answers),
+        inspect.getsource(loader),
+        f"result = answers({loader.__name__}, paths, known)",
+    ]
     found = peer(PEERS[engine]).run("\n".join(sources), paths=paths, known=known, timeout=3600.0)
     return found
 

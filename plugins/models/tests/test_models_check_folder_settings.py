@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from squish_models.api import check_model
+from squish_models.engines.folders.rope import rope_problems
 from squish_models.engines.folders.tokenizer_classes import FILE, tokenizer_class
 from squish_models.engines.folders.tokenizer_files import SPM_DECODERS, gap_of, tokenizer_json_problems
 from squish_models.engines.folders.towers import TOWERS, tower_problems
@@ -179,6 +180,23 @@ def shapes_of(model_type: str) -> dict[str, tuple[int, ...]]:
         )
         for name, sizes in TOWERS[model_type].shapes.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("patch_size", [4, 4]), ("temporal_patch_size", [2]), ("num_heads", 0), ("num_heads", 9)]
+)
+def test_a_vision_setting_that_makes_no_tower(name: str, value: Any) -> None:
+    config = {"vision_config": VISION | {name: value}}
+    places = [place for place, _ in tower_problems(config, "qwen2_5_vl", shapes_of("qwen2_5_vl"))]
+    assert places == [f"vision_config.{name}"]
+
+
+@pytest.mark.parametrize(("section", "loads"), [([1, 1, 2], True), ([16, 24, 24], False), (None, False)])
+def test_sections_fill_a_head(section: list[int] | None, loads: bool) -> None:
+    parameters = {} if section is None else {"mrope_section": section}
+    config = {"hidden_size": 32, "num_attention_heads": 4, "rope_parameters": parameters}
+    found = list(rope_problems(config, "qwen2_5_vl", "transformers", "Transformers"))
+    assert (found == []) == loads
 
 
 @pytest.mark.parametrize("model_type", TOWERS)

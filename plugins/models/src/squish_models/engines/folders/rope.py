@@ -27,6 +27,8 @@ SCALED = (
 )  # fmt: skip
 """Model types whose scaling mlx-lm reads; those of KINDLESS without its kind, and never without a scaling."""
 KINDLESS = ("deepseek_v2",)
+SECTIONED, SECTIONS = ("qwen2_vl", "qwen2_5_vl"), [16, 24, 24]
+"""Model types that part a head into sections, and the sections if the config.json states none."""
 Found = Iterator[tuple[str, str]]
 
 
@@ -49,6 +51,8 @@ def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title
             yield "head_dim", f"is {json.dumps(head)[:40]}, not a number"
         elif model_type != LATENT[0] and head > 4 and head % 2 and _is_number(share) and int(head * share) == head:
             yield "head_dim", f"is {head}, and {title} rotates pairs"
+    if engine == "transformers" and model_type in SECTIONED:
+        yield from _section_problems(config, title)
     yield from _absence_problems(config.get("rope_scaling"), "rope_scaling" in config, model_type, engine, title)
     for name in ("rope_scaling", "rope_parameters"):
         scaling = config.get(name)
@@ -56,6 +60,17 @@ def rope_problems(config: Mapping[str, Any], model_type: str, engine: str, title
             yield name, f"is {json.dumps(scaling)[:40]}, not an object"
         elif scaling and (model_type not in UNROTATED or engine == "mlx"):
             yield from _scaling_problems(config, scaling, name, model_type, engine, title)
+
+
+def _section_problems(config: Mapping[str, Any], title: str) -> Found:
+    """Sections of a head's pairs, for text, height and width, which must fill the head."""
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    section: Any = scaling.get("mrope_section", SECTIONS) if isinstance(scaling, Mapping) else SECTIONS
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if not (type(hidden) is int and type(heads) is int and heads > 0 and isinstance(section, list)):
+        return
+    if all(type(each) is int for each in section) and sum(section) != hidden // heads // 2:
+        yield "rope_parameters.mrope_section", f"is {section}, and {title} has {hidden // heads // 2} pairs in a head"
 
 
 def _absence_problems(scaling: Any, is_stated: bool, model_type: str, engine: str, title: str) -> Found:

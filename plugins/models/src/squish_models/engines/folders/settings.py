@@ -116,6 +116,9 @@ def _number_problems(config: Mapping[str, Any], model_type: str, engine: FolderE
     scalar: Any = config.get("query_pre_attn_scalar")
     if fits(scalar, ("int", "float")) and scalar <= 0:
         yield _refused("query_pre_attn_scalar", f"is {scalar}, whose root {title} takes")
+    factor: Any = config.get("block_ffn_dim_multiplier")
+    if model_type == "lfm2" and fits(factor, ("int", "float")) and factor <= 0:
+        yield _refused("block_ffn_dim_multiplier", f"is {factor}, by which {title} multiplies a size")
     share: Any = config.get("partial_rotary_factor")
     if fits(share, ("int", "float")) and share > 1:
         yield _refused("partial_rotary_factor", f"is {share}, and {title} rotates no more than a head")
@@ -185,6 +188,9 @@ def _cache_problems(
         heads, groups = (text.get(name, defaults[name]) for name in ("num_attention_heads", "num_key_value_heads"))
         if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
             yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
+    head: Any = text.get("head_dim")
+    if model_type == "deepseek_v3" and type(head) is int and head != full.get("qk_rope_head_dim"):
+        yield _refused("head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {full.get('qk_rope_head_dim')}")
     if isinstance(text.get("model_type"), list | dict):
         yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
 

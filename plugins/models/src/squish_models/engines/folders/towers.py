@@ -73,9 +73,19 @@ def tower_problems(
     if tower is None or (part is not None and not isinstance(part, Mapping)):
         return
     known = settings_of(model_type, VISION) or {}
-    settings = {name: setting.default for name, setting in known.items()} | dict(part or {})
+    settings = {name: setting.default for name, setting in known.items()} | {
+        name: value for name, value in (part or {}).items() if name in known
+    }
     layers = settings.get(tower.layers)
     if type(layers) is not int:
+        return
+    for name in ("patch_size", "temporal_patch_size"):
+        if isinstance(settings.get(name), list):
+            yield f"{VISION}.{name}", "is a list, and Transformers makes one size of it"
+            return
+    heads, width = settings.get("num_heads"), settings.get("embed_dim", settings.get("hidden_size"))
+    if type(heads) is int and type(width) is int and (heads == 0 or heads > width):
+        yield f"{VISION}.num_heads", f"is {heads}, and the heads share {width} numbers"
         return
     for template, sizes in tower.shapes.items():
         for number in range(min(layers, MOST_LAYERS)) if "{n}" in template else (0,):
