@@ -176,15 +176,14 @@ LOADERS = {"transformers": load_transformers, "mlx": load_mlx}
 def ask(engine: str, paths: list[str], known: list[str]) -> list[str]:
     """What the engine says about each folder; "" if it loads and runs."""
     if engine == "mistralrs":
-        found: list[str] = peer(PEERS[engine]).run(ask_mistralrs, paths=paths, timeout=1200.0)
-        return found
-    loader = LOADERS[engine]
-    sources = [
-        inspect.getsource(answers),
-        inspect.getsource(loader),
-        f"result = answers({loader.__name__}, paths, known)",
-    ]
-    found = peer(PEERS[engine]).run("\n".join(sources), paths=paths, known=known, timeout=3600.0)
+        code: Any = ask_mistralrs
+        arguments = {"paths": paths}
+    else:
+        loader = LOADERS[engine]
+        call = f"result = answers({loader.__name__}, paths, known)"
+        code = "\n".join([inspect.getsource(answers), inspect.getsource(loader), call])
+        arguments = {"paths": paths, "known": known}
+    found: list[str] = peer(PEERS[engine]).run(code, **arguments, timeout=3600.0)
     return found
 
 
