@@ -189,7 +189,7 @@ def _cache_problems(
         if type(heads) is int and type(groups) is int and (groups == 0 or heads // groups != 1):
             yield _refused("num_key_value_heads", f"is {groups}, and {title} expects {heads}")
     head: Any = text.get("head_dim")
-    if model_type == "deepseek_v3" and type(head) is int and head != full.get("qk_rope_head_dim"):
+    if model_type == "deepseek_v3" and type(head) is int and head not in (0, full.get("qk_rope_head_dim")):
         yield _refused("head_dim", f"is {head}, and {title} rotates qk_rope_head_dim {full.get('qk_rope_head_dim')}")
     if isinstance(text.get("model_type"), list | dict):
         yield _refused(f"{TEXT}.model_type", f"is {json.dumps(text['model_type'])[:40]}, not a text")
