@@ -26,7 +26,6 @@ from ..layouts import EMBEDDINGS
 from ..mlx_types import MLX_TYPES
 from .behavior import setting_problems
 from .folders.check import (
-    effective_inventory,
     file_problems,
     is_ignored,
     is_spare,
@@ -35,7 +34,9 @@ from .folders.check import (
     tensor_problems,
 )
 from .folders.check import tokenizer_problems as described_problems
+from .folders.effective import effective_inventory, with_last_keys
 from .folders.tables import FOLDER_ENGINES, FolderEngine
+from .folders.transformers_types import TRANSFORMERS_TYPES
 from .llama_cpp.loader import load
 from .mistralrs.gguf import key_type_problems
 from .mistralrs.loader import load as load_folder
@@ -48,6 +49,8 @@ MISTRAL_FOLDERS = ("hf", "mlx")
 """Formats of folders that mistral.rs reads as those of plain floats."""
 DISTRIBUTION = "squish-models"
 """Its families are those in the engines' tables."""
+OTHER_TYPES = {"mlx": MLX_TYPES, "transformers": TRANSFORMERS_TYPES}
+"""Engine -> the `model_type` of the models that it has and squish-models does not know."""
 UNCHECKED = ("sliding_window", "layer_types", "max_position_embeddings")
 """Settings whose values the engines of folders do not check."""
 INCOMPLETE = ("shard-missing",)
@@ -126,12 +129,13 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             return ModelCheck(file=error.file or str(model), engine=engine, family="", problems=(_damage(error),))
         with file:
             return check_model(file, engine)
-    reading = requirements.formats.get(model.format)
-    if engine == "mistralrs" and model.format in MISTRAL_FOLDERS and model.path is not None and model.path.is_dir():
-        reading = requirements.formats["safetensors"]
+    reading = _reading(model, requirements)
     if reading is None:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    folder = _folder_engine(requirements, reading)
+    if folder is not None:
+        model = with_last_keys(model)
     inventory = take_inventory(model, reading.layout)
     if inventory.naming.adapter:
         raise FormatError(
@@ -148,8 +152,9 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
     if inventory.naming.model_type is None:
         problems = (_no_family(model, inventory.naming),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
-    if engine == "mlx" and inventory.naming.model_type not in MLX_TYPES and inventory.family is None:
-        message = f"is {inventory.naming.model_type[:40]!r}, a model that mlx-lm does not have"
+    others = OTHER_TYPES.get(engine)
+    if inventory.family is None and others is not None and inventory.naming.model_type not in others:
+        message = f"is {inventory.naming.model_type[:40]!r}, a model that {requirements.title} does not have"
         problems = (Problem(code="engine-family", severity="error", where=CONFIG_FILE, message=message),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     if inventory.family is None:
@@ -157,7 +162,6 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
             f"cannot be checked: {inventory.naming.reason}", file=model.name, code="names",
             hint="A package may bring the family; docs/models.md lists those of squish-models.",
         )  # fmt: skip
-    folder = _folder_engine(requirements, reading)
     if folder is not None:
         inventory = effective_inventory(model, inventory, folder, reading.layout)
     problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
@@ -168,6 +172,15 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         problems = tuple(refused)
     assert inventory.family is not None
     return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _reading(file: File, engine: Engine) -> Reading | None:
+    """How an engine reads a file; None if it does not. Without codes, mlx-lm's declaration means nothing to others."""
+    if engine.id == "mistralrs" and file.format in MISTRAL_FOLDERS and file.path is not None and file.path.is_dir():
+        return engine.formats["safetensors"]
+    is_coded = any(spec.encodings and spec.encodings[0].codec.id != "dense" for spec in file.index.tensors.values())
+    kind = "hf" if file.format == "mlx" and engine.id == "transformers" and not is_coded else file.format
+    return engine.formats.get(kind)
 
 
 def _folder_engine(engine: Engine, reading: Reading) -> FolderEngine | None:

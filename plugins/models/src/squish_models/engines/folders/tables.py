@@ -28,7 +28,7 @@ class FolderEngine:
     prefixes
         `model_type` -> prefixes with which its tensors may begin, of those that a family knows besides its own.
     required
-        `model_type` -> a prefix that each of its tensors must have.
+        `model_type` -> prefixes of which each of its tensors must have one.
     strict
         Whether a tensor that the model does not have is an error.
     drops_head
@@ -49,7 +49,7 @@ class FolderEngine:
     index: bool
     strict: bool
     prefixes: Mapping[str, tuple[str, ...]] = field(factory=dict)
-    required: Mapping[str, str] = field(factory=dict)
+    required: Mapping[str, tuple[str, ...]] = field(factory=dict)
     drops_head: frozenset[str] = frozenset()
     takes_head: frozenset[str] = frozenset()
     biases: Biases = field(factory=dict)
@@ -94,7 +94,7 @@ MLX = FolderEngine(
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), ("model.language_model.",)),
         "gpt2": ("wte.", "wpe.", "ln_f.", "h."),
     },
-    required={"gemma3": "language_model."},
+    required={"gemma3": ("language_model.",), "gpt2": ("h.", "wte.", "wpe.", "ln_f.", "model.")},
     drops_head=frozenset(("llama", "mistral", "mixtral", "granite", "qwen2", "qwen3", "qwen3_moe")),
     takes_head=frozenset(("gemma3_text", "gemma3")),
     biases={

@@ -63,7 +63,7 @@ def vocabulary_problems(document: Any) -> Iterator[Wrong]:
     spare = next((name for name in document if name not in MEMBERS), None)
     if spare is not None:
         yield spare[:40], "is a member that the package tokenizers does not read"
-    wrong = [*tokenizer_json_problems(document, "")]
+    wrong = [*tokenizer_json_problems(document, is_rebuilt=False)]
     yield from wrong
     if not wrong and not _is_of_bytes(document.get("decoder")):
         yield "decoder", "works neither on bytes nor falls back to them, as mistral.rs expects"
