@@ -32,7 +32,7 @@ _NAMES = {
     "squish_core.io.source_opener": ("SourceOpener",),
     "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
-    "squish_core.io.pin": ("Pin", "Traffic"),
+    "squish_core.io.pin": ("Pin", "Statement", "Traffic"),
     "squish_core.formats.base": (
         "Container", "Options",
     ),
@@ -274,6 +274,7 @@ if TYPE_CHECKING:
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
+    from squish_core.io.pin import Statement as Statement
     from squish_core.io.pin import Traffic as Traffic
     from squish_core.io.remote_target import RemoteTarget as RemoteTarget
     from squish_core.io.remote_target import target_exists as target_exists

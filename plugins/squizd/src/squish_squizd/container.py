@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from squish_codecs.api import rows_and_columns
 
 from squish_core.api import (
@@ -40,6 +41,7 @@ from .findings import Findings
 from .read import walk
 from .read.anatomy import Anatomy
 from .read.blocks import BITS, NPCL_DTYPES, Block
+from .read.directory import statements
 from .read.header import ARCHITECTURES, DRAFT_KEY, GLOBAL_KEY, Header
 from .read.names import shape_in
 from .read.tables import Scales
@@ -65,7 +67,9 @@ class Squizd(CompositeContainer):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         findings = Findings()
-        anatomy = walk.read(source, limits, findings)
+        anatomy = walk.read_directory(source, limits, findings) if source.is_remote else None
+        if anatomy is None or anatomy.directory is None or not source.expect(statements(anatomy, anatomy.directory)):
+            anatomy = walk.read(source, limits, findings)
         return _Builder(anatomy, source, limits, findings).index()
 
     def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
@@ -107,7 +111,7 @@ class Squizd(CompositeContainer):
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head is a child Index; verifying the file covers it.
-        return verify.verify(source, limits) if index.kind == "model" else ()
+        return verify.verify(index, source, limits) if index.kind == "model" else ()
 
 
 class _Builder:
@@ -189,7 +193,8 @@ class _Builder:
         codec, parts = _ENCODED[block.kind](block, stored, scales)
         if mask is not None and self.anatomy.header.sparsity is not None:
             codec = CodecSpec("masked", {"block_size": self.anatomy.header.sparsity[0]}, inner=codec)
-            parts["mask"] = _part("u8", (mask.length,), mask.offset, mask.length)
+            bitmap = _part("u8", (mask.length,), mask.offset, mask.length)
+            parts["mask"] = evolve(bitmap, segments=(), data=mask.copy) if mask.copy else bitmap
         if stored != shape:
             codec = CodecSpec("reshaped", {"shape": list(stored)}, inner=codec)
         encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])

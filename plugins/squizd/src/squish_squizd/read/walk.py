@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from squish_core.api import Limits, Source, counted
+from collections.abc import Iterable, Sequence
+
+from squish_core.api import FileAccessError, Limits, Source, SquishError, counted
 
 from ..findings import Findings
-from . import tables
+from . import directory, tables
 from .anatomy import Anatomy
-from .blocks import Block, aligned, find_section, parse_run, skip_zeros
+from .blocks import Block, Prefetched, aligned, find_section, parse_run, skip_zeros
 from .coreml import MAGIC as APPENDIX
-from .coreml import read_appendix
-from .draft import read_draft
-from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
+from .coreml import TAIL, read_appendix
+from .draft import add_draft, by_layer, read_draft
+from .header import DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE, Layer, parse_header, parse_index
 from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
 from .names import Names, check_names, check_shapes, read_names
@@ -19,6 +21,123 @@ from .names import Names, check_names, check_shapes, read_names
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     """Parse a file. An error that affects the tensors is raised with all findings, other errors are collected."""
+    anatomy, index_end = _begin(source, findings)
+    source = Prefetched(source) if source.is_remote else source
+    for layer in anatomy.layers:
+        _layer(anatomy, layer, source, limits, findings)
+    findings.raise_first()
+    end = _after_weights(anatomy, source, _weights_end(anatomy, index_end), limits, findings)
+    findings.raise_first()
+    check_sparsity(anatomy, findings)
+    draft_end = read_draft(anatomy, source, end, limits, findings)
+    _check_names(anatomy, findings)
+    blocks = _quantized(anatomy)
+    _match_scales(anatomy, source, tables.find_runs(source, anatomy.tables, blocks), blocks, findings)
+    _check_scale_offsets(anatomy, findings)
+    _tail(anatomy, source, end, draft_end, limits, findings)
+    _check_padding(anatomy, source, findings)
+    findings.raise_first()
+    return anatomy
+
+
+def read_directory(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
+    """Parse a file from its directory of blocks, without the blocks; None if it has none that can be used.
+
+    Whatever the directory only states is left to `directory.statements`, padding and unused bits to `verify`.
+    """
+    own = Findings()
+    try:
+        anatomy, index_end = _begin(source, own)
+        stated = directory.find(source, anatomy.header, limits)
+        if stated is None:
+            return None
+        anatomy.directory = stated
+        end, draft_end, source = _place_stated(anatomy, stated, source, index_end, limits, own)
+        _check_names(anatomy, own)
+        blocks = _quantized(anatomy)
+        _match_scales(anatomy, source, directory.runs_of(stated, blocks, source), blocks, own)
+        _check_scale_offsets(anatomy, own)
+        _tail(anatomy, source, end, draft_end, limits, own, all_headers=False)
+        own.raise_first()
+        if stated.names.names and not anatomy.names.names:
+            raise ValueError("the names of the section do not fit it")
+    except (ValueError, SquishError) as error:
+        if not isinstance(error, FileAccessError):
+            message = "the directory of blocks is ignored, so each block is read"
+            findings.warn("P9", "SQXT", f"{message}: {getattr(error, 'message', error)}")
+            return None
+        raise
+    findings.extend(own)
+    return anatomy
+
+
+def _place_stated(
+    anatomy: Anatomy, stated: directory.Directory, source: Source, index_end: int, limits: Limits, findings: Findings
+) -> tuple[int, int | None, Source]:
+    """Place all blocks and sections where the directory states them.
+
+    Returns the ends of the names and of the draft head, and the source with what else is needed.
+    """
+    header, total = anatomy.header, sum(map(len, stated.blocks.values()))
+    if total > limits.tensors:
+        raise ValueError(f"it states {total} blocks, at most {limits.tensors} are allowed")
+    for layer in anatomy.layers:
+        _stated_layer(anatomy, layer, stated, source, findings)
+    weights_end = _weights_end(anatomy, index_end)
+    first = stated.tables[0].at if stated.tables else stated.at
+    anatomy.globals = directory.blocks_of(stated, GLOBAL_KEY, source, (weights_end, first), header.flags)
+    if anatomy.globals:
+        end = anatomy.globals[-1].end
+        anatomy.add("globals", anatomy.globals[0].start, end, _kinds(anatomy.globals))
+    if any(table.end > stated.at for table in stated.tables):
+        raise ValueError("it states a scale table that would reach into it")
+    anatomy.tables = stated.tables
+    _add_tables(anatomy)
+    anatomy.names = stated.names
+    anatomy.add("names", stated.at, stated.stop, "SQXT")
+    check_sparsity(anatomy, findings)
+    end = stated.stop
+    if header.eagle is not None:
+        offset, length, layers, vocabulary = header.eagle
+        if offset < end or length < 8 or offset + length > source.size or not vocabulary:
+            raise ValueError("the header states an invalid draft head")
+        flags = header.flags | {"INT4"}
+        blocks = directory.blocks_of(stated, DRAFT_KEY, source, (offset + 8, offset + length), flags)
+        if len(blocks) % layers if layers else blocks:
+            raise ValueError("its draft head cannot be divided into layers")
+        anatomy.draft = by_layer(blocks, layers)
+        end = add_draft(anatomy, header.eagle)
+    needed = [(table.at, table.end - table.at) for table in stated.tables[:1]]
+    if "ANE_COREML" in header.flags:
+        needed += [(end, 128), (max(source.size - TAIL, 0), TAIL)]
+    return stated.stop, end, Prefetched(source, needed)
+
+
+def _stated_layer(
+    anatomy: Anatomy, layer: Layer, stated: directory.Directory, source: Source, findings: Findings
+) -> None:
+    start, end = layer.offset, layer.offset + layer.length
+    masked = _is_masked(anatomy, layer)
+    bounds = (start, layer.scale_offset if masked else end)
+    blocks = directory.blocks_of(stated, layer.number, source, bounds, anatomy.header.flags)
+    anatomy.blocks[layer.number] = blocks
+    anatomy.count += len(blocks)
+    copy = stated.masks.get(layer.number, b"")
+    if masked:
+        masks = Prefetched(source)
+        masks.keep(layer.scale_offset, memoryview(copy))
+        if len(copy) != end - layer.scale_offset:
+            raise ValueError(f"it states {len(copy)} bytes of masks for layer {layer.number}")
+        if anatomy.header.sparsity and anatomy.header.sparsity[0]:
+            read_masks(anatomy, layer, blocks, masks, findings)
+        for mask in anatomy.masks.get(layer.number, {}).values():
+            mask.copy = masks.read(mask.offset, mask.length)
+    if layer.length:
+        _add_layer(anatomy, layer, masked)
+
+
+def _begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
+    """Read the header and the layer index; also returns its end."""
     header = parse_header(source.read(0, min(SIZE, source.size)), findings)
     if header is None:
         findings.raise_first()
@@ -36,27 +155,33 @@ def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     anatomy.add("header", 0, SIZE, ", ".join(sorted(header.flags)) or "no flags")
     if layers:
         anatomy.add("layer index", SIZE, index_end, counted(len(layers), "layer"))
-    for layer in layers:
-        _layer(anatomy, layer, source, limits, findings)
-    findings.raise_first()
-    weights_end = max([index_end, *(layer.offset + layer.length for layer in layers if layer.length)])
-    end = _after_weights(anatomy, source, weights_end, limits, findings)
-    findings.raise_first()
-    check_sparsity(anatomy, findings)
-    draft_end = read_draft(anatomy, source, end, limits, findings)
-    _check_names(anatomy, findings)
-    _match_scales(anatomy, source, findings)
-    _check_scale_offsets(anatomy, findings)
-    _tail(anatomy, source, end, draft_end, limits, findings)
-    _check_padding(anatomy, source, findings)
-    findings.raise_first()
-    return anatomy
+    return anatomy, index_end
+
+
+def _weights_end(anatomy: Anatomy, index_end: int) -> int:
+    return max([index_end, *(layer.offset + layer.length for layer in anatomy.layers if layer.length)])
+
+
+def _is_masked(anatomy: Anatomy, layer: Layer) -> bool:
+    inside = layer.offset <= layer.scale_offset < layer.offset + layer.length
+    return bool(layer.length) and "SPARSE" in anatomy.header.flags and inside
+
+
+def _add_layer(anatomy: Anatomy, layer: Layer, masked: bool) -> None:
+    content = f"layer {layer.number}: {_kinds(anatomy.blocks[layer.number])}{', masks' if masked else ''}"
+    anatomy.add("layer", layer.offset, layer.offset + layer.length, content)
+
+
+def _add_tables(anatomy: Anatomy) -> None:
+    for number, table in enumerate(anatomy.tables):
+        entries = counted(table.count, "entry", "entries")
+        anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
 
 
 def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findings: Findings) -> None:
     where, header = f"layer {layer.number}", anatomy.header
     end = layer.offset + layer.length
-    masked = bool(layer.length) and "SPARSE" in header.flags and layer.offset <= layer.scale_offset < end
+    masked = _is_masked(anatomy, layer)
     stop = layer.scale_offset if masked else end
     most = limits.tensors - anatomy.count
     blocks, position = (
@@ -76,7 +201,7 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
     if masked and header.sparsity and header.sparsity[0]:
         read_masks(anatomy, layer, blocks, source, findings)
     if layer.length:
-        anatomy.add("layer", layer.offset, end, f"layer {layer.number}: {_kinds(blocks)}{', masks' if masked else ''}")
+        _add_layer(anatomy, layer, masked)
 
 
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, findings: Findings) -> int:
@@ -92,9 +217,7 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
         anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, findings)
-    for number, table in enumerate(anatomy.tables):
-        entries = counted(table.count, "entry", "entries")
-        anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
+    _add_tables(anatomy)
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
     names, stop = read_names(source, at, end, limits, findings)
@@ -148,19 +271,27 @@ def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     check_shapes(anatomy.names, pairs, findings)
 
 
-def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:
-    blocks = [
+def _quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
+    """The blocks that have entries in the tables, as (id, name, block), in table order."""
+    return [
         (tables.tensor_id(key, name), name, block)
         for key, name, block in (*anatomy.named(), *anatomy.named(draft=True))
         if block.kind in tables.QUANTIZED
     ]
-    scales = tables.match(source, anatomy.tables, blocks, findings)
+
+
+def _match_scales(
+    anatomy: Anatomy, source: Source, runs: Iterable[tables.Run], blocks: Sequence[tuple[int, str, Block]],
+    findings: Findings,
+) -> None:  # fmt: skip
+    scales = tables.match(source, runs, blocks, findings)
     anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
 
 
 def _tail(
-    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings
-) -> None:
+    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings,
+    *, all_headers: bool = True,
+) -> None:  # fmt: skip
     """Read the CoreML appendix, or check the end of the file."""
     last = draft_end
     if last is None and anatomy.header.eagle is not None:
@@ -169,7 +300,7 @@ def _tail(
     if "ANE_COREML" in anatomy.header.flags:
         own = Findings()
         at = find_section(source, APPENDIX, last if last is not None else end, source.size)
-        anatomy.appendix = read_appendix(source, at, limits, own)
+        anatomy.appendix = read_appendix(source, at, limits, own, all_headers=all_headers)
         if anatomy.appendix is not None:
             stop = anatomy.appendix.offset + anatomy.appendix.length
             anatomy.add("CoreML appendix", at, stop, counted(len(anatomy.appendix.names), "file"))
