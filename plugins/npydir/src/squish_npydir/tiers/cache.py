@@ -35,7 +35,7 @@ from ..features import INT3_FAMILIES, MLX_GROUPS
 from ..read.awq import INDEX
 from ..read.dialects import PANELS
 from ..read.manifest import MANIFEST, PLACE
-from ..write.replace import IN_PLACE, delete_eights, delete_tier
+from ..write.replace import IN_PLACE, delete_eights, delete_tier, refresh_listing
 from . import panels, seal
 from .arrays import TEMPORARY, Job, Progress, converted, create_folder, remove_leftovers, saturated
 from .choice import family_of
@@ -131,6 +131,8 @@ def build(
             if delete_source:
                 delete_eights(Path(path))
                 _seal(Path(path))
+            if tier in IN_PLACE:
+                refresh_listing(Path(path))
     except SquishError:
         raise
     except OSError as error:

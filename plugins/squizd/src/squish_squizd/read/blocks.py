@@ -14,6 +14,8 @@ from squish_core.api import Source, align_up
 from ..findings import Findings
 
 ALIGNMENT = 64
+WINDOW = 256
+"""Bytes that contain a block's header and the padding before it, for remote files."""
 _ZEROS = bytes(1 << 20)
 TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
@@ -213,6 +215,8 @@ def parse_run(
     blocks: list[Block] = []
     position = start
     while position < end:
+        if isinstance(source, Prefetched) and not source.holds(position, WINDOW):
+            source.prefetch([(position, WINDOW)])
         position = skip_zeros(source, position, end)
         if position == end:
             break
@@ -266,12 +270,20 @@ class Prefetched(Source):
         self._starts.insert(place, offset)
         self._views.insert(place, view)
 
+    def holds(self, offset: int, length: int) -> bool:
+        """Whether a range was read, as far as the file reaches."""
+        return self._kept(offset, min(length, self.size - offset)) is not None
+
     def _view(self, offset: int, length: int) -> memoryview:
+        view = self._kept(offset, length)
+        return self._inner.view(offset, length) if view is None else view
+
+    def _kept(self, offset: int, length: int) -> memoryview | None:
         place = bisect_right(self._starts, offset) - 1
         if place >= 0 and offset + length <= self._starts[place] + len(self._views[place]):
             start = offset - self._starts[place]
             return self._views[place][start : start + length]
-        return self._inner.view(offset, length)
+        return None
 
 
 def parse_header(source: Source, start: int, header: bytes, end: int, flags: frozenset[str]) -> Block | None:

@@ -17,7 +17,7 @@ from squish_core.api import Limits, Source, Statement
 
 from ..findings import Findings
 from .anatomy import Anatomy
-from .blocks import Block, Prefetched, parse_header
+from .blocks import ALIGNMENT, Block, Prefetched, parse_header
 from .coreml import HEADER_SIZE as APPENDIX_HEADER
 from .draft import MAGIC as DRAFT_MAGIC
 from .header import DRAFT_KEY, GLOBAL_KEY, SIZE, Header
@@ -99,16 +99,18 @@ def parse(names: Names, header: Header, at: int, stop: int) -> Directory | None:
 def blocks_of(
     directory: Directory, key: int, source: Source, bounds: tuple[int, int], flags: frozenset[str]
 ) -> list[Block]:
-    """The blocks of a layer, the globals or the draft head inside these bounds; ValueError if they cannot be there."""
+    """The blocks of a layer, the globals or the draft head, which fill these bounds; ValueError if they cannot."""
     position, blocks = bounds[0], list[Block]()
     for entry in directory.blocks.get(key, ()):
         block = None
-        if position <= entry.start < bounds[1]:
+        if 0 <= entry.start - position < ALIGNMENT and entry.start < bounds[1]:
             block = parse_header(source, entry.start, entry.header, bounds[1], flags)
         if block is None:
             raise ValueError(f"it states a block at byte {entry.start} that cannot be there")
         blocks.append(block)
         position = block.end
+    if bounds[1] - position >= ALIGNMENT:
+        raise ValueError(f"it states nothing for the bytes {position} to {bounds[1]}")
     return blocks
 
 

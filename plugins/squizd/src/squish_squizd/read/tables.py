@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from squish_core.api import Source, counted
 
 from ..findings import Findings
-from .blocks import Block, find_section
+from .blocks import Block, Prefetched, find_section
 from .header import fnv1a64
 
 MAGIC, ENTRY, SUB_BLOCK = b"SCZT", struct.Struct("<Qff"), 1 << 63
@@ -139,6 +139,8 @@ def find_runs(source: Source, tables: Sequence[Table], blocks: Sequence[tuple[in
             own = _id(source, table, start)
             block = by_id.get(own & ~SUB_BLOCK)
             count = _suggested(block, length) if block is not None and own & SUB_BLOCK else 1
+            if isinstance(source, Prefetched) and start + count < table.count:
+                source.prefetch([(table.offset(start + count - 1), 2 * ENTRY.size)])
             if start + count <= table.count and _ends(source, table, start + count - 1, own):
                 yield own, table.offset(start), count
                 start += count

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from attrs import evolve
+
 from squish_core.api import FileAccessError, Limits, Source, SquishError, counted
 
 from ..findings import Findings
 from . import directory, tables
 from .anatomy import Anatomy
-from .blocks import Block, Prefetched, aligned, find_section, parse_run, skip_zeros
+from .blocks import WINDOW, Block, Prefetched, aligned, find_section, parse_run, skip_zeros
 from .coreml import MAGIC as APPENDIX
 from .coreml import TAIL, read_appendix
 from .draft import add_draft, by_layer, read_draft
@@ -18,11 +20,16 @@ from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
 from .names import Names, check_names, check_shapes, read_names
 
+TABLE = 1 << 20
+"""Bytes of the first scale table of a remote file that are read at once."""
+
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     """Parse a file. An error that affects the tensors is raised with all findings, other errors are collected."""
     anatomy, index_end = _begin(source, findings)
-    source = Prefetched(source) if source.is_remote else source
+    if source.is_remote:
+        source = Prefetched(source)
+        _prefetch_headers(anatomy, source)
     for layer in anatomy.layers:
         _layer(anatomy, layer, source, limits, findings)
     findings.raise_first()
@@ -158,6 +165,20 @@ def _begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
     return anatomy, index_end
 
 
+def _prefetch_headers(anatomy: Anatomy, source: Prefetched) -> None:
+    """Read the headers of all layers' blocks: the first ones together, then the second ones, and so on."""
+    ends = {layer.number: layer.offset + layer.length for layer in anatomy.layers if layer.length}
+    positions = {layer.number: layer.offset for layer in anatomy.layers if layer.length}
+    while positions:
+        source.prefetch((position, WINDOW) for position in positions.values())
+        following = dict[int, int]()
+        for number, position in positions.items():
+            blocks, _ = parse_run(source, position, ends[number], anatomy.header.flags, Findings(), "", 0)
+            if blocks and position < blocks[0].end < ends[number]:
+                following[number] = blocks[0].end
+        positions = following
+
+
 def _weights_end(anatomy: Anatomy, index_end: int) -> int:
     return max([index_end, *(layer.offset + layer.length for layer in anatomy.layers if layer.length)])
 
@@ -199,6 +220,8 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
         )  # fmt: skip
         return
     if masked and header.sparsity and header.sparsity[0]:
+        if isinstance(source, Prefetched):
+            source.prefetch([(stop, min(end - stop, 1 << 16))])
         read_masks(anatomy, layer, blocks, source, findings)
     if layer.length:
         _add_layer(anatomy, layer, masked)
@@ -217,6 +240,8 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
         anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, findings)
+    if isinstance(source, Prefetched):
+        source.prefetch((table.at, min(table.end - table.at, TABLE)) for table in anatomy.tables[:1])
     _add_tables(anatomy)
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
@@ -260,7 +285,7 @@ def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     try:
         # The names of an invalid draft head cannot be checked.
         checkable = {key: listed for key, listed in names.names.items() if key < DRAFT_KEY or anatomy.draft is not None}
-        names = Names(names=checkable, shapes=names.shapes, globals=names.globals, attrs=names.attrs)
+        names = evolve(names, names=checkable)
         check_names(names, anatomy.blocks, anatomy.globals, anatomy.draft or {})
         anatomy.names = names
     except ValueError as error:
