@@ -32,6 +32,7 @@ _NAMES = {
     "squish_core.io.source_opener": ("SourceOpener",),
     "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
+    "squish_core.io.system": ("peak_memory", "sync_files"),
     "squish_core.io.pin": ("Pin", "Statement", "Traffic"),
     "squish_core.formats.base": (
         "Container", "Options",
@@ -285,6 +286,8 @@ if TYPE_CHECKING:
     from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
     from squish_core.io.source_opener import SourceOpener as SourceOpener
+    from squish_core.io.system import peak_memory as peak_memory
+    from squish_core.io.system import sync_files as sync_files
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory

@@ -13,12 +13,13 @@ from pathlib import Path
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, WriteError
 from squish_core.guard import guarded
-from squish_core.io.atomic import BINARY, BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
+from squish_core.io.atomic import BUFFER, check_regular, creation, sync_folder, sync_rename, unwritable
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, write_journal
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.paths import missing
 from squish_core.io.sink import Sink
+from squish_core.io.system import BINARY
 
 NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
 

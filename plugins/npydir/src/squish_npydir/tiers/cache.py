@@ -28,6 +28,7 @@ from squish_core.api import (
     convert,
     locked_file,
     parse_spec,
+    sync_files,
 )  # fmt: skip
 from squish_core.api import open as open_model
 
@@ -354,6 +355,6 @@ def _seal(folder: Path) -> None:
 
 def _touch(sentinel: Path) -> None:
     """Sync all files before writing the sentinel."""
-    os.sync()
+    sync_files(sentinel.parent)
     with atomic_file(sentinel):
         pass

@@ -139,8 +139,8 @@ def find_runs(source: Source, tables: Sequence[Table], blocks: Sequence[tuple[in
             own = _id(source, table, start)
             block = by_id.get(own & ~SUB_BLOCK)
             count = _suggested(block, length) if block is not None and own & SUB_BLOCK else 1
-            if isinstance(source, Prefetched) and start + count < table.count:
-                source.prefetch([(table.offset(start + count - 1), 2 * ENTRY.size)])
+            if isinstance(source, Prefetched) and own & SUB_BLOCK and start + count < table.count:
+                source.prefetch([(table.offset(start + count - 1), 2 * ENTRY.size)])  # this end and the next start
             if start + count <= table.count and _ends(source, table, start + count - 1, own):
                 yield own, table.offset(start), count
                 start += count
