@@ -35,7 +35,7 @@ from .directory import Directory
 from .features import DIALECTS, TIERS
 from .options import narrowed, option, quantized
 from .read import awq, manifest
-from .read.folder import Folder
+from .read.folder import LISTING, Folder
 
 
 class NpyDir(Container):
@@ -58,13 +58,13 @@ class NpyDir(Container):
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         from .read import listing
 
-        if not source.is_dir or not source.has(listing.LISTING):
+        if not source.is_dir or not source.has(LISTING):
             return ()
         folder = Folder(source=source, limits=limits)
         try:
-            files = listing.parse(folder.json(listing.LISTING, "list of files"))
+            files = listing.parse(folder.json(LISTING, "list of files"))
         except SquishError as error:
-            return (Problem(code="files", severity="warning", where=listing.LISTING, message=error.message),)
+            return (Problem(code="files", severity="warning", where=LISTING, message=error.message),)
         arrays = (name for name in folder.names(manifest.PLACE) if name.endswith(".npy"))
         present = frozenset(f"{manifest.PLACE}/{name}" for name in arrays)
         return [

@@ -41,7 +41,6 @@ from .findings import Findings
 from .read import walk
 from .read.anatomy import Anatomy
 from .read.blocks import BITS, NPCL_DTYPES, Block
-from .read.directory import statements
 from .read.header import ARCHITECTURES, DRAFT_KEY, GLOBAL_KEY, Header
 from .read.names import shape_in
 from .read.tables import Scales
@@ -67,10 +66,8 @@ class Squizd(CompositeContainer):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         findings = Findings()
-        anatomy = walk.read_directory(source, limits, findings) if source.is_remote else None
-        if anatomy is None or anatomy.directory is None or not source.expect(statements(anatomy, anatomy.directory)):
-            anatomy = walk.read(source, limits, findings)
-        return _Builder(anatomy, source, limits, findings).index()
+        anatomy = _from_directory(source, limits, findings) if source.is_remote else None
+        return _Builder(anatomy or walk.read(source, limits, findings), source, limits, findings).index()
 
     def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
@@ -112,6 +109,16 @@ class Squizd(CompositeContainer):
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head is a child Index; verifying the file covers it.
         return verify.verify(index, source, limits) if index.kind == "model" else ()
+
+
+def _from_directory(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
+    """Read a remote file from its directory of blocks, if it has one and the source compares it with the blocks."""
+    from .read import directory
+
+    anatomy = directory.read(source, limits, findings)
+    if anatomy is None or anatomy.directory is None:
+        return None
+    return anatomy if source.expect(directory.statements(anatomy, anatomy.directory)) else None
 
 
 class _Builder:

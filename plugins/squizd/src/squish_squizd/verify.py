@@ -9,7 +9,7 @@ import numpy as np
 from squish_core.api import Index, Limits, Problem, Source, SquishError
 
 from .findings import Findings
-from .read import directory, walk
+from .read import walk
 from .read.anatomy import Anatomy
 from .read.blocks import BITS, Block, skip_zeros
 from .read.coreml import check_contents
@@ -44,6 +44,8 @@ def _unreported(opening: Findings, index: Index) -> list[Problem]:
 
 def _check_directory(anatomy: Anatomy, source: Source, findings: Findings) -> None:
     """Compare the directory of blocks with the blocks."""
+    from .read import directory
+
     try:
         stated = directory.parse(anatomy.names, anatomy.header, 0, 0)
     except ValueError as error:

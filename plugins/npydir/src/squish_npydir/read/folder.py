@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -29,9 +29,13 @@ from squish_core.api import (
     load_meta,
 )
 
-from . import listing
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
 
+if TYPE_CHECKING:
+    from .listing import Listed
+
+LISTING = "squish.files.json"
+"""The list of files; see `listing`."""
 META = "squish.meta"
 """The file with metadata that `stats.json` has no place for: a GGUF's keys, with their types."""
 MAX_JSON = 64 << 20
@@ -92,11 +96,13 @@ class Folder:
     _numbers: dict[str, int] = field(factory=dict)
 
     @cached_property
-    def listed(self) -> Mapping[str, listing.Listed] | None:
+    def listed(self) -> Mapping[str, Listed] | None:
         """The list of files that a remote directory was written with; None if it has none, and on disk."""
-        if not self.source.is_remote or not self.source.has(listing.LISTING):
+        if not self.source.is_remote or not self.source.has(LISTING):
             return None
-        files = listing.parse(self.json(listing.LISTING, "list of files"))
+        from . import listing
+
+        files = listing.parse(self.json(LISTING, "list of files"))
         return files if self.source.expect(listing.statements(files)) else None
 
     def names(self, folder: str = "") -> frozenset[str]:
@@ -111,7 +117,7 @@ class Folder:
         if self.listed is None:
             raise FormatError(
                 "cannot list the files of this folder, which a npy directory needs", file=self.source.name,
-                expected=f"a {listing.LISTING}, or a store that lists its files (s3, hf)", found="neither",
+                expected=f"a {LISTING}, or a store that lists its files (s3, hf)", found="neither",
                 code=ErrorCode.FOLDER,
                 hint="Download it, or convert it again, which writes the list: `squish convert DIR NEW --to npydir`.",
             )  # fmt: skip

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from squish_core.api import FormatError, Source, SquishError, Statement, check_file_name
+from squish_core.api import FormatError, Source, SquishError, check_file_name
 
-LISTING = "squish.files.json"
+from .folder import LISTING
+
+if TYPE_CHECKING:
+    from squish_core.api import Statement
+
 _WHAT = f"the start of the file in {LISTING}"
 
 
@@ -60,6 +64,8 @@ def parse(root: Mapping[str, Any]) -> dict[str, Listed]:
 
 def statements(files: Mapping[str, Listed]) -> Iterator[Statement]:
     """What a remote source compares before it reads a file."""
+    from squish_core.api import Statement
+
     for path, file in files.items():
         if file.head:
             content = ((0, file.head),)

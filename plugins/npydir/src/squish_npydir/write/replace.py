@@ -13,7 +13,7 @@ from squish_core.api import Encoding, File, FormatError, Limits, atomic_file, op
 from squish_core.api import open as open_model
 
 from ..read import listing
-from ..read.folder import SHAPE, Folder
+from ..read.folder import LISTING, SHAPE, Folder
 from ..read.manifest import PLACE
 from ..read.npy import PREFIX, header_size
 
@@ -47,17 +47,17 @@ def delete_eights(folder: Path) -> int:
 
 def refresh_listing(path: Path) -> None:
     """Write the list of files anew, if the directory has one: arrays were added or deleted."""
-    if not (path / listing.LISTING).is_file():
+    if not (path / LISTING).is_file():
         return
     folder = Folder(source=open_source(path), limits=Limits())
-    files = listing.parse(folder.json(listing.LISTING, "list of files"))
+    files = listing.parse(folder.json(LISTING, "list of files"))
     arrays = [f"{PLACE}/{name}" for name in sorted(folder.names(PLACE)) if name.endswith(".npy")]
     kept = {name: listed for name, listed in files.items() if not name.endswith(".npy")}
     for name in arrays:
         size, head = folder.source.first(name, SHAPE)
         kept[name] = listing.Listed(size, head if name.endswith("__shape.npy") else head[: header_size(head[:PREFIX])])
     folder.source.close()
-    with atomic_file(path / listing.LISTING) as sink:
+    with atomic_file(path / LISTING) as sink:
         sink.write(listing.dump(kept))
 
 

@@ -13,7 +13,7 @@ from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, d
 
 from ..read import listing
 from ..read.dialects import DIALECTS
-from ..read.folder import META
+from ..read.folder import LISTING, META
 from ..read.manifest import PLACE
 from ..read.npy import header
 
@@ -50,7 +50,7 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
             with sink.member(name, folder) as member:
                 member.write(data)
     files = _files(specs, meta, {path: len(data) for path, data in assets.items()})
-    for name, data in (*_described(specs, meta), (listing.LISTING, listing.dump(files))):
+    for name, data in (*_described(specs, meta), (LISTING, listing.dump(files))):
         with sink.member(name) as member:
             member.write(data)
     sink.sentinel(".manifest_ready", PLACE)

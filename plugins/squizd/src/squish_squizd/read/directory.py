@@ -13,14 +13,18 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import Limits, Source, Statement
+from squish_core.api import FileAccessError, Limits, Source, SquishError, Statement
 
 from ..findings import Findings
+from . import walk
 from .anatomy import Anatomy
 from .blocks import ALIGNMENT, Block, Prefetched, parse_header
 from .coreml import HEADER_SIZE as APPENDIX_HEADER
+from .coreml import TAIL
 from .draft import MAGIC as DRAFT_MAGIC
-from .header import DRAFT_KEY, GLOBAL_KEY, SIZE, Header
+from .draft import add_draft, by_layer
+from .header import DRAFT_KEY, GLOBAL_KEY, SIZE, Header, Layer
+from .masks import check_sparsity, read_masks
 from .names import MAX_LENGTH, Names, read_names
 from .tables import MAGIC, SUB_BLOCK, Run, Table, tensor_id
 
@@ -54,6 +58,100 @@ class Directory:
     def by_start(self) -> dict[int, Entry]:
         """The blocks by their start."""
         return {entry.start: entry for listed in self.blocks.values() for entry in listed}
+
+
+def read(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
+    """Parse a file from its directory of blocks, without the blocks; None if it has none that can be used.
+
+    Whatever the directory only states is left to `statements`, padding and unused bits to `verify`.
+    """
+    own = Findings()
+    try:
+        anatomy, index_end = walk.begin(source, own)
+        stated = find(source, anatomy.header, limits)
+        if stated is None:
+            return None
+        anatomy.directory = stated
+        end, draft_end, source = _place_stated(anatomy, stated, source, index_end, limits, own)
+        walk.settle_names(anatomy, own)
+        blocks = walk.quantized(anatomy)
+        walk.match_scales(anatomy, source, runs_of(stated, blocks, source), blocks, own)
+        walk.check_scale_offsets(anatomy, own)
+        walk.tail(anatomy, source, end, draft_end, limits, own, all_headers=False)
+        own.raise_first()
+        if stated.names.names and not anatomy.names.names:
+            raise ValueError("the names of the section do not fit it")
+    except (ValueError, SquishError) as error:
+        if not isinstance(error, FileAccessError):
+            message = "the directory of blocks is ignored, so each block is read"
+            findings.warn("P9", "SQXT", f"{message}: {getattr(error, 'message', error)}")
+            return None
+        raise
+    findings.extend(own)
+    return anatomy
+
+
+def _place_stated(
+    anatomy: Anatomy, stated: Directory, source: Source, index_end: int, limits: Limits, findings: Findings
+) -> tuple[int, int | None, Source]:
+    """Place all blocks and sections where the directory states them.
+
+    Returns the ends of the names and of the draft head, and the source with what else is needed.
+    """
+    header, total = anatomy.header, sum(map(len, stated.blocks.values()))
+    if total > limits.tensors:
+        raise ValueError(f"it states {total} blocks, at most {limits.tensors} are allowed")
+    for layer in anatomy.layers:
+        _stated_layer(anatomy, layer, stated, source, findings)
+    weights_end = walk.weights_end(anatomy, index_end)
+    first = stated.tables[0].at if stated.tables else stated.at
+    anatomy.globals = blocks_of(stated, GLOBAL_KEY, source, (weights_end, first), header.flags)
+    if anatomy.globals:
+        end = anatomy.globals[-1].end
+        anatomy.add("globals", anatomy.globals[0].start, end, walk.kinds(anatomy.globals))
+    if any(table.end > stated.at for table in stated.tables):
+        raise ValueError("it states a scale table that would reach into it")
+    anatomy.tables = stated.tables
+    walk.add_tables(anatomy)
+    anatomy.names = stated.names
+    anatomy.add("names", stated.at, stated.stop, "SQXT")
+    check_sparsity(anatomy, findings)
+    end = stated.stop
+    if header.eagle is not None:
+        offset, length, layers, vocabulary = header.eagle
+        if offset < end or length < 8 or offset + length > source.size or not vocabulary:
+            raise ValueError("the header states an invalid draft head")
+        flags = header.flags | {"INT4"}
+        blocks = blocks_of(stated, DRAFT_KEY, source, (offset + 8, offset + length), flags)
+        if len(blocks) % layers if layers else blocks:
+            raise ValueError("its draft head cannot be divided into layers")
+        anatomy.draft = by_layer(blocks, layers)
+        end = add_draft(anatomy, header.eagle)
+    needed = [(table.at, table.end - table.at) for table in stated.tables[:1]]
+    if "ANE_COREML" in header.flags:
+        needed += [(end, 128), (max(source.size - TAIL, 0), TAIL)]
+    return stated.stop, end, Prefetched(source, needed)
+
+
+def _stated_layer(anatomy: Anatomy, layer: Layer, stated: Directory, source: Source, findings: Findings) -> None:
+    start, end = layer.offset, layer.offset + layer.length
+    masked = walk.is_masked(anatomy, layer)
+    bounds = (start, layer.scale_offset if masked else end)
+    blocks = blocks_of(stated, layer.number, source, bounds, anatomy.header.flags)
+    anatomy.blocks[layer.number] = blocks
+    anatomy.count += len(blocks)
+    copy = stated.masks.get(layer.number, b"")
+    if masked:
+        masks = Prefetched(source)
+        masks.keep(layer.scale_offset, memoryview(copy))
+        if len(copy) != end - layer.scale_offset:
+            raise ValueError(f"it states {len(copy)} bytes of masks for layer {layer.number}")
+        if anatomy.header.sparsity and anatomy.header.sparsity[0]:
+            read_masks(anatomy, layer, blocks, masks, findings)
+        for mask in anatomy.masks.get(layer.number, {}).values():
+            mask.copy = masks.read(mask.offset, mask.length)
+    if layer.length:
+        walk.add_layer(anatomy, layer, masked)
 
 
 def find(source: Source, header: Header, limits: Limits) -> Directory | None:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve
 
-from squish_core.api import FileAccessError, Limits, Source, SquishError, counted
+from squish_core.api import Limits, Source, counted
 
 from ..findings import Findings
-from . import directory, tables
+from . import tables
 from .anatomy import Anatomy
 from .blocks import WINDOW, Block, Prefetched, aligned, find_section, parse_run, skip_zeros
 from .coreml import MAGIC as APPENDIX
-from .coreml import TAIL, read_appendix
-from .draft import add_draft, by_layer, read_draft
-from .header import DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE, Layer, parse_header, parse_index
+from .coreml import read_appendix
+from .draft import read_draft
+from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
 from .masks import check_sparsity, read_masks
 from .names import MAGIC as NAMES
 from .names import Names, check_names, check_shapes, read_names
@@ -26,124 +26,28 @@ TABLE = 1 << 20
 
 def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     """Parse a file. An error that affects the tensors is raised with all findings, other errors are collected."""
-    anatomy, index_end = _begin(source, findings)
+    anatomy, index_end = begin(source, findings)
     if source.is_remote:
         source = Prefetched(source)
         _prefetch_headers(anatomy, source)
     for layer in anatomy.layers:
         _layer(anatomy, layer, source, limits, findings)
     findings.raise_first()
-    end = _after_weights(anatomy, source, _weights_end(anatomy, index_end), limits, findings)
+    end = _after_weights(anatomy, source, weights_end(anatomy, index_end), limits, findings)
     findings.raise_first()
     check_sparsity(anatomy, findings)
     draft_end = read_draft(anatomy, source, end, limits, findings)
-    _check_names(anatomy, findings)
-    blocks = _quantized(anatomy)
-    _match_scales(anatomy, source, tables.find_runs(source, anatomy.tables, blocks), blocks, findings)
-    _check_scale_offsets(anatomy, findings)
-    _tail(anatomy, source, end, draft_end, limits, findings)
+    settle_names(anatomy, findings)
+    blocks = quantized(anatomy)
+    match_scales(anatomy, source, tables.find_runs(source, anatomy.tables, blocks), blocks, findings)
+    check_scale_offsets(anatomy, findings)
+    tail(anatomy, source, end, draft_end, limits, findings)
     _check_padding(anatomy, source, findings)
     findings.raise_first()
     return anatomy
 
 
-def read_directory(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
-    """Parse a file from its directory of blocks, without the blocks; None if it has none that can be used.
-
-    Whatever the directory only states is left to `directory.statements`, padding and unused bits to `verify`.
-    """
-    own = Findings()
-    try:
-        anatomy, index_end = _begin(source, own)
-        stated = directory.find(source, anatomy.header, limits)
-        if stated is None:
-            return None
-        anatomy.directory = stated
-        end, draft_end, source = _place_stated(anatomy, stated, source, index_end, limits, own)
-        _check_names(anatomy, own)
-        blocks = _quantized(anatomy)
-        _match_scales(anatomy, source, directory.runs_of(stated, blocks, source), blocks, own)
-        _check_scale_offsets(anatomy, own)
-        _tail(anatomy, source, end, draft_end, limits, own, all_headers=False)
-        own.raise_first()
-        if stated.names.names and not anatomy.names.names:
-            raise ValueError("the names of the section do not fit it")
-    except (ValueError, SquishError) as error:
-        if not isinstance(error, FileAccessError):
-            message = "the directory of blocks is ignored, so each block is read"
-            findings.warn("P9", "SQXT", f"{message}: {getattr(error, 'message', error)}")
-            return None
-        raise
-    findings.extend(own)
-    return anatomy
-
-
-def _place_stated(
-    anatomy: Anatomy, stated: directory.Directory, source: Source, index_end: int, limits: Limits, findings: Findings
-) -> tuple[int, int | None, Source]:
-    """Place all blocks and sections where the directory states them.
-
-    Returns the ends of the names and of the draft head, and the source with what else is needed.
-    """
-    header, total = anatomy.header, sum(map(len, stated.blocks.values()))
-    if total > limits.tensors:
-        raise ValueError(f"it states {total} blocks, at most {limits.tensors} are allowed")
-    for layer in anatomy.layers:
-        _stated_layer(anatomy, layer, stated, source, findings)
-    weights_end = _weights_end(anatomy, index_end)
-    first = stated.tables[0].at if stated.tables else stated.at
-    anatomy.globals = directory.blocks_of(stated, GLOBAL_KEY, source, (weights_end, first), header.flags)
-    if anatomy.globals:
-        end = anatomy.globals[-1].end
-        anatomy.add("globals", anatomy.globals[0].start, end, _kinds(anatomy.globals))
-    if any(table.end > stated.at for table in stated.tables):
-        raise ValueError("it states a scale table that would reach into it")
-    anatomy.tables = stated.tables
-    _add_tables(anatomy)
-    anatomy.names = stated.names
-    anatomy.add("names", stated.at, stated.stop, "SQXT")
-    check_sparsity(anatomy, findings)
-    end = stated.stop
-    if header.eagle is not None:
-        offset, length, layers, vocabulary = header.eagle
-        if offset < end or length < 8 or offset + length > source.size or not vocabulary:
-            raise ValueError("the header states an invalid draft head")
-        flags = header.flags | {"INT4"}
-        blocks = directory.blocks_of(stated, DRAFT_KEY, source, (offset + 8, offset + length), flags)
-        if len(blocks) % layers if layers else blocks:
-            raise ValueError("its draft head cannot be divided into layers")
-        anatomy.draft = by_layer(blocks, layers)
-        end = add_draft(anatomy, header.eagle)
-    needed = [(table.at, table.end - table.at) for table in stated.tables[:1]]
-    if "ANE_COREML" in header.flags:
-        needed += [(end, 128), (max(source.size - TAIL, 0), TAIL)]
-    return stated.stop, end, Prefetched(source, needed)
-
-
-def _stated_layer(
-    anatomy: Anatomy, layer: Layer, stated: directory.Directory, source: Source, findings: Findings
-) -> None:
-    start, end = layer.offset, layer.offset + layer.length
-    masked = _is_masked(anatomy, layer)
-    bounds = (start, layer.scale_offset if masked else end)
-    blocks = directory.blocks_of(stated, layer.number, source, bounds, anatomy.header.flags)
-    anatomy.blocks[layer.number] = blocks
-    anatomy.count += len(blocks)
-    copy = stated.masks.get(layer.number, b"")
-    if masked:
-        masks = Prefetched(source)
-        masks.keep(layer.scale_offset, memoryview(copy))
-        if len(copy) != end - layer.scale_offset:
-            raise ValueError(f"it states {len(copy)} bytes of masks for layer {layer.number}")
-        if anatomy.header.sparsity and anatomy.header.sparsity[0]:
-            read_masks(anatomy, layer, blocks, masks, findings)
-        for mask in anatomy.masks.get(layer.number, {}).values():
-            mask.copy = masks.read(mask.offset, mask.length)
-    if layer.length:
-        _add_layer(anatomy, layer, masked)
-
-
-def _begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
+def begin(source: Source, findings: Findings) -> tuple[Anatomy, int]:
     """Read the header and the layer index; also returns its end."""
     header = parse_header(source.read(0, min(SIZE, source.size)), findings)
     if header is None:
@@ -179,21 +83,25 @@ def _prefetch_headers(anatomy: Anatomy, source: Prefetched) -> None:
         positions = following
 
 
-def _weights_end(anatomy: Anatomy, index_end: int) -> int:
+def weights_end(anatomy: Anatomy, index_end: int) -> int:
+    """Return the end of the last layer, or of the index."""
     return max([index_end, *(layer.offset + layer.length for layer in anatomy.layers if layer.length)])
 
 
-def _is_masked(anatomy: Anatomy, layer: Layer) -> bool:
+def is_masked(anatomy: Anatomy, layer: Layer) -> bool:
+    """Whether masks follow the blocks of a layer."""
     inside = layer.offset <= layer.scale_offset < layer.offset + layer.length
     return bool(layer.length) and "SPARSE" in anatomy.header.flags and inside
 
 
-def _add_layer(anatomy: Anatomy, layer: Layer, masked: bool) -> None:
-    content = f"layer {layer.number}: {_kinds(anatomy.blocks[layer.number])}{', masks' if masked else ''}"
+def add_layer(anatomy: Anatomy, layer: Layer, masked: bool) -> None:
+    """Add a layer to the map."""
+    content = f"layer {layer.number}: {kinds(anatomy.blocks[layer.number])}{', masks' if masked else ''}"
     anatomy.add("layer", layer.offset, layer.offset + layer.length, content)
 
 
-def _add_tables(anatomy: Anatomy) -> None:
+def add_tables(anatomy: Anatomy) -> None:
+    """Add the scale tables to the map."""
     for number, table in enumerate(anatomy.tables):
         entries = counted(table.count, "entry", "entries")
         anatomy.add("scale table", table.at, table.end, f"{entries}{', sub-blocks' if number else ''}")
@@ -202,7 +110,7 @@ def _add_tables(anatomy: Anatomy) -> None:
 def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findings: Findings) -> None:
     where, header = f"layer {layer.number}", anatomy.header
     end = layer.offset + layer.length
-    masked = _is_masked(anatomy, layer)
+    masked = is_masked(anatomy, layer)
     stop = layer.scale_offset if masked else end
     most = limits.tensors - anatomy.count
     blocks, position = (
@@ -224,7 +132,7 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findi
             source.prefetch([(stop, min(end - stop, 1 << 16))])
         read_masks(anatomy, layer, blocks, source, findings)
     if layer.length:
-        _add_layer(anatomy, layer, masked)
+        add_layer(anatomy, layer, masked)
 
 
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, findings: Findings) -> int:
@@ -237,12 +145,12 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     weights_end = start
     if anatomy.globals:
         weights_end = anatomy.globals[-1].end
-        anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
+        anatomy.add("globals", anatomy.globals[0].start, weights_end, kinds(anatomy.globals))
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, findings)
     if isinstance(source, Prefetched):
         source.prefetch((table.at, min(table.end - table.at, TABLE)) for table in anatomy.tables[:1])
-    _add_tables(anatomy)
+    add_tables(anatomy)
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
     names, stop = read_names(source, at, end, limits, findings)
@@ -265,7 +173,7 @@ def _check_padding(anatomy: Anatomy, source: Source, findings: Findings) -> None
         end = max(end, section.offset + section.size)
 
 
-def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
+def check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
     """Check that each offset is that of the first table, of the layer's first entry, of its masks, or 0."""
     for layer in anatomy.layers:
         quantized = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTIZED]
@@ -280,7 +188,8 @@ def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
             )  # fmt: skip
 
 
-def _check_names(anatomy: Anatomy, findings: Findings) -> None:
+def settle_names(anatomy: Anatomy, findings: Findings) -> None:
+    """Drop names that do not fit the blocks."""
     names = anatomy.names
     try:
         # The names of an invalid draft head cannot be checked.
@@ -296,7 +205,7 @@ def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     check_shapes(anatomy.names, pairs, findings)
 
 
-def _quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
+def quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
     """The blocks that have entries in the tables, as (id, name, block), in table order."""
     return [
         (tables.tensor_id(key, name), name, block)
@@ -305,15 +214,16 @@ def _quantized(anatomy: Anatomy) -> list[tuple[int, str, Block]]:
     ]
 
 
-def _match_scales(
+def match_scales(
     anatomy: Anatomy, source: Source, runs: Iterable[tables.Run], blocks: Sequence[tuple[int, str, Block]],
     findings: Findings,
 ) -> None:  # fmt: skip
+    """Find the scales of the quantized blocks."""
     scales = tables.match(source, runs, blocks, findings)
     anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
 
 
-def _tail(
+def tail(
     anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings,
     *, all_headers: bool = True,
 ) -> None:  # fmt: skip
@@ -343,7 +253,8 @@ def _tail(
         )  # fmt: skip
 
 
-def _kinds(blocks: list[Block]) -> str:
+def kinds(blocks: list[Block]) -> str:
+    """Count blocks by kind."""
     counts = {
         kind: sum(block.kind == kind for block in blocks) for kind in dict.fromkeys(block.kind for block in blocks)
     }
