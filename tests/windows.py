@@ -8,6 +8,7 @@ Windows, open files are neither renamed nor removed, and a locked byte can neith
 from __future__ import annotations
 
 import errno
+import fcntl as _fcntl  # of the real system, for the fake
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-import fcntl as _fcntl  # of the real system, for the fake
+import typer  # noqa: F401 - libraries that choose by `sys.platform` are loaded before the modules are gone
 
 MISSING_MODULES = ("fcntl", "resource", "termios", "pwd", "grp")
 MISSING_FUNCTIONS = (
@@ -23,7 +24,7 @@ MISSING_FUNCTIONS = (
     "sched_getaffinity", "copy_file_range", "sendfile", "fork", "register_at_fork", "posix_fallocate", "posix_fadvise",
     "killpg", "setsid", "mkfifo", "getloadavg",
 )  # fmt: skip
-_REAL = {name: getattr(os, name) for name in ("open", "close", "dup", "replace", "rename", "unlink", "rmdir", "lseek")}
+_REAL = {name: getattr(os, name) for name in ("open", "close", "replace", "rename", "unlink", "rmdir", "lseek")}
 _LOCKS = Path(os.environ["WINDOWS_LOCKS"])
 _held: dict[int, int] = {}
 """Descriptor -> that of its file in the table."""
@@ -36,11 +37,10 @@ def _locking(fd: int, mode: int, nbytes: int) -> None:
     position, info = os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd)
     assert nbytes == 1
     assert position > info.st_size, "the data would be locked too"
-    key = _identity(fd)
     if mode == 0:
-        _REAL["close"](_held.pop(key))
+        _REAL["close"](_held.pop(fd))
         return
-    if key in _held:
+    if fd in _held:
         raise PermissionError(errno.EACCES, "Permission denied")
     table = _REAL["open"](_LOCKS / f"{info.st_ino}-{position}", os.O_RDWR | os.O_CREAT)
     try:
@@ -49,39 +49,19 @@ def _locking(fd: int, mode: int, nbytes: int) -> None:
         _REAL["close"](table)
         raise PermissionError(errno.EACCES, "Permission denied") from None
     offsets.append(position)
-    _held[key] = table
+    _held[fd] = table
 
 
 _positions: dict[int, int] = {}
 """Descriptor -> its position, where that is beyond any file of Linux."""
-_origin: dict[int, int] = {}
-"""A descriptor -> the first one of its open file."""
-
-
-def _identity(fd: int) -> int:
-    return _origin.get(fd, fd)
-
-
-def _dup(fd: int) -> int:
-    copy: int = _REAL["dup"](fd)
-    _origin[copy] = _identity(fd)
-    return copy
 
 
 def _close(fd: int) -> None:
-    key = _identity(fd)
+    """Close a descriptor and, as its file's last one, release its lock; Squish closes copies of it earlier."""
     _REAL["close"](fd)
-    _origin.pop(fd, None)
-    if key not in {key for key in _origin.values()} and key in _held and (fd == key or not _is_open(key)):
-        _REAL["close"](_held.pop(key))
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
+    _positions.pop(fd, None)
+    if fd in _held:
+        _REAL["close"](_held.pop(fd))
 
 
 def _lseek(fd: int, position: int, how: int) -> int:
@@ -147,8 +127,8 @@ def install() -> None:
             delattr(os, name)
     for name in ("replace", "rename", "unlink", "rmdir"):
         setattr(os, name, _checked(name))
-    os.remove = os.unlink  # noqa: PTH107
-    os.dup, os.close, os.open, os.lseek = _dup, _close, _open, _lseek
+    os.remove = os.unlink
+    os.close, os.open, os.lseek = _close, _open, _lseek
     msvcrt: Any = types.ModuleType("msvcrt")
     msvcrt.LK_UNLCK, msvcrt.LK_LOCK, msvcrt.LK_NBLCK = 0, 1, 2
     msvcrt.locking = _locking

@@ -121,8 +121,8 @@ def remove_dead(target: Path) -> list[str]:
 
 def remove(leftover: Temporary) -> bool:
     """Remove a temporary unless its writer is running; raises OSError if that fails."""
-    fd = _open(leftover.path)
-    if fd is None or (not IS_POSIX and leftover.age < _FRESH):
+    fd = None if not IS_POSIX and leftover.age < _FRESH else _open(leftover.path)
+    if fd is None:
         return False
     found = NewTemporary(leftover.path, fd)
     try:
