@@ -96,7 +96,7 @@ def test_a_file_is_opened_converted_and_edited(tmp_path: Path) -> None:
         from squish_core.cli import main
         assert main(["edit", "b.zt", "--set", "note=hello"]) == 0
         with squish.open("a.gguf") as file:
-            assert (file["w"].numpy() == 1).all()
+            assert np.allclose(file["w"].numpy(), 1, atol=1e-3)
         assert windows.offsets and min(windows.offsets) >= 1 << 62
         """,
         tmp_path,

@@ -19,7 +19,7 @@ from squish_core.io.journal import Journal, read_journal, remove_journal, write_
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.paths import missing
 from squish_core.io.sink import Sink
-from squish_core.io.system import BINARY
+from squish_core.io.system import BINARY, IS_POSIX
 
 NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
 
@@ -35,6 +35,7 @@ class LockedFile:
         self.path, self.fd, self.fault = path, fd, fault
         self.recovered, self.size = 0, os.fstat(fd).st_size
         self.notes: list[str] = []
+        self._is_open = True
 
     @property
     def writable(self) -> bool:
@@ -50,6 +51,21 @@ class LockedFile:
                 expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
                 hint="Try again when that program is done.",
             )  # fmt: skip
+
+
+    def prepare_rename(self) -> None:
+        """Close the file where the system renames nothing onto an open one (Windows), just before it is replaced.
+
+        An edit that begins meanwhile keeps the file open, so that the rename fails and nothing is lost.
+        """
+        if not IS_POSIX:
+            self.close()
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self.fd)
 
 
 @contextmanager
@@ -90,7 +106,7 @@ def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> I
         with guarded(FormatError, "editing", file=str(target)):
             yield lock
     finally:
-        os.close(lock.fd)
+        lock.close()
 
 
 @contextmanager
