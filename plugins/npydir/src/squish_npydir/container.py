@@ -32,10 +32,10 @@ from squish_core.api import (
 )
 
 from .directory import Directory
-from .features import DIALECTS, TIERS
+from .features import DIALECTS, LISTING, TIERS
 from .options import narrowed, option, quantized
 from .read import awq, manifest
-from .read.folder import LISTING, Folder
+from .read.folder import Folder
 
 
 class NpyDir(Container):

@@ -29,13 +29,12 @@ from squish_core.api import (
     load_meta,
 )
 
+from ..features import LISTING
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
 
 if TYPE_CHECKING:
     from .listing import Listed
 
-LISTING = "squish.files.json"
-"""The list of files; see `listing`."""
 META = "squish.meta"
 """The file with metadata that `stats.json` has no place for: a GGUF's keys, with their types."""
 MAX_JSON = 64 << 20

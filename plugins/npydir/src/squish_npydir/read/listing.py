@@ -15,7 +15,7 @@ from attrs import frozen
 
 from squish_core.api import FormatError, Source, SquishError, check_file_name
 
-from .folder import LISTING
+from ..features import LISTING
 
 if TYPE_CHECKING:
     from squish_core.api import Statement

@@ -12,8 +12,9 @@ from attrs import evolve
 from squish_core.api import Encoding, File, FormatError, Limits, atomic_file, open_source, panels
 from squish_core.api import open as open_model
 
+from ..features import LISTING
 from ..read import listing
-from ..read.folder import LISTING, SHAPE, Folder
+from ..read.folder import SHAPE, Folder
 from ..read.manifest import PLACE
 from ..read.npy import PREFIX, header_size
 

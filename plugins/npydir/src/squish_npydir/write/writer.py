@@ -11,9 +11,10 @@ from squish_safetensors.api import is_model_asset
 
 from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dtypes, dump_meta
 
+from ..features import LISTING
 from ..read import listing
 from ..read.dialects import DIALECTS
-from ..read.folder import LISTING, META
+from ..read.folder import META
 from ..read.manifest import PLACE
 from ..read.npy import header
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from attrs import define, field
 
@@ -14,9 +14,6 @@ from .coreml import Appendix
 from .header import DRAFT_KEY, GLOBAL_KEY, Header, Layer
 from .names import Names
 from .tables import Scales, Table
-
-if TYPE_CHECKING:
-    from .directory import Directory
 
 
 @define
@@ -46,7 +43,7 @@ class Anatomy:
     scales: dict[int, Scales] = field(factory=dict)
     appendix: Appendix | None = None
     sections: list[Section] = field(factory=list)
-    directory: Directory | None = None
+    directory: Any = None
     """The directory that the blocks were read from, if they were."""
 
     def add(self, kind: str, offset: int, end: int, content: str) -> None:
