@@ -52,7 +52,6 @@ class LockedFile:
                 hint="Try again when that program is done.",
             )  # fmt: skip
 
-
     def prepare_rename(self) -> None:
         """Close the file where the system renames nothing onto an open one (Windows), just before it is replaced.
 
