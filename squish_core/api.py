@@ -32,7 +32,8 @@ _NAMES = {
     "squish_core.io.source_opener": ("SourceOpener",),
     "squish_core.io.remote_target": ("RemoteTarget", "target_exists"),
     "squish_core.io.local": ("open_source",),
-    "squish_core.io.pin": ("Pin", "Traffic"),
+    "squish_core.io.system": ("peak_memory", "sync_files"),
+    "squish_core.io.pin": ("Pin", "Statement", "Traffic"),
     "squish_core.formats.base": (
         "Container", "Options",
     ),
@@ -274,6 +275,7 @@ if TYPE_CHECKING:
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
     from squish_core.io.pin import Pin as Pin
+    from squish_core.io.pin import Statement as Statement
     from squish_core.io.pin import Traffic as Traffic
     from squish_core.io.remote_target import RemoteTarget as RemoteTarget
     from squish_core.io.remote_target import target_exists as target_exists
@@ -284,6 +286,8 @@ if TYPE_CHECKING:
     from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
     from squish_core.io.source_opener import SourceOpener as SourceOpener
+    from squish_core.io.system import peak_memory as peak_memory
+    from squish_core.io.system import sync_files as sync_files
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory

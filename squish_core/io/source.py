@@ -13,7 +13,7 @@ from squish_core.errors import ClosedError, FormatError, TruncatedError
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
-    from squish_core.io.pin import Pin, Traffic
+    from squish_core.io.pin import Pin, Statement, Traffic
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -92,6 +92,13 @@ class Source(Renamed):
 
     def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def expect(self, statements: Iterable[Statement]) -> bool:
+        """Compare statements about bytes with the bytes, each before those that it concerns are read.
+
+        Returns whether this source does so; if not, the caller must read and compare the bytes itself.
+        """
+        return False
 
     def release_pages(self) -> None:
         """Give memory that holds pages of the file back to the system; views stay valid."""

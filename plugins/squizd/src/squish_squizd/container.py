@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from squish_codecs.api import rows_and_columns
 
 from squish_core.api import (
@@ -65,8 +66,8 @@ class Squizd(CompositeContainer):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         findings = Findings()
-        anatomy = walk.read(source, limits, findings)
-        return _Builder(anatomy, source, limits, findings).index()
+        anatomy = _from_directory(source, limits, findings) if source.is_remote else None
+        return _Builder(anatomy or walk.read(source, limits, findings), source, limits, findings).index()
 
     def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
@@ -107,7 +108,17 @@ class Squizd(CompositeContainer):
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head is a child Index; verifying the file covers it.
-        return verify.verify(source, limits) if index.kind == "model" else ()
+        return verify.verify(index, source, limits) if index.kind == "model" else ()
+
+
+def _from_directory(source: Source, limits: Limits, findings: Findings) -> Anatomy | None:
+    """Read a remote file from its directory of blocks, if it has one and the source compares it with the blocks."""
+    from .read import directory
+
+    anatomy = directory.read(source, limits, findings)
+    if anatomy is None or anatomy.directory is None:
+        return None
+    return anatomy if source.expect(directory.statements(anatomy, anatomy.directory)) else None
 
 
 class _Builder:
@@ -195,7 +206,8 @@ class _Builder:
         codec, parts = _ENCODED[block.kind](block, stored, scales)
         if mask is not None and self.anatomy.header.sparsity is not None:
             codec = CodecSpec("masked", {"block_size": self.anatomy.header.sparsity[0]}, inner=codec)
-            parts["mask"] = _part("u8", (mask.length,), mask.offset, mask.length)
+            bitmap = _part("u8", (mask.length,), mask.offset, mask.length)
+            parts["mask"] = evolve(bitmap, segments=(), data=mask.copy) if mask.copy else bitmap
         if stored != shape:
             codec = CodecSpec("reshaped", {"shape": list(stored)}, inner=codec)
         encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])

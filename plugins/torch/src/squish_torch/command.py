@@ -65,9 +65,10 @@ def run(
         **({"draft": generation.acceptance.to_dict()} if generation.acceptance else {}),
         **({"chains": [{"tensors": count, **chain.to_dict()} for count, chain in chains]} if explain else {}),
     }  # fmt: skip
+    peak = f", peak {generation.peak_bytes / 1e6:.0f} MB" if generation.peak_bytes is not None else ""
     summary = (
         f"{counted(generation.tokens, 'token')}, {generation.tokens_per_second:.1f} tokens/s, first after "
-        f"{generation.first_token_seconds:.2f} s, peak {generation.peak_bytes / 1e6:.0f} MB"
+        f"{generation.first_token_seconds:.2f} s{peak}"
     )
     return Answer(data, [summary, *([generation.acceptance.line()] if generation.acceptance else [])])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import torch
 from transformers import TextStreamer
 from transformers.utils import logging
 
-from squish_core.api import Chain, File, UsageError, workers
+from squish_core.api import Chain, File, UsageError, peak_memory, workers
 
 from .pretrained import config_of, from_pretrained, named_file, tokenizer_of
 from .speculation import GREEDY, Acceptance, Drafter, draft_of
@@ -65,7 +63,7 @@ class Generation:
     first_token_seconds
         Time from the prompt to the first token.
     peak_bytes
-        Peak memory of the process.
+        Peak memory of the process; None if the system does not tell.
     acceptance
         How many of the draft head's tokens were accepted; None without one.
     """
@@ -75,8 +73,7 @@ class Generation:
         start, first, last = times[0], times[1], times[-1]
         self.first_token_seconds = first - start
         self.tokens_per_second = (tokens - 1) / (last - first) if last > first else 0.0
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.peak_bytes = peak if sys.platform == "darwin" else peak * 1024
+        self.peak_bytes = peak_memory()
 
 
 class _Streamer(TextStreamer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ import cbor2
 from squish_core.api import Typed, dump_meta
 
 from ..read import cbor
+from ..read.blocks import aligned
 from ..read.header import ARCHITECTURES
+from .directory import end_of_tables
 from .draft import Draft
 from .place import Placement
 
@@ -64,9 +67,10 @@ def logical_shapes(placement: Placement, draft: Draft | None) -> dict[str, list[
 
 
 def names_section(
-    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Draft | None
-) -> bytes:
-    """Return the content of SQXT as CBOR."""
+    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Draft | None,
+    directory: Mapping[str, Any],
+) -> bytes:  # fmt: skip
+    """Return the content of SQXT as CBOR; its last item is its own offset, by which remote readers find it."""
     global_blocks = [(block.spec.name, block) for block in placement.globals] + placement.tied
     shapes = logical_shapes(placement, draft)
     file_order = [block.spec.name for blocks in placement.layers.values() for block in blocks]
@@ -95,8 +99,8 @@ def names_section(
         | (draft.names if draft else {}),
         "globals": [[name, block.start, len(block.header) + block.length] for name, block in global_blocks],
     }
-    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs)) if value}
-    return cbor2.dumps(root)
+    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs), ("directory", directory)) if value}
+    return cbor2.dumps(root | {"at": struct.pack("<Q", aligned(end_of_tables(placement, draft)))})
 
 
 def fits_names(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bool:
